@@ -1,0 +1,389 @@
+"""Presets: published model shapes with seeded random weights, written on demand.
+
+In: a preset's name, a dtype, a seed. Out: a checkpoint directory in Hugging Face form
+(`config.json`, `generation_config.json`, safetensors), which appears whole or not at all.
+Invariant: the same name, dtype, seed, layers and shard size give the same bytes on every
+machine, because `random.Random` picks each value from a table of normal quantiles and no
+vectorised transcendental function takes part. At most one chunk of one tensor is in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    import torch
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+Dtype = Literal["bf16", "fp32"]
+
+STD = 0.02  # the published initializer_range of every preset
+NORM_NOISE_STD = 0.05  # norm weights are 1 + noise, so that a dropped norm weight shows
+QUANTILES = 1 << 16  # one value per 16-bit draw
+CHUNK_ELEMENTS = 1 << 22
+SHARD_BYTES = 2_000_000_000
+FORMAT_VERSION = 1  # raise it when the bytes of any preset change
+RECEIPT = "preset.json"
+
+_SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp32": "F32"}
+_TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp32": "float32"}
+_ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model shape: its name and the `config.json` it is published with."""
+
+    name: str
+    config: Mapping[str, Json]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Every tensor of the checkpoint, in file order."""
+        return tuple(_tensors(self.config))
+
+    @property
+    def parameters(self) -> int:
+        """How many values the checkpoint stores; a tied head counts once."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a checkpoint: its name, its shape, and what its values centre on."""
+
+    name: str
+    shape: tuple[int, ...]
+    mean: float = 0.0
+    std: float = STD
+
+    @property
+    def elements(self) -> int:
+        """How many values the tensor holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a materialised directory was made from; `preset.json` beside the weights."""
+
+    preset: str
+    dtype: Dtype
+    seed: int
+    layers: int
+    shard_bytes: int
+    version: int = FORMAT_VERSION
+
+
+def _shape(hidden: int, inner: int, layers: int, heads: int, head_dim: int) -> dict[str, Json]:
+    return {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "initializer_range": STD,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+    }
+
+
+_QWEN3: dict[str, Json] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "max_position_embeddings": 40960,
+    "model_type": "qwen3",
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+_LLAMA: dict[str, Json] = {
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "vocab_size": 128256,
+}
+_TINY: dict[str, Json] = {
+    "vocab_size": 512,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+# All three bands of the scaled rope (kept, blended, stretched) occur at head_dim 32.
+_TINY_LLAMA: dict[str, Json] = {
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 64,
+        "rope_type": "llama3",
+    },
+}
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        name: Preset(name, config)
+        for name, config in (
+            ("qwen3-0.6b", _shape(1024, 3072, 28, 16, 128) | _QWEN3 | {"max_window_layers": 28}),
+            ("qwen3-1.7b", _shape(2048, 6144, 28, 16, 128) | _QWEN3 | {"max_window_layers": 28}),
+            ("qwen3-4b", _shape(2560, 9728, 36, 32, 128) | _QWEN3 | {"max_window_layers": 36}),
+            ("llama-3.2-1b", _shape(2048, 8192, 16, 32, 64) | _LLAMA),
+            # Four query heads of 32 are wider than its hidden size.
+            ("tiny-qwen3", _shape(64, 160, 2, 4, 32) | _QWEN3 | _TINY),
+            ("tiny-llama", _shape(128, 224, 3, 4, 32) | _LLAMA | _TINY | _TINY_LLAMA),
+        )
+    }
+)
+
+
+def materialise(
+    preset_name: str,
+    out_dir: str | Path,
+    *,
+    dtype: Dtype = "bf16",
+    seed: int = 0,
+    layers: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> Path:
+    """Write a preset's checkpoint to `out_dir` and return that path.
+
+    `layers` keeps the shape and changes the depth; a tensor present at both depths has the
+    same values. A directory already made from the same arguments is returned untouched.
+    Raises `KeyError` for an unknown preset, `ValueError` for a bad dtype, depth or shard
+    size, and `FileExistsError` when `out_dir` holds anything else.
+    """
+    if preset_name not in PRESETS:
+        raise KeyError(f"{preset_name}: no such preset; there are {', '.join(PRESETS)}")
+    if dtype not in get_args(Dtype):
+        raise ValueError(f"{preset_name}: dtype {dtype!r} is not one of {get_args(Dtype)}")
+    if shard_bytes < 1:
+        raise ValueError(f"{preset_name}: shard_bytes {shard_bytes} is less than 1")
+    preset = with_layers(PRESETS[preset_name], layers)
+    receipt = Receipt(
+        preset_name, dtype, seed, _int(preset.config, "num_hidden_layers"), shard_bytes
+    )
+    out = Path(out_dir)
+    if out.exists():
+        if _receipt_matches(out, receipt):
+            return out
+        raise FileExistsError(f"{out}: exists and was not made by {receipt}; remove it first")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        temporary.chmod(0o755)
+        _write_checkpoint(preset, receipt, temporary)
+        try:
+            temporary.rename(out)
+        except OSError:
+            # Two processes raced: the other's directory serves if it is the same one.
+            if not _receipt_matches(out, receipt):
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out
+
+
+def with_layers(preset: Preset, layers: int | None) -> Preset:
+    """The preset at another depth; raises `ValueError` below one layer."""
+    if layers is None:
+        return preset
+    if layers < 1:
+        raise ValueError(f"{preset.name}: layers {layers} is less than 1")
+    return Preset(preset.name, {**preset.config, "num_hidden_layers": layers})
+
+
+def _receipt_matches(directory: Path, receipt: Receipt) -> bool:
+    path = directory / RECEIPT
+    return path.is_file() and path.read_text(encoding="utf-8") == _json(asdict(receipt))
+
+
+def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None:
+    config = {**preset.config, "torch_dtype": _TORCH_DTYPE[receipt.dtype]}
+    generation = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
+    (directory / "config.json").write_text(_json(config), encoding="utf-8")
+    (directory / "generation_config.json").write_text(_json(generation), encoding="utf-8")
+    item = _ITEM_BYTES[receipt.dtype]
+    shards = list(_shards(preset.tensors, receipt.shard_bytes // item))
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        count = len(shards)
+        names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+        index = {
+            "metadata": {"total_size": preset.parameters * item},
+            "weight_map": {
+                tensor.name: name
+                for name, shard in zip(names, shards, strict=True)
+                for tensor in shard
+            },
+        }
+        (directory / "model.safetensors.index.json").write_text(_json(index), encoding="utf-8")
+    for name, shard in zip(names, shards, strict=True):
+        with (directory / name).open("wb") as file:
+            _write_safetensors(file, shard, receipt.dtype, receipt.seed)
+    (directory / RECEIPT).write_text(_json(asdict(receipt)), encoding="utf-8")
+
+
+def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorSpec, ...]]:
+    """Tensors in file order, cut where the next would overflow; a large one has its own shard."""
+    shard: list[TensorSpec] = []
+    held = 0
+    for tensor in tensors:
+        if shard and held + tensor.elements > limit:
+            yield tuple(shard)
+            shard, held = [], 0
+        shard.append(tensor)
+        held += tensor.elements
+    yield tuple(shard)
+
+
+def _write_safetensors(
+    file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dtype, seed: int
+) -> None:
+    """The safetensors layout: header length (u64, little endian), JSON header, raw data.
+
+    Written by hand because `safetensors.torch.save_file` wants every tensor in memory.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for tensor in tensors:
+        end = offset + tensor.elements * _ITEM_BYTES[dtype]
+        header[tensor.name] = {
+            "dtype": _SAFETENSORS_DTYPE[dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little"))
+    file.write(encoded)
+    quantiles = _quantiles()
+    for tensor in tensors:
+        for chunk in _values(tensor, quantiles, dtype, seed):
+            file.write(chunk)
+
+
+def _quantiles() -> torch.Tensor:
+    """[QUANTILES] fp64: midpoint quantiles of the standard normal, mirrored about zero."""
+    import torch
+
+    normal = NormalDist()
+    upper = [normal.inv_cdf(0.5 + (i + 0.5) / QUANTILES) for i in range(QUANTILES // 2)]
+    return torch.tensor([-z for z in reversed(upper)] + upper, dtype=torch.float64)
+
+
+def _values(
+    tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
+) -> Iterator[bytes]:
+    """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
+    import torch
+
+    to = torch.bfloat16 if dtype == "bf16" else torch.float32
+    table = (tensor.mean + tensor.std * quantiles).to(to)
+    key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
+    generator = random.Random(hashlib.sha256(key.encode()).digest())
+    for start in range(0, tensor.elements, CHUNK_ELEMENTS):
+        count = min(CHUNK_ELEMENTS, tensor.elements - start)
+        draws = torch.frombuffer(bytearray(generator.randbytes(2 * count)), dtype=torch.uint16)
+        values = table.index_select(0, draws.to(torch.int32))
+        yield ctypes.string_at(values.data_ptr(), values.nbytes)
+
+
+def _tensors(config: Mapping[str, Json]) -> Iterator[TensorSpec]:
+    """Names and shapes as `Qwen3ForCausalLM` and `LlamaForCausalLM` store them."""
+    hidden, inner = _int(config, "hidden_size"), _int(config, "intermediate_size")
+    head_dim, vocab = _int(config, "head_dim"), _int(config, "vocab_size")
+    query = _int(config, "num_attention_heads") * head_dim
+    key = _int(config, "num_key_value_heads") * head_dim
+    projections = {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden)}
+    yield TensorSpec("model.embed_tokens.weight", (vocab, hidden))
+    for layer in range(_int(config, "num_hidden_layers")):
+        prefix = f"model.layers.{layer}"
+        yield _norm(f"{prefix}.input_layernorm.weight", hidden)
+        for name, shape in {**projections, "o": (hidden, query)}.items():
+            yield TensorSpec(f"{prefix}.self_attn.{name}_proj.weight", shape)
+            if config["attention_bias"]:
+                yield TensorSpec(f"{prefix}.self_attn.{name}_proj.bias", shape[:1])
+        if config["model_type"] == "qwen3":
+            yield _norm(f"{prefix}.self_attn.q_norm.weight", head_dim)
+            yield _norm(f"{prefix}.self_attn.k_norm.weight", head_dim)
+        yield _norm(f"{prefix}.post_attention_layernorm.weight", hidden)
+        yield TensorSpec(f"{prefix}.mlp.gate_proj.weight", (inner, hidden))
+        yield TensorSpec(f"{prefix}.mlp.up_proj.weight", (inner, hidden))
+        yield TensorSpec(f"{prefix}.mlp.down_proj.weight", (hidden, inner))
+    yield _norm("model.norm.weight", hidden)
+    if not config["tie_word_embeddings"]:
+        yield TensorSpec("lm_head.weight", (vocab, hidden))
+
+
+def _norm(name: str, width: int) -> TensorSpec:
+    return TensorSpec(name, (width,), mean=1.0, std=NORM_NOISE_STD)
+
+
+def _int(config: Mapping[str, Json], key: str) -> int:
+    value = config[key]
+    assert isinstance(value, int), f"{key} is {value!r}"
+    return value
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write one preset to a directory."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("preset", choices=list(PRESETS))
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layers", type=int)
+    arguments = parser.parse_args(argv)
+    materialise(
+        arguments.preset,
+        arguments.out,
+        dtype=arguments.dtype,
+        seed=arguments.seed,
+        layers=arguments.layers,
+    )
+
+
+if __name__ == "__main__":
+    main()
