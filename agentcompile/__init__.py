@@ -1,0 +1,1 @@
+"""An LLM-guided inference compiler for decoder-only transformers."""

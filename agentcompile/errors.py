@@ -1,0 +1,31 @@
+"""Errors that the user can fix: an exit code, what is wrong (file, value), and the remedy."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a process exit means; 128 + signal is the shell's."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    DRIFT = 3
+    CORRECTNESS = 4
+    PERFORMANCE = 5
+    ENVIRONMENT = 6
+    UNDECIDED = 7
+
+
+class AgentCompileError(Exception):
+    """Raised for what the user can fix; caught once, in the command line, and shown without a traceback.
+
+    The message names the file, the key and the value; the hint names the remedy.
+    """
+
+    def __init__(self, message: str, *, exit_code: ExitCode = ExitCode.USAGE, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.hint = hint

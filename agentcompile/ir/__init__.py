@@ -1,0 +1,1 @@
+"""The vocabulary of the flow: frozen dataclasses, standard library only, imported by every stage."""

@@ -1,0 +1,29 @@
+"""Content digests: one canonical JSON form, one hash, and a domain that says what was hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+SHORT = 12
+"""Characters of a digest shown to people."""
+
+
+def canonical(value: Json) -> bytes:
+    """Encode `value` as JSON with sorted keys, no spaces and no NaN; equal values give equal bytes."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def digest(domain: str, *parts: Json) -> str:
+    """Hash `parts` under `domain` (``"candidate/1"``: a noun and its version) to 64 hex digits."""
+    h = hashlib.sha256(domain.encode() + b"\0")
+    h.update(canonical(list(parts)))
+    return h.hexdigest()
+
+
+def digest_bytes(domain: str, data: bytes) -> str:
+    """Hash raw bytes under `domain` to 64 hex digits."""
+    return hashlib.sha256(domain.encode() + b"\0" + data).hexdigest()

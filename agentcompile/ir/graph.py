@@ -1,0 +1,145 @@
+"""A normalised operator graph of one phase: what capture makes and every later stage reads.
+
+Weights, states and constants are inputs. Views (reshape, permute, slice, expand) are facts of an edge, never
+nodes. A state is mutated only by an operator that says so (`Node.mutates`), and the mutated value is a new
+`Value` whose `alias` names the buffer it lives in. Values and nodes are in topological order.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentcompile.ir.digest import Json, digest
+
+Dim = int | str
+"""An extent, or the name of a symbolic one: ``"T"`` is the number of tokens in a prefill chunk."""
+DType = Literal["bf16", "fp16", "fp32", "fp64", "int64", "int32", "bool"]
+Role = Literal["token", "position", "weight", "state", "constant", "activation"]
+Phase = Literal["decode", "prefill"]
+Attr = bool | int | float | str | tuple[int, ...]
+
+ITEM_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One tensor of the graph. `name` is the checkpoint's tensor name for weights, `k.3`/`v.3` for states."""
+
+    id: str
+    shape: tuple[Dim, ...]
+    dtype: DType
+    role: Role
+    name: str = ""
+    alias: str = ""
+    """The id of the value whose buffer this one lives in; empty when it owns its buffer."""
+
+    def numel(self, tokens: int = 1) -> int:
+        """Count elements with `tokens` for every symbolic dimension."""
+        count = 1
+        for dim in self.shape:
+            count *= dim if isinstance(dim, int) else tokens
+        return count
+
+    def nbytes(self, tokens: int = 1) -> int:
+        """Bytes of a dense buffer of this value with `tokens` for every symbolic dimension."""
+        return self.numel(tokens) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One step of an edge's view chain: reshape(dims), permute(axes), slice(axis, start, stop), expand(dims)."""
+
+    op: Literal["reshape", "permute", "slice", "expand"]
+    args: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """An edge: a value seen through a canonical chain of views (empty: the dense buffer itself)."""
+
+    value: str
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator. `op` is a normalised name (`rms_norm`) or, for an unknown one, `aten.…` with its arguments in `attrs`."""
+
+    id: str
+    op: str
+    inputs: tuple[Use, ...]
+    outputs: tuple[str, ...]
+    attrs: tuple[tuple[str, Attr], ...] = ()
+    mutates: tuple[int, ...] = ()
+    """Indices of inputs whose buffer the operator writes."""
+    module: str = ""
+    source: str = ""
+
+    def attr(self, name: str) -> Attr:
+        """The attribute `name`; KeyError when the operator has none of that name."""
+        return dict(self.attrs)[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """The operators of one phase, or of one region's body, with an explicit interface."""
+
+    phase: Phase
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    """Ids of every value that no node defines: token, position, weights, states, constants, activations."""
+    outputs: tuple[tuple[str, Use], ...]
+    """Names (`logits`, `token`, …) and what they denote."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What capture wants a person to know: operators kept by their ATen name, assumptions that were proved."""
+
+    def table(self) -> dict[str, Value]:
+        """Values by id."""
+        return {value.id: value for value in self.values}
+
+    def producers(self) -> dict[str, Node]:
+        """The node that defines each defined value, by value id."""
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read each value, in order, by value id (a node once, however often it reads)."""
+        readers: dict[str, list[Node]] = {value.id: [] for value in self.values}
+        for node in self.nodes:
+            for value in dict.fromkeys(use.value for use in node.inputs):
+                readers[value].append(node)
+        return readers
+
+    def digest(self) -> str:
+        """Identity of the program: independent of ids, names, module paths and source lines."""
+        return _graph_digest(self)
+
+
+@functools.lru_cache(maxsize=4096)
+def _graph_digest(graph: Graph) -> str:
+    """Number values in order of first use, so that names do not matter; unused values are left out."""
+    table, number = graph.table(), dict[str, int]()
+    used: list[Json] = []
+
+    def of(value_id: str) -> int:
+        if value_id not in number:
+            number[value_id] = len(number)
+            value = table[value_id]
+            alias = of(value.alias) if value.alias else -1
+            role = value.role if value.id in graph.inputs else "activation"
+            used.append([number[value_id], list(value.shape), value.dtype, role, alias])
+        return number[value_id]
+
+    def edge(use: Use) -> Json:
+        return [of(use.value), [[view.op, list(view.args)] for view in use.views]]
+
+    nodes: list[Json] = []
+    for node in graph.nodes:
+        attrs: list[Json] = [[k, list(v) if isinstance(v, tuple) else v] for k, v in sorted(node.attrs)]
+        inputs: list[Json] = [edge(use) for use in node.inputs]
+        outputs: list[Json] = [of(out) for out in node.outputs]
+        nodes.append([node.op, attrs, inputs, outputs, list(node.mutates)])
+    outputs: list[Json] = [[name, edge(use)] for name, use in graph.outputs]
+    return digest("graph/1", graph.phase, nodes, outputs, used)

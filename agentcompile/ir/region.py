@@ -1,0 +1,124 @@
+"""Regions: convex sets of operators with an explicit interface, their sites, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.digest import digest
+from agentcompile.ir.graph import Dim, DType, Graph, Phase
+
+PortRole = Literal["activation", "weight", "state", "output"]
+Access = Literal["read", "write", "append"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """Phase × batch × context range: what trials and choices are keyed by, beside the region."""
+
+    phase: Phase
+    batch: int = 1
+    context: tuple[int, int] = (1, 1)
+    """First and last cache length served, in tokens, both included."""
+
+    @property
+    def name(self) -> str:
+        """For people: ``decode b1 c1-2048``."""
+        return f"{self.phase} b{self.batch} c{self.context[0]}-{self.context[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One argument of a region: a dense buffer. `name` is the kind's name for it; a horizontal family is numbered w.0, w.1."""
+
+    name: str
+    role: PortRole
+    access: Access
+    shape: tuple[Dim, ...]
+    dtype: DType
+
+    @property
+    def family(self) -> str:
+        """The name without its number: the ports ``w.0`` and ``w.1`` belong to ``w``."""
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One occurrence of a region in the graph."""
+
+    nodes: tuple[str, ...]
+    bindings: tuple[tuple[str, str], ...]
+    """Port name to the graph's value id, for every port; a value id bound to several ports appears at each."""
+    path: str = ""
+    """The module path of the first operator, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one site must do, at the regime's worst context. FLOPs count a multiply-add as two."""
+
+    flops: int
+    weight_bytes: int
+    state_bytes: int
+    activation_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes one site can move: every input read once, every output written once."""
+        return self.weight_bytes + self.state_bytes + self.activation_bytes
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity, FLOP per byte."""
+        return self.flops / max(self.bytes, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A kind's operators at one shape, tuned once for all its sites. `body` is its reference and its fallback.
+
+    In `body`, the value ids are port names for ports and the kind's own names for what lies between, so that a
+    template's `rounds` can name them.
+    """
+
+    kind: str
+    regime: Regime
+    body: Graph
+    ports: tuple[Port, ...]
+    dims: tuple[tuple[str, int], ...]
+    """The kind's named extents (`hidden`, `rows`, …): what constraints and kernels read."""
+    constants: tuple[tuple[str, float], ...] = ()
+    """The kind's named scalars (`eps`, `scale`), given to kernels as float literals."""
+    sites: tuple[Site, ...] = ()
+    cost: Cost
+
+    @property
+    def id(self) -> str:
+        """Identity: kind, regime and program; sites and paths do not enter."""
+        r = self.regime
+        return digest("region/1", self.kind, [r.phase, r.batch, list(r.context)], self.body.digest(), [[n, v] for n, v in self.dims])
+
+    @property
+    def name(self) -> str:
+        """For people and for the command line: the kind and the start of the id."""
+        return f"{self.kind}@{self.id[:6]}"
+
+    def port(self, name: str) -> Port:
+        """The port called `name`; KeyError when there is none."""
+        return {port.name: port for port in self.ports}[name]
+
+    def family(self, name: str) -> tuple[Port, ...]:
+        """The ports of a family in order: ``w`` gives (w.0, w.1, …) or (w,)."""
+        return tuple(port for port in self.ports if port.family == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """An operator that no region may cross or contain, and why."""
+
+    node: str
+    op: str
+    reason: Literal["side-effect", "alias", "dtype", "dynamic-shape", "in-place", "unknown-operator"]
+    detail: str
+    path: str = ""

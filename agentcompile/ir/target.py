@@ -1,0 +1,51 @@
+"""What a program is compiled for: the facts that enter a candidate's identity, and the ceilings that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.digest import digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One device and toolchain. Its digest keys trials, binaries and locks."""
+
+    kind: Literal["cpu", "cuda"]
+    device: str
+    """The model name as the system reports it."""
+    arch: str
+    """`x86_64`, `sm_90a`, …"""
+    isa: tuple[str, ...]
+    """Sorted extensions that templates may ask for: `avx2`, `fma`, `avx512f`, `avx512_bf16`, `amx_bf16`, …"""
+    threads: int
+    """Worker threads on CPU; multiprocessors on CUDA."""
+    cache_bytes: tuple[int, ...]
+    """Per-level sizes seen by one thread, nearest first (L1d, L2, L3); L3 is the whole shared cache."""
+    line_bytes: int = 64
+    toolchain: str = ""
+    """Compiler and version: `g++ 12.2.0`."""
+    libraries: tuple[tuple[str, str], ...] = ()
+    """Versions that shape code or references: (`torch`, `2.13.0`)."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of device, instruction set, thread count and toolchain."""
+        libs = [[name, version] for name, version in self.libraries]
+        return digest("target/1", self.kind, self.device, self.arch, list(self.isa), self.threads, list(self.cache_bytes), self.line_bytes, self.toolchain, libs)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """Measured limits of the machine at one residency; rates are decimal (1e9 bytes = 1 GB)."""
+
+    dram_bytes_per_s: float
+    cache_bytes_per_s: float
+    """Reads that hit the last-level cache, all threads together."""
+    flops_per_s: float
+    """Dense multiply-add rate of the widest unit at the model's dtype, two FLOPs each."""
+
+
+Residency = Literal["dram", "cache"]
+"""Where the real step finds its weights: `dram` when the step's bytes exceed the last-level cache."""

@@ -1,0 +1,142 @@
+"""Templates, parameters and what a candidate is made of. A template is data: a manifest and one kernel file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.digest import digest
+from agentcompile.ir.region import Regime
+
+Language = Literal["cuda", "triton", "cpp", "library"]
+ParamValue = int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One tunable: a finite ordered domain, a default inside it, and a sentence for advisers and people."""
+
+    name: str
+    domain: tuple[ParamValue, ...]
+    default: ParamValue
+    about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """A scratch buffer of a candidate; `count` is an expression over dims and params, in elements of `dtype`."""
+
+    name: str
+    dtype: Literal["fp32", "int64", "int32", "bf16"]
+    count: str
+    initial: Literal["undefined", "zero"] = "undefined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One kernel launch. On CPU every thread calls `entry(args, rank, size)` and a barrier follows.
+
+    `arguments` are port families, workspace names or params; the geometry strings are expressions and are
+    read on CUDA alone.
+    """
+
+    entry: str
+    arguments: tuple[str, ...]
+    grid: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    shared_bytes: str = "0"
+    cooperative: bool = False
+    cluster: tuple[str, ...] = ()
+    pdl: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A manifest with its kernel text. `id` is the folder's path below the root: `rmsnorm-linear/rows`."""
+
+    id: str
+    region: str
+    language: Language
+    about: str
+    dtypes: tuple[str, ...]
+    """Weight dtypes it serves: `bf16`, `fp32`."""
+    arch: tuple[str, ...] = ()
+    """ISA extensions (CPU) that must all be there, or CUDA architectures of which one must be; empty: any."""
+    phases: tuple[str, ...] = ("decode",)
+    layouts: tuple[tuple[str, str], ...] = ()
+    """Port family to layout name; a family that is absent is `row-major`."""
+    requires: tuple[str, ...] = ()
+    params: tuple[Param, ...] = ()
+    rounds: tuple[tuple[str, str], ...] = ()
+    """Values of the region's body that the kernel holds in a narrower type than float32: (name, dtype)."""
+    accumulation: Literal["float32", "float64", "library"] = "float32"
+    deterministic: bool = True
+    workspaces: tuple[Workspace, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    call: str = ""
+    """For `library`: the name of the call in the library table."""
+    source_name: str = ""
+    source: str = ""
+    """The kernel file verbatim; empty for `library`."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of manifest and kernel text together."""
+        from agentcompile.ir.codec import encode
+
+        return digest("template/1", encode(self))
+
+    def layout(self, family: str) -> str:
+        """The layout this template wants a port family in."""
+        return dict(self.layouts).get(family, "row-major")
+
+
+Params = tuple[tuple[str, ParamValue], ...]
+"""A configuration: every parameter of the template, in the manifest's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """region × regime × template × params × target. Who proposed it is no part of its identity."""
+
+    region: str
+    regime: Regime
+    template: str
+    template_digest: str
+    params: Params
+    target: str
+
+    @property
+    def id(self) -> str:
+        """Identity of the point in the space."""
+        r = self.regime
+        return digest("candidate/1", self.region, [r.phase, r.batch, list(r.context)], self.template, self.template_digest, [[n, v] for n, v in self.params], self.target)  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        """For people: ``rmsnorm-linear/rows(ROWS=4, AHEAD=4096)``."""
+        inner = ", ".join(f"{name}={value}" for name, value in self.params)
+        return f"{self.template}({inner})" if inner else self.template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Self-contained program text of a candidate, with all that launching it needs."""
+
+    language: Language
+    text: str
+    launches: tuple[Launch, ...]
+    workspaces: tuple[tuple[str, str, int, bool], ...]
+    """(name, dtype, elements, zeroed) with the counts evaluated."""
+    call: str = ""
+    settings: Params = ()
+    """For `library`: the call and its settings."""
+    flags: tuple[str, ...] = ()
+    """Compiler flags that are part of the identity."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of what a compiler sees."""
+        from agentcompile.ir.codec import encode
+
+        return digest("source/1", encode(self))

@@ -1,0 +1,208 @@
+"""What became of a candidate: findings, reports, measurements, verdicts, trials, choices, plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.graph import Phase
+from agentcompile.ir.region import Regime
+from agentcompile.ir.target import Residency
+from agentcompile.ir.template import Candidate
+
+Stage = Literal["check", "build", "validate", "measure", "admit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One static rule and what it found. Errors stop a candidate before a compiler runs."""
+
+    rule: str
+    severity: Literal["error", "warning", "note"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One numeric check: what it measured against what it allows. `ok` is `measured <= allowed`, unless it is a yes/no check."""
+
+    name: str
+    ok: bool
+    measured: float
+    allowed: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericReport:
+    """Every check of the correctness suite on one candidate."""
+
+    checks: tuple[Check, ...]
+    error_ratio: float
+    """rms(y − r) / max(rms(eager − r), rms(round(r) − r)), the worst over the cases."""
+    cases: int
+    repeats: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed."""
+        return all(check.ok for check in self.checks)
+
+
+Comparison = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One candidate timed beside a baseline in paired rounds. Times are per launch."""
+
+    median_ns: int
+    p95_ns: int
+    baseline_ns: int
+    baseline: str
+    """What the other arm was: `pytorch` or a candidate's label."""
+    log_ratio: float
+    """Mean of ln(baseline / candidate) over rounds: above 0 is faster."""
+    half_width: float
+    """Half the confidence interval of `log_ratio`."""
+    comparison: Comparison
+    rounds: int
+    dropped: int
+    processes: int
+    batch: int
+    """Launches in one sample."""
+    residency: Residency
+    bytes_per_s: float
+    """Compulsory bytes of the region over the median."""
+
+    @property
+    def speedup(self) -> float:
+        """Times faster than the baseline of the same rounds."""
+        import math
+
+        return math.exp(self.log_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A static check refused it before a compiler ran."""
+
+    kind: Literal["rejected"] = "rejected"
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFailed:
+    """The compiler refused it."""
+
+    kind: Literal["build-failed"] = "build-failed"
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incorrect:
+    """It ran and a check of the correctness suite failed."""
+
+    kind: Literal["incorrect"] = "incorrect"
+    report: NumericReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """The worker died in this stage; `signal` is 0 when it left with an exit code."""
+
+    kind: Literal["crashed"] = "crashed"
+    stage: Stage
+    signal: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """The stage outlasted its limit and the worker was killed."""
+
+    kind: Literal["timed-out"] = "timed-out"
+    stage: Stage
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """It is correct and has a time beside its baseline."""
+
+    kind: Literal["measured"] = "measured"
+    report: NumericReport
+    measurement: Measurement
+
+
+Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A candidate, the digest of its source and its verdict: the unit of history."""
+
+    candidate: Candidate
+    source: str
+    verdict: Verdict
+    fidelity: Literal["search", "confirm"] = "search"
+    """`search` numbers only choose what to re-time; `confirm` numbers decide."""
+    reused: bool = False
+    """Whether it came from the measurement database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A region runs this candidate, because it measured faster."""
+
+    kind: Literal["kernel"] = "kernel"
+    candidate: Candidate
+    source: str
+    speedup: float
+    half_width: float
+    decided_by: Literal["measured", "human"] = "measured"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A region runs as captured, in PyTorch, for this reason."""
+
+    kind: Literal["fallback"] = "fallback"
+    reason: str
+
+
+Choice = Kernel | Fallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One region of a plan with the choice that serves all its sites."""
+
+    region: str
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An exact partition of one regime's graph into regions whose quotient is acyclic."""
+
+    regime: Regime
+    parts: tuple[Part, ...]
+    exact: bool
+    """Whether the cover was solved exactly, or heuristically beyond the frontier width."""
+    step_ns: int = 0
+    """The whole step's median as admitted, 0 before admission."""
+    baseline_ns: int = 0
+    """The best baseline step of the same rounds."""
+    log_ratio: float = 0.0
+    half_width: float = 0.0
+
+    @property
+    def phase(self) -> Phase:
+        """The regime's phase."""
+        return self.regime.phase
+
+
+Layouts = tuple[tuple[str, str], ...]
+"""Tensor name to resident layout, sorted, only those that are not `row-major`."""
