@@ -139,7 +139,7 @@ def _graph_digest(graph: Graph) -> str:
     for node in graph.nodes:
         attrs: list[Json] = [[k, list(v) if isinstance(v, tuple) else v] for k, v in sorted(node.attrs)]
         inputs: list[Json] = [edge(use) for use in node.inputs]
-        outputs: list[Json] = [of(out) for out in node.outputs]
-        nodes.append([node.op, attrs, inputs, outputs, list(node.mutates)])
-    outputs: list[Json] = [[name, edge(use)] for name, use in graph.outputs]
-    return digest("graph/1", graph.phase, nodes, outputs, used)
+        made: list[Json] = [of(out) for out in node.outputs]
+        nodes.append([node.op, attrs, inputs, made, list(node.mutates)])
+    ends: list[Json] = [[name, edge(use)] for name, use in graph.outputs]
+    return digest("graph/1", graph.phase, nodes, ends, used)

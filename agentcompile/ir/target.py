@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.ir.digest import digest
+from agentcompile.ir.digest import Json, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Target:
     @property
     def digest(self) -> str:
         """Identity of device, instruction set, thread count and toolchain."""
-        libs = [[name, version] for name, version in self.libraries]
+        libs: list[Json] = [[name, version] for name, version in self.libraries]
         return digest("target/1", self.kind, self.device, self.arch, list(self.isa), self.threads, list(self.cache_bytes), self.line_bytes, self.toolchain, libs)  # fmt: skip
 
 

@@ -1,0 +1,73 @@
+"""A plan lowered to what the runtime executes: buffers and an ordered list of calls, all of it plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.graph import Dim, DType, Phase
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Params
+
+BufferRole = Literal["token", "position", "weight", "state", "constant", "activation", "workspace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """One dense tensor. Activations and workspaces live in the arena at `offset`; the rest belong to the model."""
+
+    name: str
+    role: BufferRole
+    dtype: DType
+    shape: tuple[Dim, ...]
+    tensor: str = ""
+    """Checkpoint tensor, state or constant name; empty for arena buffers."""
+    layout: str = "row-major"
+    offset: int = 0
+    zeroed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeCall:
+    """One launch of a compiled kernel: an entry of a binary and its pointers, in the order of its argument struct."""
+
+    kind: Literal["native"] = "native"
+    region: str
+    source: str
+    entry: str
+    pointers: tuple[str, ...]
+    """Buffer names; an empty one is a null pointer (an absent optional port)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchCall:
+    """One site of a region run by PyTorch: its captured body, or a named library call with settings."""
+
+    kind: Literal["torch"] = "torch"
+    region: str
+    call: str = ""
+    """Empty: the captured body."""
+    settings: Params = ()
+    bindings: tuple[tuple[str, str], ...]
+    """Port name to buffer name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One regime's step: run the calls in order. `token` feeds the step and, in decode, is where the next one lands."""
+
+    phase: Phase
+    buffers: tuple[Buffer, ...]
+    calls: tuple[NativeCall | TorchCall, ...]
+    regions: tuple[Region, ...]
+    """Those that some `TorchCall` names."""
+    arena_bytes: int
+    """With one token for every symbolic dimension."""
+    token: str
+    position: str
+    logits: str
+
+    @property
+    def native(self) -> bool:
+        """Whether no call needs Python, so that whole steps run without it."""
+        return all(isinstance(call, NativeCall) for call in self.calls)

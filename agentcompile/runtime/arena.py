@@ -1,0 +1,58 @@
+"""Memory for weights, states and activations: large anonymous mappings with huge pages, carved once."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+import torch
+
+ALIGN = 64
+"""Bytes: a cache line and a full-width vector register."""
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "bool": torch.bool,
+}
+
+
+def aligned(nbytes: int) -> int:
+    """Round a size up to `ALIGN` bytes."""
+    return (nbytes + ALIGN - 1) // ALIGN * ALIGN
+
+
+class Arena:
+    """One zero-filled mapping of a fixed size; tensors carved from it keep it alive.
+
+    Huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks cost
+    2–4 % of the read bandwidth.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        size = max(aligned(nbytes), mmap.PAGESIZE)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a kernel without huge pages still works
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._next = 0
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Carve the next aligned tensor; MemoryError when the arena is full."""
+        tensor = self.view(self._next, shape, dtype)
+        self._next += aligned(tensor.numel() * tensor.element_size())
+        return tensor
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor at byte `offset`; MemoryError when it does not fit."""
+        count = 1
+        for dim in shape:
+            count *= dim
+        nbytes = count * dtype.itemsize
+        if offset + nbytes > self._bytes.numel():
+            raise MemoryError(f"arena of {self._bytes.numel()} bytes cannot hold {nbytes} more at {offset}")
+        return self._bytes[offset : offset + nbytes].view(dtype).view(shape)

@@ -1,0 +1,190 @@
+"""Plan → Program: bind every site's ports to buffers, place activations in one arena, order the calls.
+
+No torch here: a program is data, made anywhere and executed by `agentcompile.runtime.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile.ir.graph import Graph, Value
+from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.region import Region, Site
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import Choice, Kernel
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One site of the cover with the choice that serves it."""
+
+    region: Region
+    site: Site
+    choice: Choice
+
+
+def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source], layouts: Mapping[str, str]) -> Program:
+    """Lower an exact cover to a program.
+
+    `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight
+    that is not row-major, by tensor name. Raises KeyError for a source that is missing and ValueError for a
+    cover whose quotient has a cycle.
+    """
+    ordered = _topological(graph, placed)
+    table = graph.table()
+    buffers: dict[str, Buffer] = {}
+    calls: list[NativeCall | TorchCall] = []
+    regions: dict[str, Region] = {}
+    for index, item in enumerate(ordered):
+        bound = {port: _owner(table, value) for port, value in item.site.bindings}
+        for value_id in bound.values():
+            buffers.setdefault(value_id, _buffer(table[value_id], layouts))
+        choice = item.choice
+        source = sources[choice.source] if isinstance(choice, Kernel) else None
+        if source is not None and source.language != "library":
+            names = {name: f"{name}#{index}" for name, *_ in source.workspaces}
+            for name, dtype, count, zeroed in source.workspaces:
+                buffers[names[name]] = Buffer(
+                    name=names[name], role="workspace", dtype=dtype, shape=(count,), zeroed=zeroed  # type: ignore[arg-type]
+                )
+            calls += _native(item, source, {**bound, **names})
+        else:
+            regions[item.region.id] = item.region
+            bindings = tuple(sorted(bound.items()))
+            call, settings = (source.call, source.settings) if source is not None else ("", ())
+            calls.append(TorchCall(region=item.region.id, call=call, settings=settings, bindings=bindings))
+    ends = {name: _owner(table, use.value) for name, use in graph.outputs}
+    token, position = _input(graph, "token"), _input(graph, "position")
+    if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, ordered, token, ends["token"]):
+        calls, buffers = _rename(calls, buffers, ends["token"], token)
+    placed_buffers, arena_bytes = _place(list(buffers.values()), calls, keep={ends["logits"]})
+    return Program(
+        phase=graph.phase,
+        buffers=placed_buffers,
+        calls=tuple(calls),
+        regions=tuple(regions.values()),
+        arena_bytes=arena_bytes,
+        token=token,
+        position=position,
+        logits=ends["logits"],
+    )
+
+
+def _native(item: Placed, source: Source, bound: Mapping[str, str]) -> list[NativeCall]:
+    """One call a launch. An argument that names nothing here is an absent optional port: a null pointer."""
+    return [
+        NativeCall(
+            region=item.region.id,
+            source=source.digest,
+            entry=launch.entry,
+            pointers=tuple(bound.get(argument, "") for argument in launch.arguments),
+        )
+        for launch in source.launches
+    ]
+
+
+def _owner(table: Mapping[str, Value], value_id: str) -> str:
+    """The value whose buffer this one lives in."""
+    while table[value_id].alias:
+        value_id = table[value_id].alias
+    return value_id
+
+
+def _input(graph: Graph, role: str) -> str:
+    table = graph.table()
+    return next(value_id for value_id in graph.inputs if table[value_id].role == role)
+
+
+def _buffer(value: Value, layouts: Mapping[str, str]) -> Buffer:
+    tensor = value.name if value.role in ("weight", "state", "constant") else ""
+    layout = layouts.get(value.name, "row-major") if value.role == "weight" else "row-major"
+    return Buffer(name=value.id, role=value.role, dtype=value.dtype, shape=value.shape, tensor=tensor, layout=layout)
+
+
+def _topological(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
+    """Order sites so that producers come first, by the graph's own order where there is a choice."""
+    position = {node.id: i for i, node in enumerate(graph.nodes)}
+    producer = graph.producers()
+    owner = {node: i for i, item in enumerate(placed) for node in item.site.nodes}
+    needs: list[set[int]] = [set() for _ in placed]
+    for node in graph.nodes:
+        for use in node.inputs:
+            maker = producer.get(use.value)
+            if maker is not None and owner[maker.id] != owner[node.id]:
+                needs[owner[node.id]].add(owner[maker.id])
+    first = [min(position[node] for node in item.site.nodes) for item in placed]
+    done: set[int] = set()
+    order: list[Placed] = []
+    waiting = sorted(range(len(placed)), key=lambda i: first[i])
+    while waiting:
+        ready = next((i for i in waiting if needs[i] <= done), None)
+        if ready is None:
+            raise ValueError("the cover's quotient has a cycle")
+        waiting.remove(ready)
+        done.add(ready)
+        order.append(placed[ready])
+    return order
+
+
+def _reads_end_before(graph: Graph, ordered: Sequence[Placed], token: str, end: str) -> bool:
+    """Whether every reader of the input token runs before the call that makes the next one."""
+    made = next(node.id for node in graph.nodes if end in node.outputs)
+    at = {node: i for i, item in enumerate(ordered) for node in item.site.nodes}
+    return all(at[node.id] < at[made] for node in graph.consumers()[token])
+
+
+def _rename(
+    calls: Sequence[NativeCall | TorchCall], buffers: Mapping[str, Buffer], old: str, new: str
+) -> tuple[list[NativeCall | TorchCall], dict[str, Buffer]]:
+    """Let `old` live in `new`'s buffer, so that a step's token is the next one's input with no copy."""
+    renamed: list[NativeCall | TorchCall] = []
+    for call in calls:
+        if isinstance(call, NativeCall):
+            renamed.append(replace(call, pointers=tuple(new if p == old else p for p in call.pointers)))
+        else:
+            bindings = tuple((port, new if name == old else name) for port, name in call.bindings)
+            renamed.append(replace(call, bindings=bindings))
+    return renamed, {name: buffer for name, buffer in buffers.items() if name != old}
+
+
+def _uses(call: NativeCall | TorchCall) -> tuple[str, ...]:
+    return call.pointers if isinstance(call, NativeCall) else tuple(name for _, name in call.bindings)
+
+
+def _place(
+    buffers: Sequence[Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]
+) -> tuple[tuple[Buffer, ...], int]:
+    """First fit by lifetime: a buffer may reuse bytes of those whose last reader ran before its first writer."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, call in enumerate(calls):
+        for name in _uses(call):
+            first.setdefault(name, i)
+            last[name] = i
+    for name in keep:
+        last[name] = len(calls)
+    placed: list[tuple[int, int, str]] = []
+    out: list[Buffer] = []
+    total = 0
+    for buffer in sorted(buffers, key=lambda b: (first.get(b.name, 0), b.name)):
+        if buffer.role not in ("activation", "workspace"):
+            out.append(buffer)
+            continue
+        value = Value(id=buffer.name, shape=buffer.shape, dtype=buffer.dtype, role="activation")
+        size = (value.nbytes() + _ALIGN - 1) // _ALIGN * _ALIGN
+        # A zeroed workspace carries state over steps (an arrival counter), so nothing may share its bytes.
+        live = [p for p in placed if buffer.zeroed or last[p[2]] >= first[buffer.name]]
+        offset = 0
+        for start, stop, _ in sorted(live):
+            if offset + size <= start:
+                break
+            offset = max(offset, stop)
+        if buffer.zeroed:
+            last[buffer.name] = len(calls)
+        placed.append((offset, offset + size, buffer.name))
+        total = max(total, offset + size)
+        out.append(replace(buffer, offset=offset))
+    return tuple(out), total
