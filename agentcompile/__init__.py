@@ -1,1 +1,28 @@
-"""An LLM-guided inference compiler for decoder-only transformers."""
+"""An LLM-guided inference compiler for decoder-only transformers.
+
+`load` runs a lock, `compile` makes one; both import PyTorch when they are called, never before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentcompile.pipeline import compile
+    from agentcompile.runtime import load
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compile", "load"]
+
+_LATE = {"compile": "agentcompile.pipeline", "load": "agentcompile.runtime"}
+
+
+def __getattr__(name: str) -> object:
+    """Import the flow on first use; `import agentcompile` itself costs milliseconds."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,10 @@
+"""`python -m agentcompile`."""
+
+from __future__ import annotations
+
+import sys
+
+from agentcompile.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

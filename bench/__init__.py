@@ -1,0 +1,1 @@
+"""Workloads, baselines, harness and reports; `agentcompile bench` runs a recipe."""

@@ -1,0 +1,31 @@
+"""`agentcompile bench RECIPE …`: an entry point of the group ``agentcompile.verbs``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from agentcompile.errors import AgentCompileError, ExitCode
+
+Recipe = Callable[[Sequence[str]], int]
+
+RECIPES: Mapping[str, tuple[str, str]] = {}
+"""Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one recipe with its own arguments; without one, list them. Returns an exit code."""
+    from importlib import import_module
+
+    name = arguments[0] if arguments else ""
+    if name in ("", "-h", "--help"):
+        print("usage: agentcompile bench RECIPE [ARGUMENTS]\n\nrecipes:")
+        for recipe, (_, about) in RECIPES.items():
+            print(f"  {recipe:<16} {about}")
+        if not RECIPES:
+            print("  (none yet)")
+        return ExitCode.OK if name else ExitCode.USAGE
+    if name not in RECIPES:
+        raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES) or 'none yet'}")
+    module = import_module(f".{RECIPES[name][0]}", __package__)
+    recipe_run: Recipe = module.run
+    return recipe_run(arguments[1:])

@@ -1,0 +1,12 @@
+"""`python -m agentcompile.tui`."""
+
+from __future__ import annotations
+
+import sys
+
+from agentcompile.cli import guarded
+
+from .cli import run
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: run(sys.argv[1:])))
