@@ -78,6 +78,8 @@ class Template:
     source_name: str = ""
     source: str = ""
     """The kernel file verbatim; empty for `library`."""
+    includes: tuple[tuple[str, str], ...] = ()
+    """Name and text of every shared file that the kernel inlines, in the order of first use."""
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,37 @@
+"""What a template may say about a region kind: its ports, extents and interior values, as facts without a matcher.
+
+The table of kinds makes these; the catalog checks manifests against them and knows no pattern language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentcompile.ir.region import Access, PortRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortFacts:
+    """One port family of a kind: ``w`` stands for the ports w.0, w.1, … when it is `many`."""
+
+    family: str
+    role: PortRole
+    access: Access
+    many: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindFacts:
+    """A kind's interface. `dims` and `constants` are the names its regions define; `tokens` is one of the dims."""
+
+    name: str
+    ports: tuple[PortFacts, ...]
+    dims: tuple[str, ...]
+    constants: tuple[str, ...] = ()
+    interior: tuple[str, ...] = ()
+    """Values between its operators, which `rounds` may name."""
+
+    def port(self, family: str) -> PortFacts | None:
+        """The family of that name, or None."""
+        return next((port for port in self.ports if port.family == family), None)
