@@ -65,7 +65,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operator. `op` is a normalised name (`rms_norm`) or, for an unknown one, `aten.…` with its arguments in `attrs`."""
+    """One operator. `op` is a normalised name (`rms_norm`), or `aten.…` for an unknown one, arguments in `attrs`."""
 
     id: str
     op: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.ir.digest import digest
+from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.graph import Dim, DType, Graph, Phase
 
 PortRole = Literal["activation", "weight", "state", "output"]
@@ -29,7 +29,7 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """One argument of a region: a dense buffer. `name` is the kind's name for it; a horizontal family is numbered w.0, w.1."""
+    """One argument of a region: a dense buffer, by the kind's name for it; a horizontal family is w.0, w.1, …"""
 
     name: str
     role: PortRole
@@ -97,7 +97,9 @@ class Region:
     def id(self) -> str:
         """Identity: kind, regime and program; sites and paths do not enter."""
         r = self.regime
-        return digest("region/1", self.kind, [r.phase, r.batch, list(r.context)], self.body.digest(), [[n, v] for n, v in self.dims])
+        regime: Json = [r.phase, r.batch, list(r.context)]
+        dims: Json = [[name, extent] for name, extent in self.dims]
+        return digest("region/1", self.kind, regime, self.body.digest(), dims)
 
     @property
     def name(self) -> str:

@@ -32,8 +32,10 @@ class Target:
     @property
     def digest(self) -> str:
         """Identity of device, instruction set, thread count and toolchain."""
-        libs: list[Json] = [[name, version] for name, version in self.libraries]
-        return digest("target/1", self.kind, self.device, self.arch, list(self.isa), self.threads, list(self.cache_bytes), self.line_bytes, self.toolchain, libs)  # fmt: skip
+        libraries: Json = [[name, version] for name, version in sorted(self.libraries)]
+        isa: Json = sorted(self.isa)  # type: ignore[assignment]
+        caches: Json = [self.threads, list(self.cache_bytes), self.line_bytes]
+        return digest("target/1", self.kind, self.device, self.arch, isa, caches, self.toolchain, libraries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

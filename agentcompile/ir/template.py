@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.ir.digest import digest
+from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.region import Regime
 
 Language = Literal["cuda", "triton", "cpp", "library"]
@@ -112,7 +112,10 @@ class Candidate:
     def id(self) -> str:
         """Identity of the point in the space."""
         r = self.regime
-        return digest("candidate/1", self.region, [r.phase, r.batch, list(r.context)], self.template, self.template_digest, [[n, v] for n, v in self.params], self.target)  # fmt: skip
+        regime: Json = [r.phase, r.batch, list(r.context)]
+        params: Json = [[name, value] for name, value in self.params]
+        template: Json = [self.template, self.template_digest]
+        return digest("candidate/1", self.region, regime, template, params, self.target)
 
     @property
     def label(self) -> str:

@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One numeric check: what it measured against what it allows. `ok` is `measured <= allowed`, unless it is a yes/no check."""
+    """One numeric check: what it measured against what it allows (1 against 0 for a yes/no check that failed)."""
 
     name: str
     ok: bool

@@ -1,0 +1,34 @@
+"""The lockfile: what was decided, for which model and machine, with the evidence; read, written, checked for drift."""
+
+from agentcompile.lockfile.drift import Drift, ModelFacts, drift
+from agentcompile.lockfile.files import content_hash, read_lock, render_lock, write_lock
+from agentcompile.lockfile.schema import (
+    Evidence,
+    Lock,
+    LockChoice,
+    LockModel,
+    LockPlan,
+    LockPolicy,
+    LockTarget,
+    RegionEvidence,
+    StepEvidence,
+)
+
+__all__ = [
+    "Drift",
+    "Evidence",
+    "Lock",
+    "LockChoice",
+    "LockModel",
+    "LockPlan",
+    "LockPolicy",
+    "LockTarget",
+    "ModelFacts",
+    "RegionEvidence",
+    "StepEvidence",
+    "content_hash",
+    "drift",
+    "read_lock",
+    "render_lock",
+    "write_lock",
+]

@@ -1,0 +1,87 @@
+"""What differs between a lock and the machine or model at hand, how grave it is, and which command repairs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.target import Target
+from agentcompile.lockfile.schema import Lock
+
+Grade = Literal["warn", "rebuild", "remeasure", "refuse"]
+"""warn: replay as it is. rebuild: build and validate again, which replay always does. remeasure: the choices may
+be the wrong ones here. refuse: exit 3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One field that differs, with both values."""
+
+    field: str
+    locked: str
+    here: str
+    grade: Grade
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What was found of the model: the same digests that a lock holds."""
+
+    config: str
+    graphs: Mapping[str, str]
+    weights: str
+
+
+def drift(lock: Lock, target: Target, model: ModelFacts | None = None) -> tuple[Drift, ...]:
+    """Compare field by field; an empty tuple means the lock holds here as it is.
+
+    Libraries are compared by the names that the lock has; a library that is absent here is shown as `absent`.
+    """
+    found: list[Drift] = []
+
+    def differ(field: str, locked: object, here: object, grade: Grade, remedy: str) -> None:
+        if locked != here:
+            found.append(Drift(field=field, locked=_show(locked), here=_show(here), grade=grade, remedy=remedy))
+
+    here, again = target, "agentcompile compile MODEL"
+    differ("target.kind", lock.target.kind, here.kind, "refuse", again)
+    differ("target.arch", lock.target.arch, here.arch, "refuse", again)
+    missing = sorted(set(lock.target.isa) - set(here.isa))
+    if missing:
+        differ("target.isa", lock.target.isa, tuple(sorted(here.isa)), "refuse", again)
+    else:
+        differ("target.isa", lock.target.isa, tuple(sorted(here.isa)), "remeasure", again)
+    differ("target.device", lock.target.device, here.device, "remeasure", again)
+    differ("target.threads", lock.target.threads, here.threads, "remeasure", f"--threads {lock.target.threads}")
+    differ("target.cache-bytes", lock.target.cache_bytes, here.cache_bytes, "remeasure", again)
+    differ("target.toolchain", lock.target.toolchain, here.toolchain, "rebuild", "agentcompile replay LOCK")
+    libraries = dict(here.libraries)
+    for name, version in lock.target.libraries.items():
+        remedy = f"pip install {name}=={version}"
+        differ(f"target.libraries.{name}", version, libraries.get(name, "absent"), "rebuild", remedy)
+    if model is not None:
+        found += _model_drift(lock, model)
+    return tuple(found)
+
+
+def _model_drift(lock: Lock, model: ModelFacts) -> list[Drift]:
+    rows: list[tuple[str, str, str]] = [("model.config", lock.model.config, model.config)]
+    phases = sorted(set(lock.model.graphs) | set(model.graphs))
+    rows += [(f"model.graphs.{p}", lock.model.graphs.get(p, "absent"), model.graphs.get(p, "absent")) for p in phases]
+    rows.append(("model.weights", lock.model.weights, model.weights))
+    remedy = "give the checkpoint that was compiled with --model, or compile this one"
+    return [
+        Drift(field=field, locked=_show(locked), here=_show(here), grade="refuse", remedy=remedy)
+        for field, locked, here in rows
+        if locked != here
+    ]
+
+
+def _show(value: object) -> str:
+    """A digest by its start, a list by its items."""
+    if isinstance(value, tuple):
+        return " ".join(str(item) for item in value)
+    text = str(value)
+    return text[:12] if len(text) == 64 and set(text) <= set("0123456789abcdef") else text

@@ -1,0 +1,165 @@
+"""The lock's tables as dataclasses. A field `lock_version` is the key `lock-version` in the file.
+
+Times are integers in ns, ratios decimal strings, sets sorted lists; there are no clock times, host names,
+absolute paths or secrets, so that one run directory always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import ParamValue
+
+VERSION = 1
+"""A lock with a greater version is refused; one with a greater revision is read, unknown keys and all."""
+REVISION = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockTarget:
+    """The machine and toolchain that the choices were measured on."""
+
+    kind: Literal["cpu", "cuda"]
+    device: str
+    arch: str
+    isa: tuple[str, ...]
+    threads: int
+    cache_bytes: tuple[int, ...]
+    line_bytes: int
+    toolchain: str
+    libraries: dict[str, str]
+
+    @classmethod
+    def of(cls, target: Target) -> LockTarget:
+        """The lock's form of `target`."""
+        return cls(
+            kind=target.kind,
+            device=target.device,
+            arch=target.arch,
+            isa=tuple(sorted(target.isa)),
+            threads=target.threads,
+            cache_bytes=target.cache_bytes,
+            line_bytes=target.line_bytes,
+            toolchain=target.toolchain,
+            libraries=dict(sorted(target.libraries)),
+        )
+
+    def target(self) -> Target:
+        """The target as the compiler knows it: digests made from it equal the original's."""
+        return Target(
+            kind=self.kind,
+            device=self.device,
+            arch=self.arch,
+            isa=self.isa,
+            threads=self.threads,
+            cache_bytes=self.cache_bytes,
+            line_bytes=self.line_bytes,
+            toolchain=self.toolchain,
+            libraries=tuple(sorted(self.libraries.items())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockModel:
+    """Which checkpoint: digests decide, the name and the location are for people and for finding it again."""
+
+    name: str
+    architecture: str
+    location: str = ""
+    """`preset:NAME`, or a path relative to the lock; empty when the checkpoint is elsewhere."""
+    dtype: str
+    context: int
+    """Tokens of the KV cache."""
+    config: str
+    graphs: dict[str, str]
+    """Phase to graph digest."""
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPolicy:
+    """Tolerances and timing protocol in force, and their digest."""
+
+    digest: str
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockChoice:
+    """What one region runs. `template` is empty for the fallback."""
+
+    region: str
+    name: str
+    sites: int
+    use: Literal["kernel", "fallback"]
+    template: str = ""
+    template_digest: str = ""
+    params: dict[str, ParamValue]
+    source: str = ""
+    decided_by: Literal["measured", "human", "fallback"]
+    reason: str = ""
+    approval: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPlan:
+    """The choices that serve one regime, in the order of the regions' ids."""
+
+    phase: Literal["decode", "prefill"]
+    batch: int
+    context: tuple[int, int]
+    exact: bool
+    choices: tuple[LockChoice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionEvidence:
+    """What was measured for a choice; `samples` is a digest over the trials of its region."""
+
+    region: str
+    median_ns: int
+    baseline_ns: int
+    baseline: str
+    log_ratio: str
+    half_width: str
+    error_ratio: str
+    samples: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What was measured for a whole step, in the step."""
+
+    phase: Literal["decode", "prefill"]
+    step_ns: int
+    baseline_ns: int
+    log_ratio: str
+    half_width: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Left out of the content hash: re-measuring on the same machine does not make another lock."""
+
+    regions: tuple[RegionEvidence, ...] = ()
+    steps: tuple[StepEvidence, ...] = ()
+    advice: tuple[str, ...] = ()
+    """Digests of the adviser's exchanges; replay needs none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """One lockfile."""
+
+    lock_version: int = VERSION
+    revision: int = REVISION
+    content_hash: str = ""
+    target: LockTarget
+    model: LockModel
+    policy: LockPolicy
+    layouts: dict[str, str]
+    """Checkpoint tensor to resident layout, for those that are not row-major."""
+    plan: tuple[LockPlan, ...]
+    evidence: Evidence

@@ -1,0 +1,78 @@
+"""Choosing the next token from logits: greedy, temperature, top-k and top-p, with a counter-based generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from agentcompile.errors import AgentCompileError
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to choose. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            hint = "0 is greedy, 1 samples as trained"
+            raise AgentCompileError(f"temperature: {self.temperature} is outside 0 … 100", hint=hint)
+        if self.top_k < 0:
+            raise AgentCompileError(f"top_k: {self.top_k} is negative", hint="0 keeps the whole vocabulary")
+        if not 0.0 < self.top_p <= 1.0:
+            raise AgentCompileError(f"top_p: {self.top_p} is outside (0, 1]", hint="1 keeps the whole vocabulary")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the next token is the argmax."""
+        return self.temperature == 0.0
+
+
+def uniform(seed: int, counter: int) -> float:
+    """A number in [0, 1) from (seed, counter) alone, so that any token of any run can be drawn again.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
+    applied twice, once to mix the seed and once the counter.
+    """
+    state = _mix((seed & _MASK) ^ 0x9E3779B97F4A7C15)
+    return (_mix((state + (counter + 1) * 0x9E3779B97F4A7C15) & _MASK) >> 11) / float(1 << 53)
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def probabilities(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kept tokens, most likely first, and their probabilities. `logits` is [vocab]; ties keep the lower id.
+
+    Filters act in the usual order: temperature, then top-k, then the smallest set whose mass reaches top-p.
+    """
+    scores = logits.float() / sampling.temperature
+    order = torch.argsort(scores, descending=True, stable=True)
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    weights = torch.softmax(scores[order].double(), dim=0)
+    if sampling.top_p < 1.0:
+        mass_before = torch.cumsum(weights, dim=0) - weights
+        keep = int((mass_before < sampling.top_p).sum().item())
+        order, weights = order[:keep], weights[:keep]
+    return order, weights / weights.sum()
+
+
+def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
+    """The token id for draw number `counter`. `logits` is [vocab], any float dtype."""
+    if sampling.greedy:
+        return int(torch.argmax(logits.float()).item())
+    ids, weights = probabilities(logits, sampling)
+    point = uniform(sampling.seed, counter)
+    index = int(torch.searchsorted(torch.cumsum(weights, dim=0), point, right=True).item())
+    return int(ids[min(index, ids.numel() - 1)].item())
