@@ -135,7 +135,18 @@ class Measured:
     measurement: Measurement
 
 
-Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Measured
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible:
+    """It is correct but its time is below 0.9 of the floor at its own residency: quarantined, because the clock or the
+    floor must be wrong."""
+
+    kind: Literal["impossible"] = "impossible"
+    report: NumericReport
+    measurement: Measurement
+    floor_ns: int
+
+
+Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Impossible | Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

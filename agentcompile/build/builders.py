@@ -1,0 +1,83 @@
+"""The builders, by language. A builder runs in a worker process: it may be killed at any time and leaves nothing half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.build.binary import Binary, binary_key
+from agentcompile.build.cxx import run_cxx
+from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain, isa_flags
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.digest import digest_bytes
+from agentcompile.ir.template import Language, Source
+from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.store import Store
+
+_EXECUTOR = Path(__file__).resolve().parent.parent / "runtime" / "executor.cpp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a builder works on: a text, flags beyond the base, and the key of the result."""
+
+    source: Source
+    isa: tuple[str, ...]
+    toolchain: Toolchain
+    limit_s: float
+
+
+Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut]
+
+
+def compile(
+    source: Source, store: Store, *, toolchain: Toolchain, isa: tuple[str, ...], limit_s: float
+) -> Binary | BuildFailed | TimedOut:
+    """Compile `source` for exactly the extensions in `isa`, or find the binary of an earlier run in `store`.
+
+    Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started,
+    KeyError for a language that no builder serves.
+    """
+    return BUILDERS[source.language](Job(source=source, isa=isa, toolchain=toolchain, limit_s=limit_s), store)
+
+
+def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120.0) -> Path:
+    """Compile the executor of launch lists, once per toolchain.
+
+    Raises `AgentCompileError` (environment) when the compiler refuses it: then it cannot serve kernels either.
+    """
+    text = _EXECUTOR.read_text(encoding="utf-8")
+    key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*COMPILE_FLAGS, *LINK_FLAGS))
+    if (found := store.get(key, ".so")) is not None:
+        return found
+    built = run_cxx(text, key, toolchain, (*COMPILE_FLAGS, "-pthread"), limit_s, store)
+    if isinstance(built, Path):
+        return built
+    why = built.log if isinstance(built, BuildFailed) else f"it took longer than {limit_s:g} s"
+    hint = "a compiler with C++20 is needed: g++ 11 or clang++ 14, or newer"
+    raise AgentCompileError(
+        f"{toolchain.name} cannot compile the executor: {why}", exit_code=ExitCode.ENVIRONMENT, hint=hint
+    )
+
+
+def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+    flags = (*COMPILE_FLAGS, *isa_flags(job.isa), *job.source.flags)
+    key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
+    path = store.get(key, ".so")
+    if path is None:
+        built = run_cxx(job.source.text, key, job.toolchain, flags, job.limit_s, store)
+        if not isinstance(built, Path):
+            return built
+        path = built
+    return Binary(digest=digest_bytes("file/1", path.read_bytes()), path=str(path))
+
+
+def _nothing_to_build(job: Job, store: Store) -> Binary:
+    return Binary(digest=job.source.digest)
+
+
+BUILDERS: dict[Language, Builder] = {
+    "cpp": _compile_cpp,
+    "library": _nothing_to_build,
+}

@@ -1,0 +1,94 @@
+"""One run of the host compiler: a text in, a shared object in the store or a cleaned log out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.store import Store
+
+LOG_CHARACTERS = 8000
+_MEMORY_BYTES = 4 << 30
+
+
+def run_cxx(
+    text: str, key: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store
+) -> Path | BuildFailed | TimedOut:
+    """Compile and link `text`, and keep the result under `key`.
+
+    It works in a scratch directory under relative names, so that neither log nor binary shows where; compiling and
+    linking are two commands, because one would leave its object file in the system's temporary directory when killed.
+    Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started.
+    """
+    deadline = time.monotonic() + limit_s
+    with store.scratch() as folder:
+        (folder / "kernel.cpp").write_text(text, encoding="utf-8")
+        for command in (
+            [toolchain.compiler, *flags, "-pipe", f"-frandom-seed={key[:16]}", "-c", "kernel.cpp", "-o", "kernel.o"],
+            [toolchain.compiler, "kernel.o", *LINK_FLAGS, "-o", "kernel.so"],
+        ):
+            outcome = _run(command, folder, deadline, limit_s)
+            if isinstance(outcome, TimedOut):
+                return outcome
+            status, log = outcome
+            if status != 0:
+                return BuildFailed(log=clean_log(log, folder) or f"the compiler left with status {status} and no word")
+        return store.write(key, (folder / "kernel.so").read_bytes(), ".so")
+
+
+def clean_log(log: str, folder: Path) -> str:
+    """Drop escapes, control characters and the scratch path; keep the head and the tail of a long log."""
+    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log).replace(f"{folder}/", "")
+    log = "".join(c for c in log if c == "\n" or (c.isprintable() and not "\u202a" <= c <= "\u2069")).strip()
+    if len(log) <= LOG_CHARACTERS:
+        return log
+    half = LOG_CHARACTERS // 2
+    return f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"
+
+
+def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> tuple[int, str] | TimedOut:
+    """Run in our own process group, so that whoever kills the worker's group kills the compiler too."""
+    log = folder / "log"
+    with log.open("wb") as file:
+        try:
+            process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        except OSError as error:
+            raise AgentCompileError(
+                f"{command[0]}: the compiler does not start: {error.strerror}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="check the compiler's installation, or set CXX to another one",
+            ) from error
+        with contextlib.suppress(ProcessLookupError):
+            # Inherited by the driver's children: what outlives a killed worker ends by itself.
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit_s) + 2, int(limit_s) + 2))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        try:
+            status = process.wait(timeout=max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            _kill_tree(process.pid)
+            process.wait()
+            return TimedOut(stage="build", limit_s=limit_s)
+        except BaseException:
+            _kill_tree(process.pid)
+            process.wait()
+            raise
+    return status, log.read_text(encoding="utf-8", errors="replace")
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill the driver before its children, so that it starts no others."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    for victim in (pid, *children):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""The host's C++ compiler: which one, its version, and the flags that every kernel is compiled with."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from agentcompile.errors import AgentCompileError, ExitCode
+
+COMPILERS = ("g++", "clang++", "c++")
+"""Tried in this order when none is named."""
+
+COMPILE_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-Wall",
+    "-Wno-unused",
+)
+LINK_FLAGS = (
+    "-shared",
+    "-pthread",
+    "-Wl,-z,defs",  # an undefined symbol is a failed build, not a crash at load
+    "-Wl,--build-id=none",
+)
+
+# /proc/cpuinfo's names that the compiler spells differently.
+_FLAG_NAMES = {
+    "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16",
+    "avx512_vbmi2": "avx512vbmi2",
+    "avx_vnni": "avxvnni",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "sse4_2": "sse4.2",
+}
+_X86 = ("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A compiler that answered."""
+
+    compiler: str
+    """Absolute path."""
+    name: str
+    """For people and for `Target.toolchain`: ``g++ 12.2.0``."""
+
+
+def find_toolchain(cxx: str = "") -> Toolchain:
+    """Find the compiler: `cxx` (a name or a path) when given, else the first of `COMPILERS`.
+
+    Raises `AgentCompileError` (environment) when none is there or it does not answer within 20 s.
+    """
+    hint = "install g++ (apt install g++, dnf install gcc-c++) or clang++, or set CXX to a compiler"
+    for name in (cxx,) if cxx else COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return Toolchain(compiler=path, name=f"{name.rpartition('/')[2]} {_version(path, hint)}")
+    what = f"{cxx}: no such compiler" if cxx else f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path"
+    raise AgentCompileError(what, exit_code=ExitCode.ENVIRONMENT, hint=hint)
+
+
+def _version(path: str, hint: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=20, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AgentCompileError(
+            f"{path}: the compiler does not run: {error}", exit_code=ExitCode.ENVIRONMENT, hint=hint
+        ) from error
+    # A distribution may put its own version in parentheses before the compiler's.
+    line = re.sub(r"\(.*?\)", "", done.stdout.partition("\n")[0])
+    found = re.search(r"\d+(\.\d+)+", line)
+    if done.returncode != 0 or found is None:
+        said = (done.stdout + done.stderr).strip()[:200]
+        raise AgentCompileError(
+            f"{path}: --version said {said!r}, no version number", exit_code=ExitCode.ENVIRONMENT, hint=hint
+        )
+    return found.group()
+
+
+def isa_flags(isa: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags that let a kernel use exactly these extensions, so that a limited target is honoured on a better machine."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ("-mcpu=native",)
+    return tuple(f"-m{_FLAG_NAMES.get(name, name)}" for name in _X86 if name in isa)

@@ -1,0 +1,129 @@
+"""A content-addressed directory of files: immutable, written atomically, shared by several processes.
+
+A file is either whole or absent: it is written under a private name, synced, then renamed. Two processes that write
+one digest write the same bytes, so the last rename wins and nobody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.digest import digest_bytes
+
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Store:
+    """Files below `root` by digest: ``root/ab/abcdef….so``. Creating it makes the directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        with self._explained("create"):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def put(self, domain: str, data: bytes, suffix: str = "") -> Path:
+        """Keep `data` under the digest of its content in `domain`; a file that is there is left alone.
+
+        Raises `AgentCompileError` (environment) when the disk is full or the directory cannot be written.
+        """
+        return self.write(digest_bytes(domain, data), data, suffix)
+
+    def write(self, digest: str, data: bytes, suffix: str = "") -> Path:
+        """Keep `data` under a digest that names how it was made (a binary under its source, flags and toolchain).
+
+        Raises `AgentCompileError` (environment) when the disk is full or the directory cannot be written.
+        """
+        path = self.path(digest, suffix)
+        if path.exists():
+            return path
+        with self._explained("write"):
+            path.parent.mkdir(exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+                raise
+        return path
+
+    def get(self, digest: str, suffix: str = "") -> Path | None:
+        """The file kept under `digest`, or None."""
+        path = self.path(digest, suffix)
+        return path if path.is_file() else None
+
+    def path(self, digest: str, suffix: str = "") -> Path:
+        """Where the file of `digest` is or would be; ValueError for what is no digest."""
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"{digest!r} is not a digest")
+        return self.root / digest[:2] / f"{digest}{suffix}"
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A private directory on the store's own disk, removed at the end; raises as `put` does."""
+        with self._explained("write"):
+            path = Path(tempfile.mkdtemp(dir=self.root, prefix=".work-"))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def size_bytes(self) -> int:
+        """Bytes of all files, unfinished ones included."""
+        return sum(size for _, size in self._files())
+
+    def prune(self, keep_bytes: int) -> int:
+        """Delete the least recently written files until at most `keep_bytes` remain; returns the bytes freed."""
+        files = sorted(self._files(), key=lambda item: _mtime_ns(item[0]))
+        excess = sum(size for _, size in files) - keep_bytes
+        freed = 0
+        for path, size in files:
+            if freed >= excess:
+                break
+            with contextlib.suppress(FileNotFoundError), self._explained("delete from"):
+                path.unlink()
+                freed += size
+        return freed
+
+    def _files(self) -> Iterator[tuple[Path, int]]:
+        for path in self.root.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    yield path, path.stat().st_size
+
+    @contextmanager
+    def _explained(self, verb: str) -> Iterator[None]:
+        """Turn what the user can fix into an error that says so."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _FULL:
+                hint = "free some space, or point the cache to another disk"
+            elif error.errno in _DENIED or isinstance(error, (FileExistsError, NotADirectoryError)):
+                hint = "make the directory writable, or point the cache elsewhere"
+            else:
+                raise
+            message = f"{self.root}: cannot {verb} the store: {error.strerror}"
+            raise AgentCompileError(message, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
