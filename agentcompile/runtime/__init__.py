@@ -1,0 +1,1 @@
+"""Runs plans: lowering, memory, the native executor, sampling and text."""

@@ -1,0 +1,244 @@
+"""Compiled kernels from Python: libraries, bound launches, programs of them, and the decode loop.
+
+In: paths of shared objects and addresses of buffers. Out: buffers written, nanoseconds, tokens. Everything between two
+calls from Python runs in `executor.cpp` with the interpreter's lock released. The caller keeps every buffer alive and
+its address fixed; nothing here copies or owns tensor data.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentcompile.errors import AgentCompileError, ExitCode
+
+EXECUTOR_SOURCE = Path(__file__).with_name("executor.cpp")
+"""What `build/` compiles once per toolchain, with `EXECUTOR_FLAGS` beside its own."""
+EXECUTOR_FLAGS: tuple[str, ...] = ("-pthread",)
+MAX_THREADS = 256
+_ABI = 2
+_STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
+
+StopReason = Literal["limit", "stop", "context", "cancelled"]
+
+
+class _CallStruct(ctypes.Structure):
+    _fields_ = (("kernel", ctypes.c_void_p), ("args", ctypes.c_void_p), ("ahead", ctypes.c_void_p))
+
+
+class _DecodeStruct(ctypes.Structure):
+    _fields_ = (
+        ("ids", ctypes.c_void_p),
+        ("token", ctypes.c_void_p),
+        ("position", ctypes.c_void_p),
+        ("stops", ctypes.c_void_p),
+        ("stop_count", ctypes.c_int64),
+        ("context", ctypes.c_int64),
+        ("cancel", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("limit", ctypes.c_int64),
+        ("made", ctypes.c_int64),
+        ("reason", ctypes.c_int64),
+    )
+
+
+class Library:
+    """A loaded shared object of kernels. It stays loaded as long as the process: launches hold raw addresses."""
+
+    def __init__(self, path: Path) -> None:
+        """Load `path`; raises AgentCompileError (environment) when the system refuses it."""
+        self.path = path
+        try:
+            self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise AgentCompileError(
+                f"{path}: cannot be loaded: {error}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="delete the file; it is built again when it is needed",
+            ) from None
+
+    def entry(self, name: str) -> int:
+        """The address of function `name`; raises AgentCompileError when the library has none."""
+        address = self.find(name)
+        if address is None:
+            raise AgentCompileError(
+                f"{self.path}: has no entry {name!r}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint='every [[launch]] entry needs an `extern "C" void entry(const entry_args&, int, int)` in its kernel',
+            )
+        return address
+
+    def find(self, name: str) -> int | None:
+        """The address of function `name`, or None."""
+        try:
+            function = getattr(self.handle, name)
+        except AttributeError:
+            return None
+        return ctypes.cast(function, ctypes.c_void_p).value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One bound launch: a kernel's address and the pointers of its argument struct in order (0 is null).
+
+    `ahead`, when not 0, is a function of the same signature that only prefetches; it runs before the barrier that
+    precedes the launch.
+    """
+
+    address: int
+    pointers: tuple[int, ...]
+    ahead: int = 0
+
+    @staticmethod
+    def of(library: Library, entry: str, pointers: Sequence[int]) -> Call:
+        """Bind `entry` of `library`, with `<entry>_ahead` when the kernel offers it."""
+        return Call(address=library.entry(entry), pointers=tuple(pointers), ahead=library.find(f"{entry}_ahead") or 0)
+
+
+class Executor:
+    """The process's pool of `threads` pinned threads; the calling thread is one of them while a program runs.
+
+    Executors of equal `threads` share one pool, whose jobs exclude each other; pools of different sizes are independent.
+    Calls are safe from any thread.
+    """
+
+    def __init__(self, library: Path, threads: int) -> None:
+        """Open the pool in the executor built at `library`; ValueError when `threads` is not in 1..256."""
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads = {threads} is not in 1..{MAX_THREADS}")
+        self.threads = threads
+        lib = Library(library).handle
+        lib.ac_abi.restype = ctypes.c_int64
+        if (abi := lib.ac_abi()) != _ABI:
+            raise AgentCompileError(
+                f"{library}: executor interface {abi}, expected {_ABI}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="delete the file; it is built again when it is needed",
+            )
+        lib.ac_pool.restype = ctypes.c_void_p
+        lib.ac_pool.argtypes = [ctypes.c_int]
+        long, pointer = ctypes.c_int64, ctypes.c_void_p
+        lib.ac_run.argtypes = [pointer, pointer, long, long]
+        lib.ac_time.argtypes = [pointer, pointer, long, long, long, pointer]
+        lib.ac_decode_steps.argtypes = [pointer, pointer, long, pointer]
+        self._lib = lib
+        self._pool = lib.ac_pool(threads)
+        if not self._pool:
+            raise MemoryError("no memory for a thread pool")
+
+    def run(self, calls: ctypes.Array[_CallStruct], repeat: int) -> None:
+        """Run `calls` in order, `repeat` times."""
+        self._check(self._lib.ac_run(self._pool, calls, len(calls), repeat))
+
+    def time(self, calls: ctypes.Array[_CallStruct], repeat: int, samples: int) -> list[int]:
+        """Nanoseconds of each of `samples` intervals around `repeat` runs."""
+        times = (ctypes.c_int64 * samples)()
+        self._check(self._lib.ac_time(self._pool, calls, len(calls), repeat, samples, times))
+        return list(times)
+
+    def decode(self, calls: ctypes.Array[_CallStruct], state: _DecodeStruct) -> None:
+        """Run decode steps until `state` says stop."""
+        self._check(self._lib.ac_decode_steps(self._pool, calls, len(calls), ctypes.byref(state)))
+
+    def _check(self, error: int) -> None:
+        if error:
+            raise AgentCompileError(
+                f"cannot start {self.threads} threads: {os.strerror(error)}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="lower --threads or raise the limit on processes (ulimit -u)",
+            )
+
+
+def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object]]:
+    """The launches as C sees them, and the pointer arrays that they refer to."""
+    if not calls:
+        raise ValueError("a program needs at least one call")
+    bound, keep = (_CallStruct * len(calls))(), list[object]()
+    for slot, call in zip(bound, calls, strict=True):
+        if not call.address:
+            raise ValueError("a call with a null kernel address")
+        pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
+        keep.append(pointers)
+        slot.kernel, slot.args, slot.ahead = call.address, ctypes.addressof(pointers), call.ahead or None
+    return bound, keep
+
+
+class Program:
+    """An ordered list of launches with a barrier after each."""
+
+    def __init__(self, executor: Executor, calls: Sequence[Call]) -> None:
+        """Bind `calls` to `executor`; ValueError when there are none."""
+        self._executor = executor
+        self._calls, self._keep = _bind(calls)
+
+    def run(self, repeat: int = 1) -> None:
+        """Run the list `repeat` times."""
+        self._executor.run(self._calls, repeat)
+
+    def time(self, repeat: int, samples: int) -> list[int]:
+        """`samples` intervals, in ns, each around `repeat` runs of the list."""
+        if repeat < 1 or samples < 1:
+            raise ValueError(f"repeat = {repeat} and samples = {samples} must be at least 1")
+        return self._executor.time(self._calls, repeat, samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """Tokens of one `Decoder.steps` call in order, and why it came back."""
+
+    tokens: tuple[int, ...]
+    reason: StopReason
+
+
+class Decoder:
+    """Greedy decode with no Python between steps.
+
+    A step runs the program, appends `*token` to the output, copies it to `*ids` (the two may be one buffer) and
+    advances `*position`. It stops after a stop id (which is part of the output), at the last slot of the KV cache, when
+    `cancel` is called from another thread, or after the steps that were asked for.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        calls: Sequence[Call],
+        *,
+        ids: int,
+        token: int,
+        position: int,
+        stop_ids: Sequence[int],
+        context: int,
+    ) -> None:
+        """`ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots."""
+        self._executor = executor
+        self._calls, self._keep = _bind(calls)
+        self._stops = (ctypes.c_int64 * max(len(stop_ids), 1))(*stop_ids)
+        self._cancel = ctypes.c_int32(0)
+        self._lock = threading.Lock()
+        self._state = _DecodeStruct(
+            ids=ids,
+            token=token,
+            position=position,
+            stops=ctypes.addressof(self._stops),
+            stop_count=len(stop_ids),
+            context=context,
+            cancel=ctypes.addressof(self._cancel),
+        )
+
+    def steps(self, count: int) -> Made:
+        """Make up to `count` steps. At a position past the cache it makes none and says `context`."""
+        with self._lock:
+            self._cancel.value = 0
+            out = (ctypes.c_int64 * max(count, 1))()
+            self._state.out, self._state.limit = ctypes.addressof(out), count
+            self._executor.decode(self._calls, self._state)
+            return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
+
+    def cancel(self) -> None:
+        """Ask a running `steps` to come back after its current step."""
+        self._cancel.value = 1
