@@ -1,0 +1,303 @@
+"""What happened, as a union of frozen dataclasses: one stream for the command line, the terminal app and the bench.
+
+In: facts from the flow. Out: lines of JSON and back. Invariant: no text in an event, however it was made, holds a
+control, escape or bidirectional character, because every event cleans itself when it is created, and decoding
+creates it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from agentcompile.ir.codec import decode as _decode
+from agentcompile.ir.codec import encode as _encode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.graph import Phase
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Choice, Plan, Trial
+
+TEXT_LIMIT = 16_384
+"""Characters of one text in an event; longer ones end in an ellipsis."""
+LINES = frozenset({"log", "detail", "text", "message", "hint"})
+"""Fields that may hold several lines; everywhere else a line break becomes a space."""
+
+# CSI, OSC and the other string sequences go whole, so that their printable tail does not stay behind.
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def clean(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
+    """Make untrusted text safe to show: no escape sequences, control or bidirectional characters, at most `limit` long.
+
+    Tabs become spaces; line breaks stay when `lines` is set and become spaces otherwise.
+    """
+    if text.isascii() and text.isprintable() and len(text) <= limit:
+        return text
+    text = text[: 4 * limit].replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+    text = _CONTROL.sub("", _SEQUENCES.sub("", text))
+    if not lines:
+        text = text.replace("\n", " ")
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _cleaned(value: object, lines: bool = False) -> object:
+    """`value` with every text in it cleaned; the same object when nothing changed."""
+    if isinstance(value, str):
+        return clean(value, lines=lines)
+    if isinstance(value, tuple):
+        items = tuple(_cleaned(item, lines) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = _changes(value)
+        return dataclasses.replace(cast(Any, value), **changed) if changed else value
+    return value
+
+
+def _changes(value: object) -> dict[str, object]:
+    """The fields of a dataclass whose text had to be cleaned."""
+    changed: dict[str, object] = {}
+    cls: Any = type(value)
+    for name in _fields(cls):
+        old = getattr(value, name)
+        if (new := _cleaned(old, name in LINES)) is not old:
+            changed[name] = new
+    return changed
+
+
+class _Clean:
+    """Cleans every text of an event, however deep, when the event is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, value in _changes(self).items():
+            object.__setattr__(self, name, value)
+
+
+FlowStage = Literal[
+    "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
+    "load", "rebuild", "verify",
+]  # fmt: skip
+"""The steps a person sees, in the order of the flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(_Clean):
+    """A run began. `options` is the digest of what was asked; `budget_trials` bounds the search."""
+
+    kind: Literal["run-started"] = "run-started"
+    model: str
+    target: Target
+    options: str
+    version: str
+    budget_trials: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed(_Clean):
+    """A run that had stopped goes on; its acknowledged trials are not repeated."""
+
+    kind: Literal["run-resumed"] = "run-resumed"
+    version: str
+    trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted(_Clean):
+    """A step of the flow began."""
+
+    kind: Literal["stage-started"] = "stage-started"
+    stage: FlowStage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFinished(_Clean):
+    """A step of the flow ended; `detail` is one line for people."""
+
+    kind: Literal["stage-finished"] = "stage-finished"
+    stage: FlowStage
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphCaptured(_Clean):
+    """One phase's graph: how many operators, and the names of those that have no normalised form."""
+
+    kind: Literal["graph-captured"] = "graph-captured"
+    phase: Phase
+    operators: int
+    digest: str
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionFound(_Clean):
+    """A region and its cost: `floor_ns` is one site's roofline floor, `share` its sites' part of the step's floor."""
+
+    kind: Literal["region-found"] = "region-found"
+    region: str
+    name: str
+    region_kind: str
+    regime: str
+    sites: int
+    flops: int
+    bytes: int
+    floor_ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryFound(_Clean):
+    """An operator that no region may cross, and why."""
+
+    kind: Literal["boundary-found"] = "boundary-found"
+    op: str
+    reason: str
+    detail: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceBounded(_Clean):
+    """A region's space: how many templates serve it, how many points are legal, how many were refused and why."""
+
+    kind: Literal["space-bounded"] = "space-bounded"
+    region: str
+    templates: int
+    points: int
+    rejected: int
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised(_Clean):
+    """What an adviser would try first; unverified until a measurement says so."""
+
+    kind: Literal["advised"] = "advised"
+    region: str
+    adviser: str
+    head: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted(_Clean):
+    """A candidate went to the judge."""
+
+    kind: Literal["trial-started"] = "trial-started"
+    region: str
+    candidate: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished(_Clean):
+    """A candidate has its verdict. On disk before anything acts on it."""
+
+    kind: Literal["trial-finished"] = "trial-finished"
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsProgress(_Clean):
+    """How far a timing is; never sent from inside a timed round."""
+
+    kind: Literal["rounds-progress"] = "rounds-progress"
+    region: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceMade(_Clean):
+    """A region has its kernel or its fallback. On disk before anything acts on it."""
+
+    kind: Literal["choice-made"] = "choice-made"
+    region: str
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAdmitted(_Clean):
+    """A plan stood against the best baseline step. On disk before anything acts on it."""
+
+    kind: Literal["plan-admitted"] = "plan-admitted"
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockWritten(_Clean):
+    """The lock is on disk."""
+
+    kind: Literal["lock-written"] = "lock-written"
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(_Clean):
+    """Something a person should know that stops nothing."""
+
+    kind: Literal["warned"] = "warned"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(_Clean):
+    """The run ended without its result; the exit code is the process's."""
+
+    kind: Literal["run-failed"] = "run-failed"
+    exit_code: int
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(_Clean):
+    """The run ended with its result."""
+
+    kind: Literal["run-finished"] = "run-finished"
+    detail: str = ""
+    seconds: float = 0.0
+
+
+Event = (
+    RunStarted | RunResumed | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
+    | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | Warned
+    | RunFailed | RunFinished
+)  # fmt: skip
+Emit = Callable[[Event], None]
+"""How the flow says what happened; passed down, never global."""
+
+PROGRESS = (TrialStarted, RoundsProgress)
+"""Events that may be dropped: they say only how far something is."""
+DURABLE = (RunStarted, RunResumed, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished)
+"""Events that are on disk before anything acts on them."""
+
+
+def silent(event: Event) -> None:
+    """An `Emit` for callers that do not watch."""
+
+
+def encode(event: Event) -> Json:
+    """Plain JSON of an event."""
+    return _encode(event)
+
+
+def decode(data: Json) -> Event:
+    """An event from `encode`'s output, its texts cleaned; raises `ir.codec.CodecError` naming the first fault."""
+    event: Event = _decode(Event, data, "event")
+    return event

@@ -1,0 +1,299 @@
+"""What is known so far: a pure fold over the events, read by every front end.
+
+In: a `State` and an event. Out: the next `State`. Invariant: the state after a run is the fold of its events, so
+resuming, attaching and watching a past run need no second store. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from agentcompile.events import (
+    Advised,
+    BoundaryFound,
+    ChoiceMade,
+    Event,
+    FlowStage,
+    GraphCaptured,
+    LockWritten,
+    PlanAdmitted,
+    RegionFound,
+    RoundsProgress,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    SpaceBounded,
+    StageFinished,
+    StageStarted,
+    TrialFinished,
+    TrialStarted,
+    Warned,
+)
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Choice, Measured, Measurement, Plan, Trial
+
+RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
+RunStatus = Literal["waiting", "running", "failed", "finished"]
+WARNINGS_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Trials of one region by verdict."""
+
+    rejected: int = 0
+    build_failed: int = 0
+    incorrect: int = 0
+    crashed: int = 0
+    timed_out: int = 0
+    measured: int = 0
+    reused: int = 0
+    """Of all of these, how many came from the measurement database."""
+
+    @property
+    def total(self) -> int:
+        """Every trial."""
+        return self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out + self.measured
+
+    def plus(self, trial: Trial) -> Counts:
+        """These counts with one trial more."""
+        name = trial.verdict.kind.replace("-", "_")
+        return replace(self, **{name: getattr(self, name) + 1, "reused": self.reused + trial.reused})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The fastest correct candidate so far; a confirmed number outranks a search number."""
+
+    candidate: str
+    label: str
+    measurement: Measurement
+    confirmed: bool
+
+    @property
+    def ratio(self) -> float:
+        """Times faster than the baseline of the same rounds."""
+        return self.measurement.speedup
+
+    @property
+    def _rank(self) -> tuple[bool, float]:
+        return self.confirmed, self.measurement.log_ratio
+
+    def beats(self, other: Best | None) -> bool:
+        """Whether this one should be shown instead of `other`; of the same candidate, the later number counts."""
+        if other is None:
+            return True
+        same = self.candidate == other.candidate and self.confirmed == other.confirmed
+        return same or self._rank > other._rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One region as a front end shows it."""
+
+    region: str
+    name: str
+    kind: str
+    regime: str
+    sites: int
+    flops: int
+    bytes: int
+    floor_ns: float
+    share: float
+    state: RowState = "found"
+    templates: int = 0
+    points: int = 0
+    refused: int = 0
+    head: tuple[str, ...] = ()
+    running: str = ""
+    rounds: tuple[int, int] = (0, 0)
+    counts: Counts = Counts()
+    best: Best | None = None
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One step of the flow: still running while `seconds` is None."""
+
+    stage: FlowStage
+    detail: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A run as far as its events tell."""
+
+    status: RunStatus = "waiting"
+    model: str = ""
+    version: str = ""
+    options: str = ""
+    target: Target | None = None
+    budget_trials: int = 0
+    resumed: int = 0
+    stages: tuple[StageRow, ...] = ()
+    graphs: tuple[GraphCaptured, ...] = ()
+    boundaries: tuple[BoundaryFound, ...] = ()
+    rows: tuple[Row, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    lock: LockWritten | None = None
+    warnings: tuple[str, ...] = ()
+    failure: RunFailed | None = None
+    finished: RunFinished | None = None
+
+    @property
+    def stage(self) -> FlowStage | None:
+        """The step that runs now."""
+        return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
+
+    @property
+    def counts(self) -> Counts:
+        """Trials of all regions by verdict."""
+        total = Counts()
+        for row in self.rows:
+            names = Counts.__dataclass_fields__
+            total = Counts(**{name: getattr(total, name) + getattr(row.counts, name) for name in names})
+        return total
+
+    def row(self, region: str) -> Row | None:
+        """The row of a region id."""
+        return next((row for row in self.rows if row.region == region), None)
+
+
+def apply(state: State, event: Event) -> State:
+    """The state after `event`; pure, total over the union."""
+    match event:
+        case RunStarted():
+            return State(
+                status="running",
+                model=event.model,
+                version=event.version,
+                options=event.options,
+                target=event.target,
+                budget_trials=event.budget_trials,
+            )
+        case RunResumed():
+            # Regions and stages are found again, the same; trials and choices that were acknowledged stay.
+            return replace(
+                state,
+                status="running",
+                version=event.version,
+                resumed=state.resumed + 1,
+                stages=(),
+                graphs=(),
+                boundaries=(),
+                failure=None,
+                finished=None,
+            )
+        case StageStarted():
+            return replace(state, stages=(*_without(state.stages, event.stage), StageRow(stage=event.stage)))
+        case StageFinished():
+            done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
+            return replace(state, stages=(*_without(state.stages, event.stage), done))
+        case GraphCaptured():
+            return replace(state, graphs=(*state.graphs, event))
+        case BoundaryFound():
+            return replace(state, boundaries=(*state.boundaries, event))
+        case RegionFound():
+            return _found(state, event)
+        case SpaceBounded():
+            return _update(
+                state,
+                event.region,
+                state_if=("found",),
+                to="bounded",
+                templates=event.templates,
+                points=event.points,
+                refused=event.rejected,
+            )
+        case Advised():
+            return _update(state, event.region, state_if=("found", "bounded"), to="advised", head=event.head)
+        case TrialStarted():
+            return _update(state, event.region, to="searching", running=event.label, rounds=(0, 0))
+        case RoundsProgress():
+            return _update(state, event.region, rounds=(event.done, event.total))
+        case TrialFinished():
+            return _judged(state, event.trial)
+        case ChoiceMade():
+            return _update(state, event.region, to="chosen", choice=event.choice, running="", rounds=(0, 0))
+        case PlanAdmitted():
+            others = tuple(plan for plan in state.plans if plan.regime != event.plan.regime)
+            return replace(state, plans=(*others, event.plan))
+        case LockWritten():
+            return replace(state, lock=event)
+        case Warned():
+            return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+        case RunFailed():
+            return replace(state, status="failed", failure=event)
+        case RunFinished():
+            return replace(state, status="finished", finished=event)
+    assert_never(event)
+
+
+def fold(events: Iterable[Event], state: State | None = None) -> State:
+    """The state after all of `events`."""
+    state = state or State()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:
+    return tuple(row for row in stages if row.stage != stage)
+
+
+def _found(state: State, event: RegionFound) -> State:
+    row = Row(
+        region=event.region,
+        name=event.name,
+        kind=event.region_kind,
+        regime=event.regime,
+        sites=event.sites,
+        flops=event.flops,
+        bytes=event.bytes,
+        floor_ns=event.floor_ns,
+        share=event.share,
+    )
+    if (known := state.row(event.region)) is None:
+        return replace(state, rows=(*state.rows, row))
+    # Found again by a resumed run: what the trials said stays.
+    kept = replace(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
+    return replace(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
+
+
+def _update(
+    state: State, region: str, *, to: RowState | None = None, state_if: tuple[RowState, ...] = (), **changes: object
+) -> State:
+    """Change one row; `to` is its new state, taken only from the states in `state_if` when any are named."""
+
+    def changed(row: Row) -> Row:
+        if row.region != region:
+            return row
+        step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
+        return replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
+
+    return replace(state, rows=tuple(changed(row) for row in state.rows))
+
+
+def _judged(state: State, trial: Trial) -> State:
+    state = replace(state, trials=(*state.trials, trial))
+    row = state.row(trial.candidate.region)
+    if row is None:
+        return state
+    best = row.best
+    if isinstance(trial.verdict, Measured):
+        candidate, measurement = trial.candidate, trial.verdict.measurement
+        entry = Best(
+            candidate=candidate.id,
+            label=candidate.label,
+            measurement=measurement,
+            confirmed=trial.fidelity == "confirm",
+        )
+        best = entry if entry.beats(best) else best
+    running = "" if row.running == trial.candidate.label else row.running
+    return _update(state, row.region, counts=row.counts.plus(trial), best=best, running=running, rounds=(0, 0))
