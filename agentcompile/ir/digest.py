@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 
-
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 SHORT = 12
 """Characters of a digest shown to people."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,8 @@ from agentcompile.ir.region import Regime
 
 Language = Literal["cuda", "triton", "cpp", "library"]
 ParamValue = int | str
+QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*)"[^\n]*$', re.MULTILINE)
+"""An include of a shared text (group 1), inlined once; angle includes stay for the compiler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,11 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
             names = {name: f"{name}#{index}" for name, *_ in source.workspaces}
             for name, dtype, count, zeroed in source.workspaces:
                 buffers[names[name]] = Buffer(
-                    name=names[name], role="workspace", dtype=dtype, shape=(count,), zeroed=zeroed  # type: ignore[arg-type]
+                    name=names[name],
+                    role="workspace",
+                    dtype=dtype,
+                    shape=(count,),
+                    zeroed=zeroed,  # type: ignore[arg-type]
                 )
             calls += _native(item, source, {**bound, **names})
         else:
