@@ -78,7 +78,9 @@ class RunDirectory:
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise AgentCompileError(f"{self.path}: holds no run ({OPTIONS} is missing)", hint="`agentcompile runs list` names the runs") from error  # fmt: skip
+            raise AgentCompileError(
+                f"{self.path}: holds no run ({OPTIONS} is missing)", hint="`agentcompile runs list` names the runs"
+            ) from error
         except OSError as error:
             raise environment_error(error, file) from error
         except ValueError as error:
@@ -154,13 +156,12 @@ class Journal:
         self._lock = _take_lock(run.path)
         self._file: IO[bytes] | None = None
         try:
-            self._seq, end = 0, 0
-            for record, end in run.records():
-                self._seq = record.seq + 1
+            self._seq, self._end = 0, 0
+            for record, offset in run.records():
+                self._seq, self._end = record.seq + 1, offset
             self._file = (run.path / EVENTS).open("ab", buffering=0)
-            if os.fstat(self._file.fileno()).st_size != end:
-                os.ftruncate(self._file.fileno(), end)
-            self._end = end
+            if os.fstat(self._file.fileno()).st_size != self._end:
+                os.ftruncate(self._file.fileno(), self._end)
         except OSError as error:
             self.close()
             raise environment_error(error, run.path) from error

@@ -1,15 +1,33 @@
-"""Shared by every test: repeatable property tests, and no settings or data folders of the person who runs them."""
+"""Shared by every test: no network, repeatable property tests, no settings or data folders of the person who runs them."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
-settings.load_profile("repeatable")
+# A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
+    settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _sockets_closed() -> Iterator[None]:
+    """Loopback and Unix sockets alone."""
+    if not importlib.util.find_spec("pytest_socket"):
+        yield
+        return
+    import pytest_socket
+
+    pytest_socket.socket_allow_hosts(["127.0.0.1", "::1"], allow_unix_socket=True)
+    yield
+    pytest_socket._remove_restrictions()
 
 
 @pytest.fixture(autouse=True)

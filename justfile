@@ -1,0 +1,52 @@
+# Every recipe makes what it needs; `just` alone lists them.
+
+python := env("PYTHON", "python3")
+bin := justfile_directory() / ".venv/bin"
+
+# List the recipes.
+_default:
+    @just --list --unsorted
+
+# Make .venv with everything at the versions of constraints.txt; nothing to do when it is up to date.
+setup:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    "{{ python }}" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || {
+        echo "agentcompile needs Python 3.11 or 3.12; name one with PYTHON=python3.11 just setup" >&2; exit 6; }
+    want="$("{{ python }}" --version) $(pwd -P) $(cat pyproject.toml constraints.txt | sha256sum)"
+    if [ "$(cat .venv/installed 2>/dev/null || true)" = "$want" ]; then exit 0; fi
+    [ -x .venv/bin/python ] || "{{ python }}" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    printf '%s' "$want" > .venv/installed
+
+# Compile the sample checkpoint, replay its lock, and generate beside PyTorch.
+demo: setup
+    "{{ bin }}/agentcompile" compile bench/models/sample --out .agentcompile/sample.lock.toml
+    "{{ bin }}/agentcompile" replay .agentcompile/sample.lock.toml --model bench/models/sample
+    "{{ bin }}/agentcompile" generate .agentcompile/sample.lock.toml --model bench/models/sample --prompt 'def main():' --max-new-tokens 160 --beside-eager
+
+# Everything that must be green: lint, types, contracts, tests that need no GPU.
+test: setup lint types contracts
+    "{{ bin }}/python" -m pytest -m "not gpu"
+
+# Style: ruff's rules and its formatting.
+lint: setup
+    "{{ bin }}/ruff" check .
+    "{{ bin }}/ruff" format --check .
+
+# Types: mypy strict, then pyright.
+types: setup
+    "{{ bin }}/mypy"
+    "{{ bin }}/pyright"
+
+# What may import what.
+contracts: setup
+    "{{ bin }}/lint-imports" --no-logo
+
+# Tests on a CUDA device, with the Python that has its PyTorch.
+gpu *ARGS:
+    "{{ python }}" -m pytest -m gpu {{ ARGS }}
+
+# One benchmark recipe; alone it lists them.
+bench *ARGS: setup
+    "{{ bin }}/agentcompile" bench {{ ARGS }}
