@@ -1,0 +1,5 @@
+"""Finds templates: folders of data go in, a catalog of checked templates comes out; nothing in them is executed."""
+
+from agentcompile.catalog.discover import Catalog, default_root, load
+
+__all__ = ["Catalog", "default_root", "load"]

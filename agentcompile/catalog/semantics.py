@@ -1,0 +1,242 @@
+"""What a manifest may say beyond its types: names that exist, domains that make sense, texts that fit.
+
+Goes in: a template, the facts of its kind, the layout names. Comes out: nothing, or the first fault as an
+`AgentCompileError` that names file, key, value and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from agentcompile.decode import hint_of
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.expr import ExprError, free_names, parse
+from agentcompile.ir.kind import KindFacts
+from agentcompile.ir.scope import ISA, names_of
+from agentcompile.ir.template import Param, Template
+
+MAX_POINTS = 65_536
+"""The most points that the domains of one template may span before constraints; a search never sees more."""
+_PARAM = re.compile(r"[A-Z][A-Z0-9_]*")
+_LOWER = re.compile(r"[a-z][a-z0-9_]*")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+_RESERVED = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a alignas alignof and args asm auto bf16 bool break case catch char class const constexpr continue
+        default delete do double else enum explicit export extern false float for fp16 friend goto if inline int
+        long main mutable namespace new not operator or private protected public rank register return short
+        signed size sizeof static struct switch template this throw true try typedef typename union unsigned
+        using virtual void volatile while xor
+        """,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong at a key of the manifest, and what to do."""
+
+    key: str
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a manifest is checked against."""
+
+    kind: KindFacts
+    layouts: Collection[str]
+
+    @property
+    def families(self) -> list[str]:
+        """The kind's port families in order."""
+        return [port.family for port in self.kind.ports]
+
+
+def refuse(file: str, key: str, text: str, hint: str) -> AgentCompileError:
+    """The house form: ``templates/x/y/template.toml: params.VEC.default: 3 is not in its domain``."""
+    return AgentCompileError(f"{file}: {key}: {text}" if key else f"{file}: {text}", hint=hint)
+
+
+def verify(template: Template, *, file: str, kinds: Mapping[str, KindFacts], layouts: Collection[str]) -> None:
+    """Raise for the first fault of `template`, in the order of `CHECKS`."""
+    kind = kinds.get(template.region)
+    if kind is None:
+        hint = hint_of(template.region, sorted(kinds))
+        raise refuse(file, "region", f'"{template.region}" is not a region kind', hint)
+    beside = Beside(kind=kind, layouts=layouts)
+    for check in CHECKS:
+        for fault in check(template, beside):
+            raise refuse(file, fault.key, fault.text, fault.hint)
+
+
+def _folder(template: Template, beside: Beside) -> Iterator[Fault]:
+    folder = template.id.partition("/")[0]
+    if folder != template.region:
+        text = f'"{template.region}" differs from the folder {folder}/'
+        yield Fault(key="region", text=text, hint="a template lies in the folder of its kind: <kind>/<variant>/")
+
+
+def _basics(template: Template, beside: Beside) -> Iterator[Fault]:
+    if not template.about.strip():
+        yield Fault(key="about", text="empty", hint="say in one sentence how it works and when it should win")
+    yield from _distinct("dtypes", template.dtypes, least=1)
+    yield from _distinct("phases", template.phases, least=1)
+    yield from _distinct("arch", template.arch, least=0)
+    for index, arch in enumerate(template.arch):
+        if template.language == "cpp" and arch not in ISA:
+            text = f'"{arch}" is not a known instruction-set extension'
+            yield Fault(key=f"arch[{index}]", text=text, hint=hint_of(arch, ISA))
+        if template.language in ("cuda", "triton") and not _CUDA_ARCH.fullmatch(arch):
+            yield Fault(key=f"arch[{index}]", text=f'"{arch}" is not a CUDA architecture', hint="like sm_90a")
+        if template.language == "library":
+            yield Fault(key="arch", text="a library call runs anywhere", hint="remove it")
+
+
+def _distinct(key: str, values: tuple[str, ...], *, least: int) -> Iterator[Fault]:
+    if len(values) < least:
+        yield Fault(key=key, text="empty", hint="name at least one")
+    for value in values:
+        if values.count(value) > 1:
+            yield Fault(key=key, text=f'"{value}" appears {values.count(value)} times', hint="name each once")
+
+
+def _params(template: Template, beside: Beside) -> Iterator[Fault]:
+    points = 1
+    for param in template.params:
+        key = f"params.{param.name}"
+        if not _PARAM.fullmatch(param.name) or param.name.startswith("ISA_"):
+            text = "parameter names are upper case, and ISA_… is taken"
+            yield Fault(key=key, text=text, hint="name it like ROWS or TILE_K")
+        yield from _domain(param, key, template.language == "cpp")
+        points *= len(param.domain)
+    if points > MAX_POINTS:
+        text = f"the domains span {points} points, more than {MAX_POINTS}"
+        yield Fault(key="params", text=text, hint="shorten the domains; powers of two usually do")
+
+
+def _domain(param: Param, key: str, integers: bool) -> Iterator[Fault]:
+    if not param.domain:
+        yield Fault(key=f"{key}.domain", text="empty", hint="list every value that may be tried")
+    for value in param.domain:
+        if param.domain.count(value) > 1:
+            yield Fault(key=f"{key}.domain", text=f"{value} appears twice", hint="list each value once")
+        if integers and not isinstance(value, int):
+            yield Fault(key=f"{key}.domain", text=f'"{value}" is not a whole number', hint="C++ takes integers")
+    if len({type(value) for value in param.domain}) > 1:
+        yield Fault(key=f"{key}.domain", text="mixes numbers and texts", hint="use one of them")
+    if param.default not in param.domain:
+        shown = ", ".join(str(value) for value in param.domain)
+        yield Fault(key=f"{key}.default", text=f"{param.default} is not in the domain", hint=f"allowed: {shown}")
+    if not param.about.strip():
+        yield Fault(key=f"{key}.about", text="empty", hint="say in one line what it trades")
+
+
+def _expression(key: str, text: str, allowed: list[str]) -> Iterator[Fault]:
+    try:
+        names = free_names(parse(text))
+    except ExprError as error:
+        hint = "whole numbers, names, + - * // %, comparisons, and or not, if else, min max ceil_div round_up"
+        yield Fault(key=key, text=str(error), hint=hint)
+        return
+    for name in names:
+        if name not in allowed:
+            yield Fault(key=key, text=f"`{text}` names {name}, which is unknown", hint=hint_of(name, allowed))
+
+
+def _visible(template: Template, beside: Beside) -> list[str]:
+    numbers = [param.name for param in template.params if all(isinstance(value, int) for value in param.domain)]
+    return [*numbers, *names_of(beside.kind)]
+
+
+def _requires(template: Template, beside: Beside) -> Iterator[Fault]:
+    allowed = _visible(template, beside)
+    for index, text in enumerate(template.requires):
+        yield from _expression(f"requires[{index}]", text, allowed)
+
+
+def _layouts(template: Template, beside: Beside) -> Iterator[Fault]:
+    for family, layout in template.layouts:
+        port = beside.kind.port(family)
+        if port is None:
+            text = f"{template.region} has no port of that name"
+            yield Fault(key=f"layouts.{family}", text=text, hint=hint_of(family, beside.families))
+        elif port.role not in ("weight", "state"):
+            held = [port.family for port in beside.kind.ports if port.role in ("weight", "state")]
+            text = f"an {port.role} is always row-major"
+            yield Fault(key=f"layouts.{family}", text=text, hint=hint_of(family, held))
+        if layout not in beside.layouts:
+            text = f'"{layout}" is not a layout'
+            yield Fault(key=f"layouts.{family}", text=text, hint=hint_of(layout, sorted(beside.layouts)))
+
+
+def _rounds(template: Template, beside: Beside) -> Iterator[Fault]:
+    for index, (value, _) in enumerate(template.rounds):
+        if value not in beside.kind.interior:
+            text = f'"{value}" is not a value inside {template.region}'
+            yield Fault(key=f"rounds[{index}]", text=text, hint=hint_of(value, beside.kind.interior))
+
+
+def _workspaces(template: Template, beside: Beside) -> Iterator[Fault]:
+    names = [space.name for space in template.workspaces]
+    passed = {name for launch in template.launches for name in launch.arguments}
+    for index, space in enumerate(template.workspaces):
+        key = f"workspaces[{index}]"
+        if not _LOWER.fullmatch(space.name) or space.name in _RESERVED:
+            yield Fault(key=f"{key}.name", text=f'"{space.name}" is no lower-case name', hint="name it like partial")
+        if names.count(space.name) > 1 or space.name in beside.families:
+            yield Fault(key=f"{key}.name", text=f'"{space.name}" is taken', hint="ports have names too; choose another")
+        if space.name not in passed:
+            text = f'"{space.name}" is an argument of no launch'
+            yield Fault(key=f"{key}.name", text=text, hint="pass it to a launch or remove it")
+        yield from _expression(f"{key}.count", space.count, _visible(template, beside))
+
+
+def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
+    if template.language == "library":
+        if template.launches or template.workspaces:
+            yield Fault(key="launch", text="a library call has no launches or workspaces", hint="name the call alone")
+        if not template.call:
+            yield Fault(key="call", text="missing", hint='name the call: call = "torch.linear"')
+        return
+    if template.call:
+        yield Fault(key="call", text=f'"{template.call}" in a {template.language} template', hint="remove it")
+    if not template.launches:
+        yield Fault(key="launch", text="missing", hint="list every [[launch]] with entry and arguments, in order")
+    taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *_RESERVED}
+    for index, launch in enumerate(template.launches):
+        key = f"launch[{index}]"
+        if not _IDENTIFIER.fullmatch(launch.entry) or launch.entry in taken:
+            yield Fault(key=f"{key}.entry", text=f'"{launch.entry}" cannot name a function', hint="name it otherwise")
+        elif not re.search(rf"\b{launch.entry}\b", template.source):
+            text = f'"{launch.entry}" does not occur in {template.source_name}'
+            yield Fault(key=f"{key}.entry", text=text, hint="name a function of the kernel file")
+        yield from _arguments(template, beside, f"{key}.arguments", launch.arguments)
+        geometry = [*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster]
+        if template.language == "cpp" and (geometry != ["0"] or launch.cooperative or launch.pdl):
+            yield Fault(key=key, text="a C++ launch has no geometry", hint="remove grid, block and the like")
+        for text in geometry:
+            yield from _expression(key, text, _visible(template, beside))
+
+
+def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:
+    params = [] if template.language == "cpp" else [param.name for param in template.params]
+    allowed = [*beside.families, *(space.name for space in template.workspaces), *params]
+    for name in arguments:
+        if name not in allowed:
+            text = f'"{name}" is neither a port nor a workspace'
+            yield Fault(key=key, text=text, hint=hint_of(name, allowed))
+        if arguments.count(name) > 1:
+            yield Fault(key=key, text=f'"{name}" appears twice', hint="pass each once")
+
+
+CHECKS: tuple[Callable[[Template, Beside], Iterator[Fault]], ...] = (
+    _folder, _basics, _params, _requires, _layouts, _rounds, _workspaces, _launches,
+)  # fmt: skip
+"""In the order a person would correct them."""

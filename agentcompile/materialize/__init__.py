@@ -1,0 +1,5 @@
+"""Specialises a template to one region, configuration and target: data goes in, program text comes out."""
+
+from agentcompile.materialize.specialise import PROLOGUES, specialise
+
+__all__ = ["PROLOGUES", "specialise"]

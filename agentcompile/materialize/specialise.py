@@ -1,0 +1,99 @@
+"""A template becomes a `Source`: a generated prologue, the shared texts inlined, the kernel verbatim.
+
+The same template, region, parameters and target give the same bytes, whatever the sites are called. `#line` directives
+keep compiler messages pointing at the template's own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
+from agentcompile.ir.expr import parse
+from agentcompile.ir.region import Region
+from agentcompile.ir.scope import scope
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import QUOTED_INCLUDE, Language, Launch, Params, Source, Template
+from agentcompile.materialize import cpp
+
+Prologue = Callable[[Template, Region, Params, Target], str]
+PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue}
+"""The generated head of each language; `library` has no text."""
+FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {"cpp": cpp.flags}
+NULL = ""
+"""The resolved argument of a family that the region does not have: a null pointer."""
+
+
+def specialise(template: Template, region: Region, params: Params, target: Target) -> Source:
+    """Make the program text of one candidate, with its launches resolved to port and workspace names.
+
+    A launch of the result lists one name for each pointer of the entry's argument struct: a family stands as its ports
+    in order, and `NULL` for one that the region lacks. Raises `AgentCompileError` when a count has no value, and
+    KeyError for a language that is not in `PROLOGUES`.
+    """
+    launches = tuple(_resolved(launch, template, region) for launch in template.launches)
+    workspaces = tuple(
+        (
+            space.name,
+            space.dtype,
+            _elements(space.count, f"{template.id}: {space.name}", region, target, params),
+            zeroed,
+        )
+        for space in template.workspaces
+        for zeroed in [space.initial == "zero"]
+    )
+    if template.language == "library":
+        return Source(language="library", text="", launches=(), workspaces=(), call=template.call, settings=params)
+    text = PROLOGUES[template.language](template, region, params, target) + inlined(template)
+    flags = FLAGS[template.language](target)
+    return Source(language=template.language, text=text, launches=launches, workspaces=workspaces, flags=flags)
+
+
+def _resolved(launch: Launch, template: Template, region: Region) -> Launch:
+    workspaces = {space.name for space in template.workspaces}
+    arguments: list[str] = []
+    for name in launch.arguments:
+        ports = [port.name for port in region.family(name)]
+        arguments += [name] if name in workspaces else ports or [NULL]
+    return replace(launch, arguments=tuple(arguments))
+
+
+def _elements(count: str, what: str, region: Region, target: Target, params: Params) -> int:
+    expr, names = parse(count), scope(region, target, params)
+    try:
+        elements = int(evaluate(expr, names))
+    except EvaluationError as error:
+        raise AgentCompileError(f"{what}: {explain(expr, names)}", hint="add a `requires` that excludes it") from error
+    if elements < 0:
+        raise AgentCompileError(f"{what}: {elements} elements: {explain(expr, names)}", hint="counts are 0 or more")
+    return elements
+
+
+def inlined(template: Template) -> str:
+    """The kernel text with every quoted include replaced by its text, once, recursively, under `#line` directives."""
+    texts, done = dict(template.includes), set[str]()
+    return _inline(template.source, f"{template.id}/{template.source_name}", texts, done)
+
+
+def _inline(text: str, file: str, texts: Mapping[str, str], done: set[str]) -> str:
+    out = [f'#line 1 "{file}"\n']
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        include = QUOTED_INCLUDE.match(line)
+        if include is None:
+            out.append(_plain(line))
+        elif include[1] in done:
+            out.append("\n")
+        else:
+            done.add(include[1])
+            out.append(_inline(texts[include[1]], f"_include/{include[1]}", texts, done))
+            out.append(f'#line {number + 1} "{file}"\n')
+    return "".join(out)
+
+
+def _plain(line: str) -> str:
+    """A line as it is, but for what warns in a main file and for a missing end."""
+    if line.strip() == "#pragma once":
+        return "\n"
+    return line if line.endswith("\n") else line + "\n"
