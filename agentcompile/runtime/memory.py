@@ -1,0 +1,87 @@
+"""A model's memory: weights in their resident layout, constants, the KV state, and the step's token and position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from agentcompile.ir.program import Buffer, Program
+from agentcompile.layouts import LAYOUTS
+from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+
+Read = Callable[[str], torch.Tensor]
+"""Checkpoint tensor by name, row-major, in the checkpoint's dtype."""
+
+
+class Memory:
+    """Everything that outlives a step. One instance serves every program that is lowered from one model.
+
+    A weight that programs want in several layouts is held once in each: that happens only while candidates are
+    compared in the step, because a plan agrees on one.
+    """
+
+    def __init__(self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor]) -> None:
+        """Load and pack what `programs` name. Raises whatever `read` raises for a tensor that is not there."""
+        buffers = {_key(buffer): buffer for program in programs for buffer in program.buffers}
+        wanted = {key: buffer for key, buffer in buffers.items() if buffer.role in ("weight", "constant", "state")}
+        self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()))
+        self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
+        self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        sources: dict[str, torch.Tensor] = {}
+        for key, buffer in sorted(wanted.items()):
+            shape = _static(buffer)
+            tensor = self._arena.take((_numel(buffer),), TORCH_DTYPES[buffer.dtype])
+            if buffer.role != "state":
+                from_model = buffer.role == "weight"
+                source = sources.get(key[1]) if from_model else constants[buffer.tensor]
+                if source is None:
+                    sources = {key[1]: read(buffer.tensor)}  # layouts of one tensor are neighbours: keep just one
+                    source = sources[key[1]]
+                source = source.to(TORCH_DTYPES[buffer.dtype])
+                tensor.copy_(LAYOUTS[buffer.layout].pack(source.contiguous()).flatten())
+            self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
+            self._shapes[key] = shape
+        self.token = torch.zeros(1, dtype=torch.int64)
+        self.position = torch.zeros(1, dtype=torch.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
+
+    def resident(self, buffer: Buffer) -> torch.Tensor:
+        """The buffer as it lies in memory: shaped when row-major, flat when packed."""
+        return self._tensors[_key(buffer)]
+
+    def dense(self, buffer: Buffer) -> torch.Tensor:
+        """The buffer row-major; a packed one is unpacked into a fresh tensor, which the caller drops after use."""
+        tensor = self._tensors[_key(buffer)]
+        if buffer.layout == "row-major":
+            return tensor
+        return LAYOUTS[buffer.layout].unpack(tensor, self._shapes[_key(buffer)])
+
+    def clear_state(self) -> None:
+        """Zero the KV cache. Not needed for correctness: slots past the position are never read."""
+        for key, tensor in self._tensors.items():
+            if key[0] == "state":
+                tensor.zero_()
+
+
+def _key(buffer: Buffer) -> tuple[str, str, str]:
+    return buffer.role, buffer.tensor, buffer.layout
+
+
+def _static(buffer: Buffer) -> tuple[int, ...]:
+    """The buffer's shape, which may not be symbolic."""
+    shape = tuple(dim for dim in buffer.shape if isinstance(dim, int))
+    assert len(shape) == len(buffer.shape), buffer
+    return shape
+
+
+def _numel(buffer: Buffer) -> int:
+    return LAYOUTS[buffer.layout].numel(_static(buffer))
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return _numel(buffer) * TORCH_DTYPES[buffer.dtype].itemsize

@@ -1,0 +1,298 @@
+"""A compiled model: prefill in chunks, decode to the end, tokens and text as they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.model import ModelInfo
+from agentcompile.runtime import native
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.sampling import Sampling, choose
+from agentcompile.runtime.step import Step
+from agentcompile.runtime.text import TextStream, Tokenizer
+
+Prompt = str | Sequence[int]
+Finish = Literal["length", "eos", "stop", "context"]
+STREAM_S = 0.02
+"""Seconds of decoding between two pieces of a stream: far below what a reader notices, far above the cost of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one poll of a stream gives: new tokens, the text that is certain by now, log-probabilities when asked."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    logprobs: tuple[float, ...] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One finished generation. `tokens` holds the new ids; an end-of-sequence id is its last when it ended there."""
+
+    tokens: tuple[int, ...]
+    text: str
+    finish: Finish
+    prompt_tokens: int
+    prefill_s: float
+    """Seconds until the first token was known."""
+    decode_s: float
+    """Seconds from then to the last."""
+    logprobs: tuple[float, ...] = field(default=())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decode rate: tokens after the first over the time they took; 0 when there are none."""
+        return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else 0.0
+
+
+class CompiledModel:
+    """Plans bound to a checkpoint, ready to generate. Use from one thread at a time: a second caller is refused."""
+
+    def __init__(
+        self, info: ModelInfo, decode: Step, prefill: Step, memory: Memory, tokenizer: Tokenizer | None
+    ) -> None:
+        self.info = info
+        self.tokenizer = tokenizer
+        self._decode = decode
+        self._prefill = prefill
+        self._memory = memory
+        self._busy = threading.Lock()
+        self._native = decode.decoder(info.eos, info.context)
+        self._unstopped = decode.decoder((), info.context)
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        logprobs: bool = False,
+        ignore_eos: bool = False,
+    ) -> Completion | list[Completion]:
+        """Complete one prompt (text or token ids) or each of a list, one after another, so ragged lengths are exact.
+
+        `logprobs` adds the natural-log probability of every token under the unfiltered distribution. Raises
+        AgentCompileError (usage) for an empty prompt, one longer than the cache, an id outside the vocabulary,
+        or settings out of range.
+        """
+        options = _Options(
+            max_new_tokens=max_new_tokens,
+            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+            stop=tuple(stop),
+            logprobs=logprobs,
+            ignore_eos=ignore_eos,
+        )
+        if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int)) or len(prompt) == 0:
+            return self._complete(prompt, options)  # type: ignore[arg-type]
+        return [self._complete(item, options) for item in prompt]  # type: ignore[arg-type]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        logprobs: bool = False,
+        ignore_eos: bool = False,
+    ) -> Iterator[Piece]:
+        """Like `generate` for one prompt, as pieces while they are made; leaving the iterator ends the generation."""
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        options = _Options(
+            max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(stop), logprobs=logprobs, ignore_eos=ignore_eos
+        )
+        return self._pieces(self._ids(prompt), options)
+
+    def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
+        """Teacher-forced logits of every token of `ids` through the decode step: [len(ids), vocab], float32."""
+        with self._exclusively():
+            self._check(ids)
+            rows = []
+            for position, token in enumerate(ids):
+                rows.append(self._decode_at(token, position).float().clone())
+            return torch.stack(rows)
+
+    def prefill(self, ids: Sequence[int]) -> torch.Tensor:
+        """Fill the cache with `ids` from position 0; returns the last token's logits, [vocab], float32."""
+        with self._exclusively():
+            self._check(ids)
+            return self._run_prefill(ids).float().clone()
+
+    def _complete(self, prompt: Prompt, options: _Options) -> Completion:
+        ids = self._ids(prompt)
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        text, finish = "", "length"
+        begin = time.perf_counter()
+        first = last = begin
+        for piece in self._pieces(ids, options):
+            last = time.perf_counter()
+            if not tokens:
+                first = last
+            tokens += piece.tokens
+            logprobs += piece.logprobs
+            text += piece.text
+            finish = piece.finish or finish
+        return Completion(
+            tokens=tuple(tokens),
+            text=text,
+            finish=finish,  # type: ignore[arg-type]
+            prompt_tokens=len(ids),
+            prefill_s=first - begin,
+            decode_s=last - first,
+            logprobs=tuple(logprobs),
+        )
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise AgentCompileError(f"{self.info.name}: there is no tokenizer", hint="pass token ids")
+            prompt = self.tokenizer.encode(prompt)
+        ids = [int(token) for token in prompt]
+        self._check(ids)
+        return ids
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if not ids:
+            raise AgentCompileError("the prompt is empty", hint="give at least one token")
+        if len(ids) > self.info.context:
+            text = f"a prompt of {len(ids)} tokens is longer than the cache of {self.info.context}"
+            raise AgentCompileError(text, hint=f"shorten it, or compile with --context {len(ids)} or more")
+        if bad := [token for token in ids if not 0 <= token < self.info.vocab]:
+            text = f"token id {bad[0]} is outside the vocabulary of {self.info.vocab}"
+            raise AgentCompileError(text, hint="use the tokenizer that belongs to this checkpoint")
+
+    def _exclusively(self) -> _Turn:
+        return _Turn(self._busy)
+
+    def _pieces(self, ids: Sequence[int], options: _Options) -> Iterator[Piece]:
+        with self._exclusively():
+            stream = TextStream(self.tokenizer, options.stop) if self.tokenizer is not None else None
+            for piece in self._tokens(ids, options):
+                eos = piece.finish == "eos"
+                text = stream.push(piece.tokens[:-1] if eos else piece.tokens) if stream else ""
+                finish = piece.finish
+                if stream is not None and (finish is not None or stream.stopped):
+                    text += stream.finish()
+                    finish = "stop" if stream.stopped else finish
+                yield Piece(tokens=piece.tokens, text=text, logprobs=piece.logprobs, finish=finish)
+                if finish is not None:
+                    return
+
+    def _tokens(self, ids: Sequence[int], options: _Options) -> Iterator[Piece]:
+        if options.max_new_tokens <= 0:
+            yield Piece(tokens=(), finish="length")
+            return
+        logits = self._run_prefill(ids)
+        token, logprobs = self._choose(logits, options, 0)
+        made = 1
+        finish = self._finish(token, made, len(ids), options)
+        yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
+        if finish is not None:
+            return
+        self._memory.token[0] = token
+        self._memory.position[0] = len(ids)
+        loop = self._unstopped if options.ignore_eos else self._native
+        if options.sampling.greedy and not options.logprobs and loop is not None:
+            yield from self._native_loop(loop, made, options)
+        else:
+            yield from self._python_loop(made, len(ids), options)
+
+    def _native_loop(self, loop: native.Decoder, made: int, options: _Options) -> Iterator[Piece]:
+        """Greedy, all native: whole chunks of steps without Python, each about `STREAM_S` long."""
+        chunk = 1
+        while True:
+            begin = time.perf_counter()
+            result = loop.steps(min(chunk, options.max_new_tokens - made))
+            spent = time.perf_counter() - begin
+            made += len(result.tokens)
+            finish: Finish | None = None
+            if result.reason == "stop":
+                finish = "eos"
+            elif result.reason == "context":
+                finish = "length" if made >= options.max_new_tokens else "context"
+            elif made >= options.max_new_tokens:
+                finish = "length"
+            yield Piece(tokens=result.tokens, finish=finish)
+            if finish is not None:
+                return
+            chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
+
+    def _python_loop(self, made: int, prompt: int, options: _Options) -> Iterator[Piece]:
+        finish: Finish | None = None
+        while finish is None:
+            logits = self._decode.again()
+            token, logprobs = self._choose(logits, options, made)
+            made += 1
+            self._memory.token[0] = token
+            self._memory.position[0] += 1
+            finish = self._finish(token, made, prompt, options)
+            yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
+
+    def _choose(self, logits: torch.Tensor, options: _Options, counter: int) -> tuple[int, tuple[float, ...]]:
+        token = choose(logits, options.sampling, counter)
+        if not options.logprobs:
+            return token, ()
+        return token, (float(torch.log_softmax(logits.double(), dim=0)[token].item()),)
+
+    def _finish(self, token: int, made: int, prompt: int, options: _Options) -> Finish | None:
+        if token in self.info.eos and not options.ignore_eos:
+            return "eos"
+        if made >= options.max_new_tokens:
+            return "length"
+        return "context" if prompt + made > self.info.context else None
+
+    def _run_prefill(self, ids: Sequence[int]) -> torch.Tensor:
+        """Chunks at exact positions; a remainder runs at its own length, never padded."""
+        size = self._prefill.capacity
+        tokens = torch.tensor(ids, dtype=torch.int64)
+        logits = torch.empty(0)
+        for start in range(0, len(ids), size):
+            chunk = tokens[start : start + size]
+            logits = self._prefill.run(chunk, torch.arange(start, start + chunk.numel()))
+        return logits
+
+    def _decode_at(self, token: int, position: int) -> torch.Tensor:
+        self._memory.token[0] = token
+        self._memory.position[0] = position
+        return self._decode.again()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    max_new_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+    logprobs: bool
+    ignore_eos: bool
+
+
+class _Turn:
+    """Refuses a second thread instead of mixing two generations in one cache."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            hint = "finish or close the first generation, or load the lock a second time"
+            raise AgentCompileError("this model is already generating", hint=hint)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,194 @@
+"""A program bound to memory: native launches in as few calls as possible, PyTorch regions between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.region import Region
+from agentcompile.reference import Interpreter
+from agentcompile.runtime import library, native
+from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.runtime.memory import Memory
+
+Action = Callable[[], None]
+
+
+class Step:
+    """One regime's step. `run` executes it once on the tokens and positions given; buffers stay where they are.
+
+    Decode programs read and write `memory.token` and `memory.position`; a prefill program is bound once for every
+    chunk length that it meets, and no chunk may be longer than `capacity` tokens.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        executor: native.Executor,
+        libraries: Mapping[str, native.Library],
+        capacity: int = 1,
+    ) -> None:
+        self.program = program
+        self.capacity = capacity
+        self._memory = memory
+        self._executor = executor
+        self._libraries = libraries
+        self._buffers = {buffer.name: buffer for buffer in program.buffers}
+        self._regions = {region.id: region for region in program.regions}
+        self._arena = Arena(program.arena_bytes * capacity)
+        self._bound: dict[int, _Bound] = {}
+
+    def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Run on `tokens` [T] at `positions` [T], both int64; returns the logits of the last token, [vocab].
+
+        The result is overwritten by the next step. Raises ValueError for a chunk longer than the capacity.
+        """
+        bound = self._bind(tokens.numel())
+        bound.token.copy_(tokens)
+        bound.position.copy_(positions)
+        for action in bound.actions:
+            action()
+        return bound.env[self.program.logits].view(-1)
+
+    def again(self) -> torch.Tensor:
+        """Run a decode step on what `memory.token` and `memory.position` hold; returns the logits, [vocab]."""
+        bound = self._bind(1)
+        for action in bound.actions:
+            action()
+        return bound.env[self.program.logits].view(-1)
+
+    def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
+        """The loop that needs no Python, when every call is native; None otherwise."""
+        if not self.program.native:
+            return None
+        bound = self._bind(1)
+        token = bound.token.data_ptr()
+        return native.Decoder(
+            self._executor,
+            bound.launches,
+            ids=token,
+            token=token,
+            position=bound.position.data_ptr(),
+            stop_ids=stop_ids,
+            context=context,
+        )
+
+    def time(self, repeat: int, samples: int) -> list[int]:
+        """`samples` intervals in ns, each around `repeat` decode steps at the position that memory holds."""
+        bound = self._bind(1)
+        if bound.whole is not None:
+            return bound.whole.time(repeat, samples)
+        times = []
+        for _ in range(samples):
+            begin = time.perf_counter_ns()
+            for _ in range(repeat):
+                for action in bound.actions:
+                    action()
+            times.append(time.perf_counter_ns() - begin)
+        return times
+
+    def _bind(self, tokens: int) -> _Bound:
+        if tokens > self.capacity:
+            raise ValueError(f"a chunk of {tokens} tokens, and room for {self.capacity}")
+        if tokens not in self._bound:
+            if len(self._bound) > 8:  # remainders of prompts come in every length; views of one arena are cheap to redo
+                self._bound.clear()
+            self._bound[tokens] = _Bound(self, tokens)
+        return self._bound[tokens]
+
+
+class _Bound:
+    """A step at one number of tokens: every name resolved to a tensor, every run of launches to one call."""
+
+    def __init__(self, step: Step, tokens: int) -> None:
+        self._step = step
+        self._tokens = tokens
+        program, memory = step.program, step._memory
+        decode = program.phase == "decode"
+        self.token = memory.token if decode else torch.zeros(tokens, dtype=torch.int64)
+        self.position = memory.position if decode else torch.zeros(tokens, dtype=torch.int64)
+        self._count = torch.tensor([tokens], dtype=torch.int64)
+        calls = program.calls
+        self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
+        self._fixed.add(program.logits)
+        self.env: dict[str, torch.Tensor] = {}
+        for buffer in program.buffers:
+            if (tensor := self._tensor(buffer)) is not None:
+                self.env[buffer.name] = tensor
+        self.launches: list[native.Call] = []
+        self.actions: list[Action] = []
+        self.whole: native.Program | None = None
+        run: list[native.Call] = []
+        for call in calls:
+            if isinstance(call, NativeCall):
+                run.append(self._launch(call))
+            else:
+                self._close(run)
+                self.actions.append(self._torch(call))
+        self._close(run)
+        if program.native:
+            self.whole = native.Program(step._executor, self.launches)
+
+    def _close(self, run: list[native.Call]) -> None:
+        if run:
+            self.launches += run
+            self.actions.append(native.Program(self._step._executor, tuple(run)).run)
+            run.clear()
+
+    def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
+        """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
+        shape = tuple(dim if isinstance(dim, int) else self._tokens for dim in buffer.shape)
+        if buffer.role == "token":
+            return self.token.view(shape)
+        if buffer.role == "position":
+            return self.position.view(shape)
+        if buffer.role in ("weight", "constant", "state"):
+            return self._step._memory.resident(buffer)
+        if buffer.name not in self._fixed:
+            return None
+        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, TORCH_DTYPES[buffer.dtype])
+        return view.zero_() if buffer.zeroed else view
+
+    def _launch(self, call: NativeCall) -> native.Call:
+        pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
+        return native.Call.of(self._step._libraries[call.source], call.entry, pointers)
+
+    def _torch(self, call: TorchCall) -> Action:
+        region = self._step._regions[call.region]
+        body = library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body)
+        return _region_action(self, region, call, body)
+
+    def dense(self, name: str) -> torch.Tensor:
+        """A buffer as PyTorch wants it: row-major."""
+        buffer = self._step._buffers[name]
+        return self._step._memory.dense(buffer) if buffer.layout != "row-major" else self.env[name]
+
+    def fixed(self, name: str) -> bool:
+        """Whether the buffer has a place in the arena that a kernel or the caller knows by address."""
+        return name in self._fixed or self._step._buffers[name].role != "activation"
+
+
+def _region_action(
+    bound: _Bound,
+    region: Region,
+    call: TorchCall,
+    body: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
+) -> Action:
+    names = dict(call.bindings)
+    inputs = [(port.name, names[port.name]) for port in region.ports if port.role != "output"]
+    outputs = [(port.name, names[port.name]) for port in region.ports if port.role == "output"]
+    places = {name for _, name in outputs if bound.fixed(name)}
+
+    def act() -> None:
+        made = body({port: bound.dense(name) for port, name in inputs})
+        for port, name in outputs:
+            if name in places:
+                bound.env[name].view(-1).copy_(made[port].reshape(-1))
+            else:
+                bound.env[name] = made[port]
+
+    return act
