@@ -1,4 +1,4 @@
-"""Shared by every test: no network, repeatable property tests, no settings or data folders of the person who runs them."""
+"""Shared by every test: no network, repeatable property tests, nothing of the settings and data of who runs them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,278 @@
+"""What was asked: flags over ``AGENTCOMPILE_*`` over project file over user file over defaults.
+
+In: flags, the environment, `agentcompile.toml` or `[tool.agentcompile]` of `pyproject.toml` (the nearest one upwards),
+and the user's `config.toml`. Out: `Options`, and for every setting its value and where it came from. This module alone
+reads the environment and the settings files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.digest import digest
+
+PREFIX = "AGENTCOMPILE_"
+PROJECT_FILE = "agentcompile.toml"
+USER_FILE = "config.toml"
+
+Kind = Literal["text", "path", "paths", "int", "target", "advisor"]
+Value = str | int | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the table of settings. `name` gives the file's key and the flag (dashed) and the variable (capitals)."""
+
+    name: str
+    kind: Kind
+    about: str
+    least: int = 0
+    most: int = 2**31
+
+    @property
+    def default(self) -> Value:
+        """What it is when nobody says; written down in `Options`."""
+        value: Value = Options.__dataclass_fields__[self.name].default
+        return value
+
+    @property
+    def key(self) -> str:
+        """Its spelling in a file, and after `--` as a flag."""
+        return self.name.replace("_", "-")
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(name="model", kind="text", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
+    Setting(name="target", kind="target", about="what to compile for: auto or cpu"),
+    Setting(name="context", kind="int", least=1, most=1_048_576, about="tokens that the cache holds"),
+    Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
+    Setting(
+        name="advisor",
+        kind="advisor",
+        about="who orders the search: heuristic, none or random:SEED",
+    ),
+    Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend"),
+    Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
+    Setting(name="out", kind="path", about="where the lock is written"),
+    Setting(name="run_dir", kind="path", about="where the run's events lie; empty: a new folder among the runs"),
+    Setting(name="templates", kind="paths", about="more template folders, searched after those that ship"),
+    Setting(name="compiler", kind="text", about="the host's C++ compiler; empty: the first of g++, clang++, c++"),
+    Setting(name="home", kind="path", about="the folder of store, database and runs; empty: the system's places"),
+)
+_FILE = {setting.key: setting for setting in SETTINGS}
+_VARIABLE = {PREFIX + setting.name.upper(): setting for setting in SETTINGS}
+_FLAG = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Every setting, checked. Paths are absolute, except that an empty one means the default place."""
+
+    model: str = ""
+    target: Literal["auto", "cpu"] = "auto"
+    context: int = 2048
+    threads: int = 0
+    advisor: str = "heuristic"
+    budget: int = 400
+    seed: int = 0
+    out: str = "agentcompile.lock.toml"
+    run_dir: str = ""
+    templates: tuple[str, ...] = ()
+    compiler: str = ""
+    home: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Identity of what shapes the result: where things are written does not enter."""
+        return digest(
+            "options/1",
+            self.model,
+            self.target,
+            self.context,
+            self.threads,
+            self.advisor,
+            self.budget,
+            self.seed,
+            list(self.templates),
+            self.compiler,
+        )
+
+    @property
+    def cache(self) -> Path:
+        """The folder of what can be made again: the store of sources and binaries, and the measurement database."""
+        if self.home:
+            return Path(self.home) / "cache"
+        import platformdirs
+
+        return platformdirs.user_cache_path("agentcompile")
+
+    @property
+    def store(self) -> Path:
+        """The content-addressed store's root."""
+        return self.cache / "store"
+
+    @property
+    def history(self) -> Path:
+        """The measurement database."""
+        return self.cache / "history.sqlite"
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run directories."""
+        if self.home:
+            return Path(self.home) / "runs"
+        import platformdirs
+
+        return platformdirs.user_data_path("agentcompile") / "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The options, and for each setting where its value came from, in the order of `SETTINGS`."""
+
+    options: Options
+    sources: tuple[tuple[str, str], ...]
+
+
+def resolve(
+    flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Resolved:
+    """Settle every setting. A flag that is None was not given.
+
+    Raises AgentCompileError (usage) naming file or variable, key, value and what is allowed.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = (cwd or Path.cwd()).resolve()
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+
+    def take(layer: Mapping[str, object], origin: str, base: Path, spelled: Mapping[str, Setting]) -> None:
+        for name, raw in layer.items():
+            setting = spelled.get(name)
+            if setting is None:
+                raise _unknown(origin, name, tuple(spelled))
+            shown = f"--{setting.key}" if origin == "flag" else f"{origin}: {name}"
+            values[setting.name] = _parse(setting, raw, shown, base)
+            sources[setting.name] = origin
+
+    for setting in SETTINGS:
+        values[setting.name], sources[setting.name] = setting.default, "default"
+    user = user_file(environ)
+    if (table := _read(user)) is not None:
+        take(table, str(user), user.parent, _FILE)
+    if (found := _project(cwd)) is not None:
+        take(found[1], str(found[0]), found[0].parent, _FILE)
+    variables = {key: environ[key] for key in sorted(environ) if key.startswith(PREFIX)}
+    take(variables, "environment", cwd, _VARIABLE)
+    take({name: value for name, value in (flags or {}).items() if value is not None}, "flag", cwd, _FLAG)
+    if sources["out"] == "default":
+        values["out"] = str(cwd / str(values["out"]))
+    fields: dict[str, Any] = dict(values)
+    return Resolved(
+        options=Options(**fields), sources=tuple((setting.name, sources[setting.name]) for setting in SETTINGS)
+    )
+
+
+def user_file(environ: Mapping[str, str] | None = None) -> Path:
+    """The user's settings file; it need not exist."""
+    environ = os.environ if environ is None else environ
+    if home := environ.get(PREFIX + "HOME"):
+        return Path(home) / USER_FILE
+    import platformdirs
+
+    return platformdirs.user_config_path("agentcompile") / USER_FILE
+
+
+def terminal(environ: Mapping[str, str] | None = None) -> tuple[bool, bool]:
+    """Whether the terminal can redraw a line (not `TERM=dumb`), and whether it wants colour (no `NO_COLOR`)."""
+    environ = os.environ if environ is None else environ
+    return environ.get("TERM", "") != "dumb", not environ.get("NO_COLOR")
+
+
+def _project(cwd: Path) -> tuple[Path, Mapping[str, object]] | None:
+    """The nearest project settings, upwards from `cwd`; the file of our own name wins inside a folder."""
+    for folder in (cwd, *cwd.parents):
+        own = folder / PROJECT_FILE
+        if (table := _read(own)) is not None:
+            return own, table
+        shared = folder / "pyproject.toml"
+        tool = (_read(shared) or {}).get("tool", {})
+        if isinstance(tool, dict) and isinstance(table := tool.get("agentcompile"), dict):
+            return shared, table
+    return None
+
+
+def _read(path: Path) -> dict[str, object] | None:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise AgentCompileError(f"{path}: unreadable: {error}", hint="correct the file, or move it away") from error
+
+
+def _unknown(origin: str, name: str, allowed: tuple[str, ...]) -> AgentCompileError:
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else f"the settings are {', '.join(allowed)}"
+    return AgentCompileError(f"{origin}: {name}: no such setting", hint=hint)
+
+
+def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
+    match setting.kind:
+        case "int":
+            return _integer(setting, raw, shown)
+        case "paths":
+            items = raw.split(os.pathsep) if isinstance(raw, str) else raw
+            if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
+                raise _wrong(shown, raw, "a list of folders")
+            return tuple(_path(item, base) for item in items if item)
+        case "path":
+            return _path(_string(raw, shown), base)
+        case "target":
+            return _choice(_string(raw, shown), ("auto", "cpu"), shown)
+        case "advisor":
+            text = _string(raw, shown)
+            word, _, seed = text.partition(":")
+            if text in ("heuristic", "none") or (word == "random" and seed.isdecimal()):
+                return text
+            raise _wrong(shown, raw, "heuristic, none or random:SEED")
+        case "text":
+            return _string(raw, shown)
+
+
+def _integer(setting: Setting, raw: object, shown: str) -> int:
+    text = str(raw)
+    if isinstance(raw, bool) or not isinstance(raw, (int, str)) or not text.removeprefix("-").isdecimal():
+        raise _wrong(shown, raw, "a whole number")
+    value = int(text)
+    if not setting.least <= value <= setting.most:
+        raise _wrong(shown, raw, f"from {setting.least} to {setting.most}")
+    return value
+
+
+def _path(text: str, base: Path) -> str:
+    return str(base / Path(text).expanduser()) if text else ""
+
+
+def _string(raw: object, shown: str) -> str:
+    if not isinstance(raw, str):
+        raise _wrong(shown, raw, "a text")
+    return raw
+
+
+def _choice(text: str, allowed: tuple[str, ...], shown: str) -> str:
+    if text not in allowed:
+        near = difflib.get_close_matches(text, allowed, n=1)
+        raise _wrong(shown, text, " or ".join(allowed) + (f" (did you mean {near[0]}?)" if near else ""))
+    return text
+
+
+def _wrong(shown: str, raw: object, allowed: str) -> AgentCompileError:
+    return AgentCompileError(f"{shown}: {str(raw)[:80]!r} is not allowed", hint=f"allowed: {allowed}")
