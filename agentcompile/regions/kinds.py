@@ -1,0 +1,180 @@
+"""The table of region kinds. Adding a kind is adding a row; order is policy: later and larger rows come last.
+
+Every operator that no single-line row names is a kind of its own, made by `single_kind`, so that a cover of any
+graph exists.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from agentcompile.ir.graph import Node, Phase
+from agentcompile.regions.pattern import Arg, Line, Pattern, Size, Step, parse_pattern, parse_sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A name and the operators it stands for. `dims` and `constants` are what templates and kernels read."""
+
+    name: str
+    pattern: tuple[str, ...]
+    dims: str = ""
+    constants: str = ""
+    exposes: tuple[str, ...] = ()
+    """Names that are read inside and may also be read outside; they are output ports where they are."""
+    hot: bool = False
+    """Whether most of a decoder's step goes here: searched first and with the larger share of a budget."""
+    phases: tuple[Phase, ...] = ("decode", "prefill")
+
+    def parse(self) -> Pattern:
+        """The pattern's lines and match plan."""
+        return _pattern(self)
+
+    def parse_dims(self) -> tuple[Size, ...]:
+        """The named extents."""
+        return parse_sizes(self.name, self.dims, self.parse())
+
+    def parse_constants(self) -> tuple[Size, ...]:
+        """The named scalars."""
+        return parse_sizes(self.name, self.constants, self.parse())
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(kind: Kind) -> Pattern:
+    return parse_pattern(kind.name, kind.pattern)
+
+
+_ATTENTION = (
+    "kc = cache_append(k_cache, kr, positions)",
+    "vc = cache_append(v_cache, v, positions)",
+    "y = attention(qr, kc, vc, positions)",
+)
+_HEADS = "q_heads=qr[1] kv_heads=k_cache[1] head_dim=k_cache[3] context=k_cache[2] window=y.window"
+_SWIGLU = ("a = silu(g)", "y = mul(a, u)")
+
+REGION_KINDS: tuple[Kind, ...] = (
+    Kind(name="embedding", pattern=("y = embedding(ids, table)",), dims="vocab=table[0] hidden=table[1]"),
+    Kind(
+        name="position-table", pattern=("y = position_table(positions, table)",), dims="context=table[0] width=table[1]"
+    ),
+    Kind(
+        name="rmsnorm",
+        pattern=("y = rms_norm(x, norm)",),
+        dims="hidden=norm[0] groups=numel(x)/hidden",
+        constants="eps=y.eps offset=y.offset",
+    ),
+    Kind(name="linear", pattern=("y = linear(x, w, b?)",), dims="hidden=w[1] rows=w[0]", hot=True),
+    Kind(name="linear-merged", pattern=("y* = linear(x, w*, b*?)",), dims="hidden=w[1] rows=sum(w[0])", hot=True),
+    Kind(
+        name="rmsnorm-linear",
+        pattern=("n = rms_norm(x, norm)", "y+ = linear(n, w+, b+?)"),
+        dims="hidden=w[1] rows=sum(w[0])",
+        constants="eps=n.eps offset=n.offset",
+        hot=True,
+    ),
+    Kind(
+        name="linear-residual",
+        pattern=("p = linear(x, w, b?)", "y = add(p, r)"),
+        dims="hidden=w[1] rows=w[0]",
+        hot=True,
+    ),
+    Kind(name="silu-mul", pattern=_SWIGLU, dims="width=numel(g)"),
+    Kind(
+        name="gateup-silu-mul",
+        pattern=("g = linear(x, wg)", "u = linear(x, wu)", *_SWIGLU),
+        dims="hidden=wg[1] rows=wg[0]",
+        hot=True,
+    ),
+    Kind(
+        name="rmsnorm-gateup-silu-mul",
+        pattern=("n = rms_norm(x, norm)", "g = linear(n, wg)", "u = linear(n, wu)", *_SWIGLU),
+        dims="hidden=wg[1] rows=wg[0]",
+        constants="eps=n.eps offset=n.offset",
+        hot=True,
+    ),
+    Kind(
+        name="rope-attention-decode",
+        pattern=("qr = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_ATTENTION),
+        dims=_HEADS,
+        constants="scale=y.scale",
+        hot=True,
+        phases=("decode",),
+    ),
+    Kind(
+        name="qknorm-rope-attention-decode",
+        pattern=(
+            "qn = rms_norm(q, q_norm)",
+            "kn = rms_norm(k, k_norm)",
+            "qr = rope(qn, cos, sin; style=half)",
+            "kr = rope(kn, cos, sin; style=half)",
+            *_ATTENTION,
+        ),
+        dims=_HEADS,
+        constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
+        hot=True,
+        phases=("decode",),
+    ),
+    Kind(
+        name="linear-argmax",
+        pattern=("logits = linear(x, w, b?)", "token = argmax(logits)"),
+        dims="hidden=w[1] rows=w[0]",
+        exposes=("logits",),
+        hot=True,
+    ),
+    Kind(
+        name="rmsnorm-linear-argmax",
+        pattern=("n = rms_norm(x, norm)", "logits = linear(n, w, b?)", "token = argmax(logits)"),
+        dims="hidden=w[1] rows=w[0]",
+        constants="eps=n.eps offset=n.offset",
+        exposes=("logits",),
+        hot=True,
+    ),
+)
+
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    "embedding": ("ids", "table"),
+    "position_table": ("positions", "table"),
+    "rms_norm": ("x", "norm"),
+    "linear": ("x", "w", "b"),
+    "rope": ("x", "cos", "sin"),
+    "cache_append": ("cache", "new", "positions"),
+    "attention": ("q", "k_cache", "v_cache", "positions"),
+    "silu": ("x",),
+    "gelu_tanh": ("x",),
+    "gelu": ("x",),
+    "relu": ("x",),
+    "sigmoid": ("x",),
+    "tanh": ("x",),
+    "add": ("a", "b"),
+    "sub": ("a", "b"),
+    "mul": ("a", "b"),
+    "div": ("a", "b"),
+    "argmax": ("x",),
+    "cast": ("x",),
+}
+"""The normalised operators and their inputs' port names as regions of one operator."""
+
+
+def kind_order(name: str) -> int:
+    """A kind's row; operators that are kinds of their own come before the table."""
+    return next((i for i, kind in enumerate(REGION_KINDS) if kind.name == name), -1)
+
+
+def hot_kinds() -> frozenset[str]:
+    """Names of the kinds where most of a decoder's step goes."""
+    return frozenset(kind.name for kind in REGION_KINDS if kind.hot)
+
+
+@functools.lru_cache(maxsize=1024)
+def _single(op: str, inputs: int) -> Pattern:
+    names = SIGNATURES.get(op, ())
+    if len(names) < inputs:
+        names = tuple(f"x.{i}" for i in range(inputs))
+    line = Line(out="y", family="", op=op, args=tuple(Arg(name=name) for name in names[:inputs]))
+    return Pattern(lines=(line,), plan=(Step(line=0, move="scan"),))
+
+
+def single_kind(node: Node) -> tuple[str, Pattern]:
+    """The kind that one operator is by itself: ``rms_norm`` is ``rms-norm``, unknown inputs are x.0, x.1, …"""
+    return node.op.replace("_", "-").replace(".", "-"), _single(node.op, len(node.inputs))

@@ -1,0 +1,114 @@
+"""What must run before what: data, buffers that are written, and operators with side effects, as bit sets.
+
+In: a graph. Out: `Order`, where bit i of a mask is the graph's i-th node. Bit sets of Python integers make
+convexity and readiness a few machine operations each at 2,500 nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from agentcompile.ir.graph import Graph, Node
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Indices of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Direct and transitive predecessors of every node of a graph."""
+
+    index: dict[str, int]
+    """Node id to position."""
+    before: tuple[int, ...]
+    """Direct predecessors."""
+    ancestors: tuple[int, ...]
+    """All predecessors, without the node itself."""
+
+    def mask(self, nodes: Iterable[str]) -> int:
+        """The bit set of some nodes."""
+        result = 0
+        for node in nodes:
+            result |= 1 << self.index[node]
+        return result
+
+    def needs(self, mask: int) -> int:
+        """What must have run before the set `mask` may run as one."""
+        result = 0
+        for i in bits(mask):
+            result |= self.before[i]
+        return result & ~mask
+
+    def convex(self, mask: int) -> bool:
+        """Whether no path leaves the set and comes back."""
+        outside = 0
+        for i in bits(mask):
+            outside |= self.ancestors[i]
+        return all(not self.ancestors[i] & mask for i in bits(outside & ~mask))
+
+
+def root(graph_aliases: dict[str, str], value: str) -> str:
+    """The value that owns the buffer `value` lives in."""
+    seen = set[str]()
+    while graph_aliases.get(value) and value not in seen:
+        seen.add(value)
+        value = graph_aliases[value]
+    return value
+
+
+def order(graph: Graph, barriers: Collection[str] = ()) -> Order:
+    """Order `graph`; nothing moves across the nodes in `barriers` (ids of operators with side effects)."""
+    producers = {out: i for i, node in enumerate(graph.nodes) for out in node.outputs}
+    aliases = {value.id: value.alias for value in graph.values}
+    buffers = _Buffers()
+    before: list[int] = []
+    barrier = -1
+    for i, node in enumerate(graph.nodes):
+        mask = 0
+        for use in node.inputs:
+            if use.value in producers:
+                mask |= 1 << producers[use.value]
+        mask |= buffers.touch(i, node, aliases)
+        if node.id in barriers:
+            mask |= (1 << i) - 1
+            barrier = i
+        elif barrier >= 0:
+            mask |= 1 << barrier
+        before.append(mask)
+    ancestors: list[int] = []
+    for mask in before:
+        total = mask
+        for j in bits(mask):
+            total |= ancestors[j]
+        ancestors.append(total)
+    index = {node.id: i for i, node in enumerate(graph.nodes)}
+    return Order(index=index, before=tuple(before), ancestors=tuple(ancestors))
+
+
+class _Buffers:
+    """Who last wrote each buffer and who has read it since: the hazards beside data flow."""
+
+    def __init__(self) -> None:
+        self._writer: dict[str, int] = {}
+        self._readers: dict[str, int] = {}
+
+    def touch(self, i: int, node: Node, aliases: dict[str, str]) -> int:
+        """Record node `i` and return what must precede it because of shared buffers."""
+        written = {root(aliases, node.inputs[k].value) for k in node.mutates}
+        mask = 0
+        for buffer in dict.fromkeys(root(aliases, use.value) for use in node.inputs):
+            if buffer in self._writer:
+                mask |= 1 << self._writer[buffer]
+            if buffer in written:
+                mask |= self._readers.get(buffer, 0)
+                self._writer[buffer] = i
+                self._readers[buffer] = 0
+            else:
+                self._readers[buffer] = self._readers.get(buffer, 0) | 1 << i
+        return mask

@@ -1,0 +1,135 @@
+"""Everything a graph could be cut into: all legal regions of all kinds, merged over their sites.
+
+In: a graph, a regime. Out: `Partition`: regions (overlapping on purpose), hard boundaries, and refused matches with
+their reasons. Invariant: every operator is a region by itself, so an exact cover exists.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.region import Boundary, Regime, Region
+from agentcompile.regions.body import Made, UnequalError, make, measure_constants, measure_dims
+from agentcompile.regions.boundaries import ORDERED, boundaries
+from agentcompile.regions.cost import cost
+from agentcompile.regions.kinds import REGION_KINDS, Kind, kind_order, single_kind
+from agentcompile.regions.legal import Facts, Refusal, facts, fault
+from agentcompile.regions.match import Finder, Match
+from agentcompile.regions.order import Order, order
+from agentcompile.regions.pattern import Size
+
+CHUNK = 128
+"""Tokens of a prefill chunk for which extents and costs are computed, unless the caller says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """What a graph can be cut into for one regime."""
+
+    regime: Regime
+    regions: tuple[Region, ...]
+    """In order of their first site, larger ones first."""
+    boundaries: tuple[Boundary, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+    def region(self, id: str) -> Region:
+        """The region with this id; KeyError when there is none."""
+        return _by_id(self)[id]
+
+
+@functools.lru_cache(maxsize=16)
+def _by_id(partition: Partition) -> dict[str, Region]:
+    return {region.id: region for region in partition.regions}
+
+
+def ordered(graph: Graph, found: Sequence[Boundary]) -> Order:
+    """The order that every cover of `graph` keeps."""
+    return order(graph, {boundary.node for boundary in found if boundary.reason in ORDERED})
+
+
+def partition(graph: Graph, regime: Regime, *, kinds: Sequence[Kind] = REGION_KINDS, tokens: int = 0) -> Partition:
+    """Find all regions of `graph`. `tokens` is the chunk that a prefill's extents stand for (0: at most `CHUNK`)."""
+    count = 1 if graph.phase == "decode" else tokens or min(CHUNK, regime.context[1])
+    edges = boundaries(graph)
+    known = facts(graph, ordered(graph, edges))
+    finder = Finder(graph, frozenset(boundary.node for boundary in edges))
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    alone: set[str] = set()
+    for kind in kinds:
+        if graph.phase not in kind.phases:
+            continue
+        for match in finder.find(kind.name, kind.parse()):
+            made = _admit(kind, match, known, regime, count)
+            if isinstance(made, Refusal):
+                refusals.append(made)
+            else:
+                regions.append(made)
+                alone |= match.nodes if len(match.nodes) == 1 else set()
+    regions += _singles(finder, known, alone, regime, count)
+    return Partition(regime=regime, regions=_merged(regions, known.order), boundaries=edges, refusals=tuple(refusals))
+
+
+def _singles(finder: Finder, known: Facts, alone: set[str], regime: Regime, tokens: int) -> Iterator[Region]:
+    for node in known.graph.nodes:
+        if node.id not in alone:
+            name, pattern = single_kind(node)
+            made = make(finder.single(node, name, pattern), known)
+            sizes = (Size(name="numel", form="numel", of=("y",)),) if len(node.outputs) == 1 else ()
+            yield _region(name, made, measure_dims(sizes, made.body, tokens), (), regime, tokens)
+
+
+def _admit(kind: Kind, match: Match, known: Facts, regime: Regime, tokens: int) -> Region | Refusal:
+    reason = fault(match, kind.parse().results, frozenset(kind.exposes), known)
+    if not reason:
+        made = make(match, known)
+        try:
+            dims = measure_dims(kind.parse_dims(), made.body, tokens)
+            constants = measure_constants(kind.parse_constants(), made.body)
+        except UnequalError as unequal:
+            reason = str(unequal)
+        else:
+            return _region(kind.name, made, dims, constants, regime, tokens)
+    nodes = sorted(match.nodes, key=known.order.index.__getitem__)
+    path = known.graph.nodes[known.order.index[nodes[0]]].module
+    return Refusal(kind=kind.name, nodes=tuple(nodes), reason=reason, path=path)
+
+
+def _region(
+    kind: str,
+    made: Made,
+    dims: tuple[tuple[str, int], ...],
+    constants: tuple[tuple[str, float], ...],
+    regime: Regime,
+    tokens: int,
+) -> Region:
+    return Region(
+        kind=kind,
+        regime=regime,
+        body=made.body,
+        ports=made.ports,
+        dims=dims,
+        constants=constants,
+        sites=(made.site,),
+        cost=cost(made.body, made.ports, tokens=tokens, context=regime.context[1]),
+    )
+
+
+def _merged(regions: list[Region], known: Order) -> tuple[Region, ...]:
+    """Equal regions become one with all their sites in the graph's order."""
+    groups: dict[str, list[Region]] = {}
+    for region in regions:
+        groups.setdefault(region.id, []).append(region)
+
+    def place(region: Region) -> tuple[int, int, int]:
+        first = region.sites[0].nodes
+        return known.index[first[0]], -len(first), -kind_order(region.kind)
+
+    merged = []
+    for group in groups.values():
+        sites = sorted((site for region in group for site in region.sites), key=lambda site: known.index[site.nodes[0]])
+        merged.append(replace(group[0], sites=tuple(sites)))
+    return tuple(sorted(merged, key=place))
