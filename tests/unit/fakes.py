@@ -106,7 +106,7 @@ def rows_template(**changes: object) -> Template:
         workspaces=(Workspace(name="partial", dtype="fp32", count="round_up(rows, ROWS) * threads"),),
         launches=(Launch(entry="linear_rows", arguments=("x", "w", "b", "y", "partial")),),
         source_name="kernel.cpp",
-        source='#include "vec.h"\nextern "C" void linear_rows(const linear_rows_args& a, int rank, int size) {\n  (void)a;\n}\n',
+        source='#include "vec.h"\nextern "C" void linear_rows(const linear_rows_args& a, int rank, int size) {}\n',
         includes=(("vec.h", "#pragma once\nstatic inline int one() { return 1; }\n"),),
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,227 @@
+"""The rules, in the order they are asked. A rule reads a `Subject` and yields what a person needs to know.
+
+Errors stop a candidate; warnings are the risk flags that break ties between equal winners; notes inform. A rule that
+needs no parameters stands in `TEMPLATE_RULES`, so that a template that cannot serve a region at all is refused once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
+from agentcompile.ir.expr import parse
+from agentcompile.ir.graph import ITEM_BYTES, Dim
+from agentcompile.ir.region import Region
+from agentcompile.ir.scope import region_dtype, scope
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Template
+from agentcompile.ir.trial import Finding
+
+LayoutFits = Callable[[str, tuple[Dim, ...], str], bool]
+"""Whether the layout of that name can hold a tensor of that shape and dtype; the layout table answers."""
+WORKSPACE_LIMIT_BYTES = 64 << 20
+"""All workspaces of a candidate together: scratch beyond this competes with the weights for memory and cache."""
+SOURCE_LIMIT = 1 << 20
+"""Characters of a kernel with its shared texts; a compiler on more of it outlasts any limit."""
+HEADERS = (
+    "algorithm", "arm_neon.h", "arm_sve.h", "array", "bit", "cfloat", "climits", "cmath", "concepts",
+    "cstddef", "cstdint", "cstring", "functional", "immintrin.h", "initializer_list", "limits", "numeric",
+    "span", "tuple", "type_traits", "utility", "x86intrin.h",
+)  # fmt: skip
+"""What a C++ kernel may include: nothing that opens files, starts threads or allocates."""
+_ANGLE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>", re.MULTILINE)
+_HOST = re.compile(
+    r"\b(malloc|calloc|realloc|aligned_alloc|mmap|fopen|open|system|fork|execve?|popen|socket|dlopen|pthread_\w+|abort|exit|"
+    r"getenv|signal|setjmp|longjmp|thread_local|syscall)\s*\("
+    r"|\bstd::(thread|vector|string|mutex|atomic|ifstream|ofstream)\b|\bnew\s+\w|\b(asm|__asm__)\b[^;]*\bsyscall\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a rule looks at. `params` is empty for the rules of a template."""
+
+    region: Region
+    template: Template
+    params: Params = ()
+    target: Target
+    layout_fits: LayoutFits
+
+
+Rule = Callable[[Subject], Iterator[Finding]]
+
+
+def _found(rule: str, text: str, severity: Literal["error", "warning", "note"] = "error") -> Finding:
+    return Finding(rule=rule, severity=severity, text=text)
+
+
+def applicable(region: Region, template: Template, target: Target, *, layout_fits: LayoutFits) -> tuple[Finding, ...]:
+    """Whether `template` can serve `region` on `target` at all, whatever its parameters: every finding of the rules."""
+    subject = Subject(region=region, template=template, target=target, layout_fits=layout_fits)
+    return _findings(TEMPLATE_RULES, subject)
+
+
+def check(
+    region: Region, template: Template, params: Params, target: Target, *, layout_fits: LayoutFits
+) -> tuple[Finding, ...]:
+    """Every finding on one point, template and all; it may be built when `errors` of them is empty."""
+    subject = Subject(region=region, template=template, params=params, target=target, layout_fits=layout_fits)
+    return _findings((*TEMPLATE_RULES, *POINT_RULES), subject)
+
+
+def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that stop a candidate."""
+    return tuple(finding for finding in findings if finding.severity == "error")
+
+
+def _findings(rules: Iterable[Rule], subject: Subject) -> tuple[Finding, ...]:
+    return tuple(finding for rule in rules for finding in rule(subject))
+
+
+def kind(s: Subject) -> Iterator[Finding]:
+    """The template is written for this kind of region."""
+    if s.template.region != s.region.kind:
+        yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
+
+
+def device(s: Subject) -> Iterator[Finding]:
+    """The language runs on this kind of device."""
+    runs_on = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}.get(s.template.language, s.target.kind)
+    if runs_on != s.target.kind:
+        yield _found("device", f"{s.template.language} runs on {runs_on}, the target is {s.target.kind}")
+
+
+def phase(s: Subject) -> Iterator[Finding]:
+    """The template serves the regime's phase."""
+    if s.region.regime.phase not in s.template.phases:
+        yield _found("phase", f"it serves {', '.join(s.template.phases)}, the regime is {s.region.regime.phase}")
+
+
+def dtype(s: Subject) -> Iterator[Finding]:
+    """The template serves the region's dtype, and the ports of each family agree on one."""
+    held = region_dtype(s.region)
+    if held not in s.template.dtypes:
+        yield _found("dtype", f"it serves {', '.join(s.template.dtypes)}, the region's weights are {held}")
+    for family in dict.fromkeys(port.family for port in s.region.ports):
+        dtypes = dict.fromkeys(port.dtype for port in s.region.family(family))
+        if len(dtypes) > 1:
+            yield _found("dtype", f"the ports of {family} have different dtypes: {', '.join(dtypes)}")
+
+
+def isa(s: Subject) -> Iterator[Finding]:
+    """The machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
+    if s.target.kind == "cuda":
+        if s.template.arch and s.target.arch not in s.template.arch:
+            yield _found("isa", f"it needs one of {', '.join(s.template.arch)}, the device is {s.target.arch}")
+        return
+    missing = [name for name in s.template.arch if name not in s.target.isa]
+    if missing:
+        yield _found("isa", f"the machine lacks {', '.join(missing)}")
+
+
+def ports(s: Subject) -> Iterator[Finding]:
+    """Some launch passes every port of the region; a port that nobody reads or writes is a bug or a cheat."""
+    if s.template.language == "library":
+        return
+    passed = {name for launch in s.template.launches for name in launch.arguments}
+    for family in dict.fromkeys(port.family for port in s.region.ports):
+        if family not in passed:
+            role = s.region.family(family)[0].role
+            yield _found("ports", f"no launch passes {family} ({role})")
+
+
+def layout(s: Subject) -> Iterator[Finding]:
+    """The declared layouts can hold the tensors: their blocks divide the shapes."""
+    for family, name in s.template.layouts:
+        for port in s.region.family(family):
+            if not s.layout_fits(name, port.shape, port.dtype):
+                shape = "x".join(str(dim) for dim in port.shape)
+                yield _found("layout", f"{name} cannot hold {port.name} [{shape}] in {port.dtype}")
+
+
+def source(s: Subject) -> Iterator[Finding]:
+    """The text is of a size that compiles in seconds, and a C++ kernel computes and does nothing else."""
+    texts = {s.template.source_name: s.template.source, **dict(s.template.includes)}
+    size = sum(len(text) for text in texts.values())
+    if size > SOURCE_LIMIT:
+        yield _found("source", f"{size} characters of source, more than {SOURCE_LIMIT}")
+    if s.template.language != "cpp":
+        return
+    for name, text in texts.items():
+        bare = _uncommented(text)
+        for header in _ANGLE.findall(bare):
+            if header not in HEADERS:
+                yield _found("source", f"{name} includes <{header}>; allowed: {', '.join(HEADERS)}")
+        for match in _HOST.finditer(bare):
+            line = bare[: match.start()].count("\n") + 1
+            yield _found("source", f"{name}:{line}: `{match[0].strip(' (')}`: a kernel does not call the host")
+
+
+def _uncommented(text: str) -> str:
+    """The text without comments, line breaks kept."""
+    return re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+
+
+def parameters(s: Subject) -> Iterator[Finding]:
+    """Every parameter has a value of its domain, and there is no other."""
+    given = dict(s.params)
+    for param in s.template.params:
+        if param.name not in given:
+            yield _found("parameters", f"{param.name} is missing")
+        elif given[param.name] not in param.domain:
+            shown = ", ".join(str(value) for value in param.domain)
+            yield _found("parameters", f"{param.name}={given[param.name]} is not one of {shown}")
+    for name in given:
+        if name not in {param.name for param in s.template.params}:
+            yield _found("parameters", f"there is no parameter {name}")
+
+
+def constraints(s: Subject) -> Iterator[Finding]:
+    """Every `requires` holds."""
+    names = scope(s.region, s.target, s.params)
+    for text in s.template.requires:
+        expr = parse(text)
+        try:
+            holds = bool(evaluate(expr, names))
+        except EvaluationError:
+            holds = False
+        if not holds:
+            yield _found("constraints", explain(expr, names))
+
+
+def workspaces(s: Subject) -> Iterator[Finding]:
+    """The scratch buffers have a size, and together stay below the limit."""
+    names, total = scope(s.region, s.target, s.params), 0
+    for space in s.template.workspaces:
+        expr = parse(space.count)
+        try:
+            count = int(evaluate(expr, names))
+        except EvaluationError:
+            yield _found("workspaces", f"{space.name}: {explain(expr, names)}")
+            continue
+        if count < 0:
+            yield _found("workspaces", f"{space.name}: {count} elements: {explain(expr, names)}")
+        total += max(count, 0) * ITEM_BYTES[space.dtype]
+    if total > WORKSPACE_LIMIT_BYTES:
+        yield _found("workspaces", f"{total} bytes of workspace, more than {WORKSPACE_LIMIT_BYTES}")
+    elif s.target.cache_bytes and total > s.target.cache_bytes[-1]:
+        yield _found("workspaces", f"{total} bytes of workspace do not fit the last-level cache", "warning")
+
+
+def determinism(s: Subject) -> Iterator[Finding]:
+    """A kernel whose result may differ from run to run is a risk, though a legal one."""
+    if not s.template.deterministic:
+        yield _found("determinism", "results may differ between runs", "warning")
+
+
+def rounding(s: Subject) -> Iterator[Finding]:
+    """Intermediate values in a narrower type than the reference holds them in."""
+    for value, narrow in s.template.rounds:
+        yield _found("rounding", f"{value} is rounded to {narrow}", "note")
+
+
+TEMPLATE_RULES: tuple[Rule, ...] = (kind, device, phase, dtype, isa, ports, layout, source, determinism, rounding)
+POINT_RULES: tuple[Rule, ...] = (parameters, constraints, workspaces)
