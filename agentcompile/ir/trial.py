@@ -188,10 +188,12 @@ Choice = Kernel | Fallback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One region of a plan with the choice that serves all its sites."""
+    """One region of a plan, the choice that serves it, and the sites where it does; elsewhere other regions may stand."""
 
     region: str
     choice: Choice
+    sites: tuple[int, ...] = ()
+    """Indices into `Region.sites`; empty: every site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
