@@ -95,7 +95,7 @@ FlowStage = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(_Clean):
-    """A run began. `options` is the digest of what was asked; `budget_trials` bounds the search."""
+    """A run began, or goes on after it had stopped. `options` is the digest of what was asked."""
 
     kind: Literal["run-started"] = "run-started"
     model: str
@@ -103,15 +103,7 @@ class RunStarted(_Clean):
     options: str
     version: str
     budget_trials: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResumed(_Clean):
-    """A run that had stopped goes on; its acknowledged trials are not repeated."""
-
-    kind: Literal["run-resumed"] = "run-resumed"
-    version: str
-    trials: int
+    """How many trials the search may spend; 0 when it is not bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +240,18 @@ class LockWritten(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftFound(_Clean):
+    """A field of a lock that differs from the machine or the model at hand, and what repairs it."""
+
+    kind: Literal["drift-found"] = "drift-found"
+    field: str
+    locked: str
+    here: str
+    grade: Literal["warn", "rebuild", "remeasure", "refuse"]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(_Clean):
     """Something a person should know that stops nothing."""
 
@@ -275,16 +279,16 @@ class RunFinished(_Clean):
 
 
 Event = (
-    RunStarted | RunResumed | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
-    | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | Warned
-    | RunFailed | RunFinished
+    RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
+    | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
+    | Warned | RunFailed | RunFinished
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""
 
 PROGRESS = (TrialStarted, RoundsProgress)
 """Events that may be dropped: they say only how far something is."""
-DURABLE = (RunStarted, RunResumed, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished)
+DURABLE = (RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished)
 """Events that are on disk before anything acts on them."""
 
 

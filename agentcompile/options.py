@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
@@ -22,13 +22,13 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "path", "paths", "int", "target", "advisor"]
+Kind = Literal["text", "model", "path", "paths", "int", "target", "advisor"]
 Value = str | int | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of the table of settings. `name` gives the file's key and the flag (dashed) and the variable (capitals)."""
+    """One row of the table. `name` is also the file's key and the flag (dashed), and the variable (in capitals)."""
 
     name: str
     kind: Kind
@@ -39,8 +39,7 @@ class Setting:
     @property
     def default(self) -> Value:
         """What it is when nobody says; written down in `Options`."""
-        value: Value = Options.__dataclass_fields__[self.name].default
-        return value
+        return cast(Value, Options.__dataclass_fields__[self.name].default)
 
     @property
     def key(self) -> str:
@@ -49,7 +48,7 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting(name="model", kind="text", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
+    Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto or cpu"),
     Setting(name="context", kind="int", least=1, most=1_048_576, about="tokens that the cache holds"),
     Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
@@ -233,6 +232,9 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
                 raise _wrong(shown, raw, "a list of folders")
             return tuple(_path(item, base) for item in items if item)
+        case "model":
+            text = _string(raw, shown)
+            return text if text.startswith("preset:") else _path(text, base)
         case "path":
             return _path(_string(raw, shown), base)
         case "target":

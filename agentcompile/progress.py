@@ -14,6 +14,7 @@ from agentcompile.events import (
     Advised,
     BoundaryFound,
     ChoiceMade,
+    DriftFound,
     Event,
     FlowStage,
     GraphCaptured,
@@ -23,7 +24,6 @@ from agentcompile.events import (
     RoundsProgress,
     RunFailed,
     RunFinished,
-    RunResumed,
     RunStarted,
     SpaceBounded,
     StageFinished,
@@ -49,6 +49,7 @@ class Counts:
     incorrect: int = 0
     crashed: int = 0
     timed_out: int = 0
+    impossible: int = 0
     measured: int = 0
     reused: int = 0
     """Of all of these, how many came from the measurement database."""
@@ -56,7 +57,8 @@ class Counts:
     @property
     def total(self) -> int:
         """Every trial."""
-        return self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out + self.measured
+        failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out + self.impossible
+        return failed + self.measured
 
     def plus(self, trial: Trial) -> Counts:
         """These counts with one trial more."""
@@ -142,6 +144,7 @@ class State:
     trials: tuple[Trial, ...] = ()
     plans: tuple[Plan, ...] = ()
     lock: LockWritten | None = None
+    drift: tuple[DriftFound, ...] = ()
     warnings: tuple[str, ...] = ()
     failure: RunFailed | None = None
     finished: RunFinished | None = None
@@ -169,27 +172,7 @@ def apply(state: State, event: Event) -> State:
     """The state after `event`; pure, total over the union."""
     match event:
         case RunStarted():
-            return State(
-                status="running",
-                model=event.model,
-                version=event.version,
-                options=event.options,
-                target=event.target,
-                budget_trials=event.budget_trials,
-            )
-        case RunResumed():
-            # Regions and stages are found again, the same; trials and choices that were acknowledged stay.
-            return replace(
-                state,
-                status="running",
-                version=event.version,
-                resumed=state.resumed + 1,
-                stages=(),
-                graphs=(),
-                boundaries=(),
-                failure=None,
-                finished=None,
-            )
+            return _started(state, event)
         case StageStarted():
             return replace(state, stages=(*_without(state.stages, event.stage), StageRow(stage=event.stage)))
         case StageFinished():
@@ -226,6 +209,8 @@ def apply(state: State, event: Event) -> State:
             return replace(state, plans=(*others, event.plan))
         case LockWritten():
             return replace(state, lock=event)
+        case DriftFound():
+            return replace(state, drift=(*state.drift, event))
         case Warned():
             return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
         case RunFailed():
@@ -241,6 +226,23 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
     for event in events:
         state = apply(state, event)
     return state
+
+
+def _started(state: State, event: RunStarted) -> State:
+    """A new run, or the same one again: then trials, rows and choices that were acknowledged stay."""
+    again = state.status != "waiting"
+    return State(
+        status="running",
+        model=event.model,
+        version=event.version,
+        options=event.options,
+        target=event.target,
+        budget_trials=event.budget_trials,
+        resumed=state.resumed + again,
+        rows=tuple(replace(row, running="", rounds=(0, 0)) for row in state.rows),
+        trials=state.trials,
+        warnings=state.warnings,
+    )
 
 
 def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:
@@ -281,19 +283,24 @@ def _update(
 
 
 def _judged(state: State, trial: Trial) -> State:
+    known = any(trial.fidelity == old.fidelity and trial.candidate == old.candidate for old in state.trials)
     state = replace(state, trials=(*state.trials, trial))
     row = state.row(trial.candidate.region)
     if row is None:
         return state
     best = row.best
     if isinstance(trial.verdict, Measured):
-        candidate, measurement = trial.candidate, trial.verdict.measurement
-        entry = Best(
-            candidate=candidate.id,
-            label=candidate.label,
-            measurement=measurement,
-            confirmed=trial.fidelity == "confirm",
-        )
-        best = entry if entry.beats(best) else best
+        best = _better(trial, trial.verdict.measurement, best)
+    counts = row.counts if known else row.counts.plus(trial)
     running = "" if row.running == trial.candidate.label else row.running
-    return _update(state, row.region, counts=row.counts.plus(trial), best=best, running=running, rounds=(0, 0))
+    return _update(state, row.region, counts=counts, best=best, running=running, rounds=(0, 0))
+
+
+def _better(trial: Trial, measurement: Measurement, best: Best | None) -> Best | None:
+    entry = Best(
+        candidate=trial.candidate.id,
+        label=trial.candidate.label,
+        measurement=measurement,
+        confirmed=trial.fidelity == "confirm",
+    )
+    return entry if entry.beats(best) else best

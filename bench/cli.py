@@ -25,7 +25,9 @@ def run(arguments: Sequence[str]) -> int:
             print("  (none yet)")
         return ExitCode.OK if name else ExitCode.USAGE
     if name not in RECIPES:
-        raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES) or 'none yet'}")
+        raise AgentCompileError(
+            f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES) or 'none yet'}"
+        )
     module = import_module(f".{RECIPES[name][0]}", __package__)
     recipe_run: Recipe = module.run
     return recipe_run(arguments[1:])

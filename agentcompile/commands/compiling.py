@@ -1,0 +1,85 @@
+"""`compile` and `inspect`: from a checkpoint to regions, and on to a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentcompile import progress, session
+from agentcompile.commands.flow import REAL, Flow
+from agentcompile.errors import AgentCompileError
+from agentcompile.exits import recorded
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.options import Options, resolve
+from agentcompile.render import REGION_HEADS, REGION_RIGHT, Reporter, Screen, plan_line, region_rows, state_json, tee
+
+
+def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL) -> int:
+    """Compile a checkpoint to a lock inside a run directory, new or resumed."""
+    options = resolve(flags).options
+    run = _resumed(options, flags) if resume else _new(options)
+    if resume:
+        options = _stored(run)
+    screen.say(f"run        {run.path}")
+    with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
+        emit = tee(journal.append, reporter)
+        with recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"):
+            flow.compile(options, emit, reporter.state.trials)
+    _show(reporter.state, screen, run.path)
+    return 0
+
+
+def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:
+    """Capture a checkpoint and show its regions, spaces and boundaries; nothing is built or timed."""
+    options = resolve(flags).options
+    _needs_model(options)
+    with Reporter(screen) as reporter:
+        flow.inspect(options, reporter)
+    _show(reporter.state, screen)
+    return 0
+
+
+def _show(state: progress.State, screen: Screen, run: Path | None = None) -> None:
+    screen.table(REGION_HEADS, region_rows(state), right=REGION_RIGHT)
+    for boundary in state.boundaries:
+        screen.text(f"boundary: {boundary.op} ({boundary.reason}): {boundary.detail}")
+    for plan in state.plans:
+        screen.text(plan_line(plan))
+    screen.json({**state_json(state), "run": str(run) if run else ""})
+
+
+def _new(options: Options) -> session.RunDirectory:
+    _needs_model(options)
+    path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, options.model)
+    return session.RunDirectory.create(path, encode(options))
+
+
+def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
+    """The run to go on with: the one that was named, or the newest that has not finished."""
+    if options.run_dir:
+        return session.RunDirectory.open(Path(options.run_dir))
+    for path in reversed(session.runs_in(options.runs)):
+        run = session.RunDirectory.open(path)
+        same = not flags.get("model") or _stored(run).model == options.model
+        if same and run.state().status != "finished" and not run.alive():
+            return run
+    raise AgentCompileError(
+        "--resume: no unfinished run", hint="`agentcompile runs list` names the runs; --run-dir takes one"
+    )
+
+
+def _stored(run: session.RunDirectory) -> Options:
+    try:
+        stored: Options = decode(Options, run.options(), "options")
+    except CodecError as error:
+        raise AgentCompileError(
+            f"{run.path / session.OPTIONS}: {error}", hint="start the run again in another folder"
+        ) from error
+    return stored
+
+
+def _needs_model(options: Options) -> None:
+    if not options.model:
+        raise AgentCompileError(
+            "no model was named", hint="agentcompile compile MODEL, a checkpoint directory or preset:NAME"
+        )

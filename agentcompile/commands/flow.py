@@ -1,0 +1,106 @@
+"""What the verbs need of the compiler, as one seam: the real flow imports PyTorch when called, tests pass a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.events import Emit
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Trial
+from agentcompile.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to generate."""
+
+    prompt: str
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Text that became known with `tokens` new tokens; it may be empty while a character is unfinished."""
+
+    text: str
+    tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
+
+    compile: Callable[[Options, Emit, Sequence[Trial]], None]
+    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before."""
+    inspect: Callable[[Options, Emit], None]
+    """Capture and partition: graphs, regions, boundaries and spaces as events."""
+    replay: Callable[[Path, Options, Emit, bool, bool], None]
+    """Rebuild and validate a lock's choices (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
+    generate: Callable[[Path, Options, Request], Iterator[Piece]]
+    """Run a lock."""
+    eager: Callable[[Options, Request], Iterator[Piece]]
+    """The same request through PyTorch eager."""
+    verify: Callable[[Path, Options, Sequence[str]], Mapping[str, float | str]]
+    """End-to-end accuracy of a lock on prompts: named figures; exit 4 when they break the tolerances."""
+    target: Callable[[Options], Target]
+    """This machine."""
+
+
+def _compile(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+    from agentcompile import pipeline
+
+    pipeline.compile_model(options, emit, past=past)
+
+
+def _inspect(options: Options, emit: Emit) -> None:
+    from agentcompile import pipeline
+
+    pipeline.inspect_model(options, emit)
+
+
+def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
+    from agentcompile import pipeline
+
+    pipeline.replay_lock(lock, options, emit, locked=locked, check=check)
+
+
+def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
+    from agentcompile import pipeline
+
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in pipeline.generate_pieces(lock, options, request))
+
+
+def _eager(options: Options, request: Request) -> Iterator[Piece]:
+    from agentcompile import pipeline
+
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in pipeline.eager_pieces(options, request))
+
+
+def _verify(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
+    from agentcompile import pipeline
+
+    return pipeline.verify_lock(lock, options, prompts)
+
+
+def _target(options: Options) -> Target:
+    from agentcompile import pipeline
+
+    return pipeline.target_of(options)
+
+
+REAL = Flow(
+    compile=_compile,
+    inspect=_inspect,
+    replay=_replay,
+    generate=_generate,
+    eager=_eager,
+    verify=_verify,
+    target=_target,
+)

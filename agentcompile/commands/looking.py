@@ -1,0 +1,241 @@
+"""`explain`, `runs`, `cache`, `config show`, `doctor`: what is known, where it lies, whether this machine will do."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from agentcompile import __version__, progress, session
+from agentcompile.commands.flow import REAL, Flow
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.trial import (
+    BuildFailed,
+    Crashed,
+    Fallback,
+    Impossible,
+    Incorrect,
+    Kernel,
+    Measured,
+    Rejected,
+    TimedOut,
+    Trial,
+    Verdict,
+)
+from agentcompile.options import Options, resolve
+from agentcompile.render import REGION_HEADS, REGION_RIGHT, Screen, duration, plan_line, region_rows, size, state_json
+
+
+def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
+    """Why a region's winner won: every candidate's findings, errors and times, from a run's events."""
+    run = _run(resolve(flags).options)
+    state = run.state()
+    found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
+    if not found:
+        known = ", ".join(row.name for row in state.rows) or "none"
+        raise AgentCompileError(f"{run.path}: no region is called {region!r}", hint=f"its regions: {known}")
+    for row in found:
+        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
+        screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
+        screen.text(_why(row))
+        heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
+        screen.table(heads, [_trial_row(trial) for trial in trials], right=(2, 3, 4, 5))
+    ids = {row.region for row in found}
+    trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
+    screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json})
+    return 0
+
+
+def _why(row: progress.Row) -> str:
+    match row.choice:
+        case Kernel(candidate=candidate, speedup=speedup, decided_by=by, reason=reason):
+            return f"runs {candidate.label}: {speedup:.2f}× ({by}{': ' + reason if reason else ''})"
+        case Fallback(reason=reason):
+            return f"runs as captured, in PyTorch: {reason}"
+        case None:
+            return "not chosen yet"
+
+
+def _fastest_first(trial: Trial) -> tuple[int, float]:
+    verdict = trial.verdict
+    if isinstance(verdict, Measured):
+        return (0 if trial.fidelity == "confirm" else 1, -verdict.measurement.log_ratio)
+    return (2, 0.0)
+
+
+def _trial_row(trial: Trial) -> tuple[str, ...]:
+    verdict = trial.verdict
+    label = trial.candidate.label
+    if isinstance(verdict, Measured):
+        m = verdict.measurement
+        name = f"measured ({trial.fidelity})"
+        ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", f"{m.half_width:.3f}", f"{verdict.report.error_ratio:.2f}")
+        return (label, name, *ratio, f"{m.comparison} than {m.baseline}, n={m.rounds}")
+    error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
+    return (label, verdict.kind, "-", "-", "-", error, _reason(verdict))
+
+
+def _reason(verdict: Verdict) -> str:
+    """The first thing that was found, on one line."""
+    match verdict:
+        case Rejected(findings=findings):
+            return "; ".join(f"{f.rule}: {f.text}" for f in findings if f.severity == "error")[:160]
+        case BuildFailed(log=log):
+            return next((line for line in log.splitlines() if "error" in line), log).strip()[:160]
+        case Incorrect(report=report):
+            failed = [check for check in report.checks if not check.ok]
+            return "; ".join(f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}".strip() for c in failed)[:160]
+        case Crashed(stage=stage, signal=number, detail=detail):
+            return f"in {stage}: {f'signal {number}' if number else 'exit'} {detail}".strip()[:160]
+        case TimedOut(stage=stage, limit_s=limit):
+            return f"in {stage}, after {limit:g} s"
+        case Impossible(measurement=measurement, floor_ns=floor_ns):
+            return (
+                f"{duration(measurement.median_ns)} is below its floor of {duration(floor_ns)}: the clock must be wrong"
+            )
+        case Measured():
+            return ""
+
+
+def _run(options: Options) -> session.RunDirectory:
+    """The run that was named, or the newest."""
+    if options.run_dir:
+        return session.RunDirectory.open(Path(options.run_dir))
+    runs = session.runs_in(options.runs)
+    if not runs:
+        raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
+    return session.RunDirectory.open(runs[-1])
+
+
+def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """Every run, oldest first."""
+    rows: list[Json] = []
+    table: list[tuple[str, ...]] = []
+    for path in session.runs_in(resolve(flags).options.runs):
+        run = session.RunDirectory.open(path)
+        state = run.state()
+        status = _status(run, state)
+        table.append((path.name, status, str(state.counts.total), state.model))
+        rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
+    screen.table(("run", "status", "trials", "model"), table, right=(2,))
+    screen.json(rows)
+    return 0
+
+
+def _status(run: session.RunDirectory, state: progress.State) -> str:
+    if state.status == "running" and not run.alive():
+        return "interrupted"
+    return state.status
+
+
+def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
+    """One run: how far it is, its regions, its plans."""
+    options = resolve(flags).options
+    if name:
+        path = Path(name) if Path(name).is_dir() else options.runs / name
+        run = session.RunDirectory.open(path)
+    else:
+        run = _run(options)
+    state = run.state()
+    screen.text(
+        f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
+    )
+    if state.failure:
+        screen.text(f"failed: {state.failure.message}")
+    screen.table(REGION_HEADS, region_rows(state), right=REGION_RIGHT)
+    for plan in state.plans:
+        screen.text(plan_line(plan))
+    screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
+    return 0
+
+
+def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """What the store and the measurement database take."""
+    options = resolve(flags).options
+    parts = (("store", options.store), ("history", options.history), ("runs", options.runs))
+    sizes = [(name, path, _bytes(path)) for name, path in parts]
+    screen.table(("what", "size", "where"), [(name, size(count), str(path)) for name, path, count in sizes], right=(1,))
+    screen.json([{"what": name, "bytes": count, "path": str(path)} for name, path, count in sizes])
+    return 0
+
+
+def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) -> int:
+    """Delete the store's least recently written files until at most `keep_mb` megabytes remain."""
+    options = resolve(flags).options
+    freed = 0
+    if options.store.is_dir():
+        from agentcompile.store import Store
+
+        freed = Store(options.store).prune(keep_mb * 1_000_000)
+    screen.text(f"{options.store}: freed {size(freed)}")
+    screen.json({"path": str(options.store), "freed_bytes": freed})
+    return 0
+
+
+def _bytes(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+
+
+def config_show(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """Every setting with its value and where that came from."""
+    resolved = resolve(flags)
+    values = encode(resolved.options)
+    assert isinstance(values, dict)
+    rows = [(name.replace("_", "-"), values[name], source) for name, source in resolved.sources]
+    screen.table(("setting", "value", "from"), [(name, _shown(value), source) for name, value, source in rows])
+    screen.json({name: {"value": value, "from": source} for name, value, source in rows})
+    return 0
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value) or "-"
+    return str(value) if value != "" else "-"
+
+
+def doctor(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:
+    """Whether this machine has what compiling needs; exit 6 when something is missing."""
+    options = resolve(flags).options
+    checks = [
+        ("agentcompile", True, __version__),
+        ("python", (3, 11) <= sys.version_info[:2] <= (3, 12), sys.version.split()[0]),
+    ]
+    checks += [_package(name) for name in ("torch", "transformers", "tokenizers", "safetensors")]
+    try:
+        target = flow.target(options)
+        isa = " ".join(target.isa)
+        checks.append(("compiler", bool(target.toolchain), target.toolchain or "none found: install g++ or clang++"))
+        checks.append(("machine", True, f"{target.device}, {target.threads} threads, {isa}"))
+    except AgentCompileError as error:
+        checks.append(("machine", False, f"{error.message}; {error.hint}"))
+    checks.append(_folder(options.cache))
+    checks.append(_folder(options.runs))
+    screen.table(("", "check", "found"), [("ok" if ok else "MISSING", name, found) for name, ok, found in checks])
+    screen.json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
+    return ExitCode.OK if all(ok for _, ok, _ in checks) else ExitCode.ENVIRONMENT
+
+
+def _package(name: str) -> tuple[str, bool, str]:
+    try:
+        return name, True, metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return name, False, f"pip install {name}"
+
+
+def _folder(path: Path) -> tuple[str, bool, str]:
+    """A folder of ours: made when it is missing, with what is free there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return str(path), False, error.strerror or str(error)
+    return str(path), free > 500_000_000, f"{size(free)} free"

@@ -1,0 +1,107 @@
+"""`replay`, `generate` and `verify`: what a lock is for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.commands.flow import REAL, Flow, Piece, Request
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.digest import Json
+from agentcompile.options import resolve
+from agentcompile.render import Reporter, Screen, state_json
+
+
+def replay(
+    flags: Mapping[str, object], lock: Path, *, locked: bool, check: bool, screen: Screen, flow: Flow = REAL
+) -> int:
+    """Rebuild and validate a lock here, or with `check` only compare it; no adviser, no network."""
+    options = resolve(flags).options
+    begin = time.monotonic()
+    with Reporter(screen) as reporter:
+        flow.replay(lock, options, reporter, locked, check)
+    done = "holds here" if check else "is ready"
+    screen.text(f"{lock} {done} ({time.monotonic() - begin:.1f} s, {len(reporter.state.drift)} drifted fields)")
+    screen.json({**state_json(reporter.state), "path": str(lock)})
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a generation went. The first token is the prompt's; the others give the rate."""
+
+    tokens: int
+    first_s: float
+    rest_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens after the first, a second; 0 when there was one at most."""
+        return (self.tokens - 1) / self.rest_s if self.tokens > 1 and self.rest_s > 0 else 0.0
+
+
+def generate(
+    flags: Mapping[str, object],
+    lock: Path,
+    request: Request,
+    *,
+    beside_eager: bool,
+    screen: Screen,
+    flow: Flow = REAL,
+) -> int:
+    """Stream text from a lock; with `beside_eager`, time the same request through PyTorch eager after it."""
+    options = resolve(flags).options
+    if not request.prompt:
+        raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
+    screen.text(request.prompt, end="")
+    text, speed = _stream(flow.generate(lock, options, request), screen)
+    screen.text("")
+    screen.say(f"agentcompile  {_speed(speed)}")
+    result: dict[str, Json] = {
+        "text": text,
+        "tokens": speed.tokens,
+        "first_s": speed.first_s,
+        "tokens_per_s": speed.tokens_per_s,
+    }
+    if beside_eager:
+        _, eager = _stream(flow.eager(options, request), None)
+        ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
+        screen.say(f"PyTorch eager {_speed(eager)}; agentcompile is {ratio:.2f}× as fast")
+        result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio}
+    screen.json(result)
+    return 0
+
+
+def _stream(pieces: Iterator[Piece], screen: Screen | None) -> tuple[str, Speed]:
+    begin = time.perf_counter()
+    first = last = begin
+    tokens, text = 0, ""
+    for piece in pieces:
+        last = time.perf_counter()
+        first = last if tokens == 0 else first
+        tokens += piece.tokens
+        text += piece.text
+        if screen is not None:
+            screen.text(piece.text, end="")
+    return text, Speed(tokens=tokens, first_s=first - begin, rest_s=last - first)
+
+
+def _speed(speed: Speed) -> str:
+    return f"{speed.tokens} tokens, first after {speed.first_s * 1e3:.0f} ms, then {speed.tokens_per_s:.1f} tokens/s"
+
+
+def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Screen, flow: Flow = REAL) -> int:
+    """Measure a lock's end-to-end accuracy on the user's prompts, one a line."""
+    options = resolve(flags).options
+    try:
+        lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise AgentCompileError(f"{prompts}: cannot be read: {error}", hint="a text file, one prompt a line") from error
+    if not lines:
+        raise AgentCompileError(f"{prompts}: holds no prompt", hint="a text file, one prompt a line")
+    figures = flow.verify(lock, options, lines)
+    screen.table(("figure", "value"), [(n, v if isinstance(v, str) else f"{v:.4g}") for n, v in figures.items()])
+    screen.json(dict(figures))
+    return 0
