@@ -38,6 +38,10 @@ class Target:
         return digest("target/1", self.kind, self.device, self.arch, isa, caches, self.toolchain, libraries)
 
 
+Residency = Literal["dram", "cache"]
+"""Where the real step finds its weights: `dram` when the step's bytes exceed the last-level cache."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
     """Measured limits of the machine at one residency; rates are decimal (1e9 bytes = 1 GB)."""
@@ -48,6 +52,7 @@ class Ceiling:
     flops_per_s: float
     """Dense multiply-add rate of the widest unit at the model's dtype, two FLOPs each."""
 
-
-Residency = Literal["dram", "cache"]
-"""Where the real step finds its weights: `dram` when the step's bytes exceed the last-level cache."""
+    def floor_ns(self, *, flops: int, bytes: int, residency: Residency) -> float:
+        """The roofline: no program that does these FLOPs and moves these bytes is faster (Williams et al. 2009)."""
+        rate = self.dram_bytes_per_s if residency == "dram" else self.cache_bytes_per_s
+        return 1e9 * max(bytes / rate, flops / self.flops_per_s)
