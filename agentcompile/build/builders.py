@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.cxx import run_cxx
-from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain, isa_flags
+from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.digest import digest_bytes
 from agentcompile.ir.template import Language, Source
@@ -20,10 +20,9 @@ _EXECUTOR = Path(__file__).resolve().parent.parent / "runtime" / "executor.cpp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a builder works on: a text, flags beyond the base, and the key of the result."""
+    """What a builder works on: a source, the compiler and the time it may take."""
 
     source: Source
-    isa: tuple[str, ...]
     toolchain: Toolchain
     limit_s: float
 
@@ -32,14 +31,14 @@ Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut]
 
 
 def compile(
-    source: Source, store: Store, *, toolchain: Toolchain, isa: tuple[str, ...], limit_s: float
+    source: Source, store: Store, *, toolchain: Toolchain, limit_s: float
 ) -> Binary | BuildFailed | TimedOut:
-    """Compile `source` for exactly the extensions in `isa`, or find the binary of an earlier run in `store`.
+    """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
 
     Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started,
     KeyError for a language that no builder serves.
     """
-    return BUILDERS[source.language](Job(source=source, isa=isa, toolchain=toolchain, limit_s=limit_s), store)
+    return BUILDERS[source.language](Job(source=source, toolchain=toolchain, limit_s=limit_s), store)
 
 
 def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120.0) -> Path:
@@ -62,7 +61,7 @@ def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120
 
 
 def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
-    flags = (*COMPILE_FLAGS, *isa_flags(job.isa), *job.source.flags)
+    flags = (*COMPILE_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
     path = store.get(key, ".so")
     if path is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
 import subprocess
@@ -30,19 +29,6 @@ LINK_FLAGS = (
     "-Wl,-z,defs",  # an undefined symbol is a failed build, not a crash at load
     "-Wl,--build-id=none",
 )
-
-# /proc/cpuinfo's names that the compiler spells differently.
-_FLAG_NAMES = {
-    "avx512_vnni": "avx512vnni",
-    "avx512_bf16": "avx512bf16",
-    "avx512_vbmi2": "avx512vbmi2",
-    "avx_vnni": "avxvnni",
-    "amx_tile": "amx-tile",
-    "amx_bf16": "amx-bf16",
-    "amx_int8": "amx-int8",
-    "sse4_2": "sse4.2",
-}
-_X86 = ("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +73,3 @@ def _version(path: str, hint: str) -> str:
             f"{path}: --version said {said!r}, no version number", exit_code=ExitCode.ENVIRONMENT, hint=hint
         )
     return found.group()
-
-
-def isa_flags(isa: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags that let a kernel use exactly these extensions, so that a limited target is honoured on a better machine."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return ("-mcpu=native",)
-    return tuple(f"-m{_FLAG_NAMES.get(name, name)}" for name in _X86 if name in isa)

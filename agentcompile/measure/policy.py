@@ -1,0 +1,56 @@
+"""The timing protocol's numbers, in one place; results taken under another policy are not comparable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.target import Residency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How samples are taken and what may be claimed from them."""
+
+    protocol: int = 1
+    """Raised when the way of taking samples changes while the numbers below do not."""
+    search_claim: float = 0.005
+    """Relative: the smallest difference that a search claims."""
+    claim: float = 0.01
+    """Relative: the smallest difference that a published figure claims."""
+    alpha: float = 0.05
+    """Chance of one wrong FASTER among all comparisons of one decision."""
+    looks: int = 1
+    """How often one decision may look at its data; planned beforehand."""
+    search_rounds: int = 5
+    confirm_rounds: int = 10
+    """Per process."""
+    confirm_processes: int = 3
+    publish_processes: int = 5
+    max_dropped: float = 0.2
+    """Share of rounds; above it nothing is claimed."""
+    min_interval_ns: int = 200_000
+    """Of one sample: long against timer quantum and wake-ups, short against a scheduler tick."""
+    max_interval_ns: int = 50_000_000
+    """Of one sample; a launch that takes longer is timed alone."""
+    quantum_multiple: int = 5
+    """A sample lasts this many timer quanta divided by the claim."""
+    dram_bytes: int = 600_000_000
+    """Inputs rotate over this much at least: a cloud CPU shares hundreds of MiB of cache that it does not always report."""
+    cache_multiple: int = 4
+    """Inputs rotate over this many last-level caches at least."""
+    floor_fraction: float = 0.9
+    """A median below this share of the floor is impossible."""
+    max_wait_share: float = 0.02
+    """A round whose threads waited longer for a core than this share of it is contended."""
+    max_spread: float = 0.25
+    """A round in which an arm's two samples differ by more than this (as a logarithm) is contended."""
+
+    def digest(self, *, tolerances: Json = None, residency: Residency) -> str:
+        """Identity of everything that a number depends on beside source and target: what the measurement database keys on."""
+        return digest("policy/1", encode(self), tolerances, residency)
+
+
+POLICY = Policy()
+"""What the flow uses; tests shorten it."""

@@ -1,0 +1,110 @@
+"""Where timed launches find their inputs: copies of weights and states that a rotation walks through.
+
+`dram`: so many copies that nothing is left in a cache when its turn comes again. `cache`: copies past the private
+caches but well inside the shared one, which is where a step of that size finds them; the ceiling that a floor is
+computed from is read in the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from agentcompile.ir.target import Residency, Target
+from agentcompile.measure.policy import Policy
+
+ALIGN_BYTES = 4096
+"""Slots start on pages: every copy has the same offset in a page."""
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One buffer of a slot, and how it is filled: `scale` times a normal for floats, zero for integers."""
+
+    name: str
+    numel: int
+    dtype: torch.dtype
+    scale: float = 1.0
+    offset: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.numel * self.dtype.itemsize
+
+
+def rotation_bytes(residency: Residency, target: Target, policy: Policy) -> int:
+    """How many bytes a rotation covers at least."""
+    caches = target.cache_bytes
+    last = caches[-1] if caches else 0
+    if residency == "dram":
+        return max(policy.dram_bytes, policy.cache_multiple * last)
+    private = caches[-2] * target.threads if len(caches) > 1 else 0
+    return min(policy.cache_multiple * private, last // 2)
+
+
+class Slots:
+    """Copies of one region's weights and states in one block of memory, equal in content, distinct in address."""
+
+    def __init__(self, needs: tuple[Need, ...], *, covers_bytes: int, seed: int) -> None:
+        """Fill as many slots as cover `covers_bytes`, at least one; raises RuntimeError when memory is out."""
+        self._needs = {need.name: need for need in needs}
+        self._offsets: dict[str, int] = {}
+        end = 0
+        for need in needs:
+            self._offsets[need.name] = end
+            end += -(-need.nbytes // _LINE_BYTES) * _LINE_BYTES
+        self.slot_bytes = max(-(-end // ALIGN_BYTES) * ALIGN_BYTES, ALIGN_BYTES)
+        self.count = max(1, -(-covers_bytes // self.slot_bytes)) if end else 1
+        self._block = block(self.slot_bytes * self.count)
+        generator = torch.Generator().manual_seed(seed)
+        for need in needs:
+            view = self.tensor(0, need.name)
+            if need.dtype.is_floating_point:
+                _fill(view, need, generator)
+        table = self._block.view(self.count, self.slot_bytes)
+        done = 1
+        while done < self.count:
+            step = min(done, self.count - done)
+            table[done : done + step].copy_(table[:step])
+            done += step
+
+    def tensor(self, slot: int, name: str, numel: int = 0) -> torch.Tensor:
+        """The flat buffer `name` of a slot, or its first `numel` elements."""
+        need = self._needs[name]
+        start = slot * self.slot_bytes + self._offsets[name]
+        size = (numel or need.numel) * need.dtype.itemsize
+        return self._block[start : start + size].view(need.dtype)
+
+
+def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
+    """Repeat a block of normals: content does not matter to caches, and drawing a GB of them takes seconds."""
+    block = torch.randn(min(need.numel, 1 << 20), generator=generator).mul_(need.scale).add_(need.offset)
+    block = block.to(need.dtype)
+    for start in range(0, need.numel, block.numel()):
+        part = view[start : start + block.numel()]
+        part.copy_(block[: part.numel()])
+
+
+def block(nbytes: int) -> torch.Tensor:
+    """Page-aligned memory on huge pages where the system grants them, as the runtime's arena is."""
+    import mmap
+
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE") and nbytes >= 2 << 20:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def tensors(slots: Slots, slot: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """The buffers of one slot as dense tensors of these shapes."""
+    views: dict[str, torch.Tensor] = {}
+    for name, shape in shapes.items():
+        count = 1
+        for dim in shape:
+            count *= dim
+        views[name] = slots.tensor(slot, name, count).view(shape)
+    return views

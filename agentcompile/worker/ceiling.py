@@ -1,0 +1,152 @@
+"""The machine's own limits and health, through the executor that candidates use.
+
+Each rate is the best of several short tries: a ceiling is what the machine can do, not what it does on average.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from agentcompile.build import compile
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.materialize.cpp import flags
+from agentcompile.measure.policy import POLICY
+from agentcompile.measure.residency import block
+from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.store import Store
+from agentcompile.worker.protocol import Alive, Fault, Setup
+
+_LIMIT_S = 60.0
+_PASSES = 4
+_TEXT = """
+#include <cstdint>
+typedef float vec __attribute__((vector_size(64)));
+struct args { const char* data; const int64_t* bytes; float* out; };
+
+template <int AHEAD>
+static void read(const args& a, int rank, int size) {
+    const int64_t chunks = *a.bytes / 512, first = chunks * rank / size, last = chunks * (rank + 1) / size;
+    vec s[8] = {};
+    for (int64_t c = first; c < last; ++c) {
+        const char* p = a.data + c * 512;
+        for (int i = 0; i < 8; ++i) {
+            if (AHEAD) __builtin_prefetch(p + AHEAD + i * 64, 0, 2);
+            s[i] += *reinterpret_cast<const vec*>(p + i * 64);
+        }
+    }
+    vec t = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    for (int i = 0; i < 16; ++i) a.out[rank * 16 + i] = t[i];
+}
+extern "C" void read_plain(const args& a, int rank, int size) { read<0>(a, rank, size); }
+extern "C" void read_near(const args& a, int rank, int size) { read<1024>(a, rank, size); }
+extern "C" void read_far(const args& a, int rank, int size) { read<4096>(a, rank, size); }
+
+// Independent chains hide the latency of the multiply-add; every step is 2 * 16 * CHAINS operations at least.
+constexpr int CHAINS = 12;
+extern "C" void multiply_add(const args& a, int rank, int size) {
+    const vec* in = reinterpret_cast<const vec*>(a.data);
+    vec s[CHAINS], x = in[0] + 0.5f, y = in[1];
+    for (int i = 0; i < CHAINS; ++i) s[i] = y + float(i);
+    for (int64_t n = *a.bytes; n > 0; --n) {
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; ++i) s[i] = s[i] * x + y;
+    }
+    vec t = s[0];
+    for (int i = 1; i < CHAINS; ++i) t += s[i];
+    for (int i = 0; i < 16; ++i) a.out[rank * 16 + i] = t[i];
+}
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+extern "C" void dot_bf16(const args& a, int rank, int size) {
+    const __m512bh x = (__m512bh)_mm512_loadu_si512(a.data), y = (__m512bh)_mm512_loadu_si512(a.data + 64);
+    __m512 s[CHAINS];
+    for (int i = 0; i < CHAINS; ++i) s[i] = _mm512_set1_ps(float(i));
+    for (int64_t n = *a.bytes; n > 0; --n) {
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; ++i) s[i] = _mm512_dpbf16_ps(s[i], x, y);
+    }
+    __m512 t = s[0];
+    for (int i = 1; i < CHAINS; ++i) t = _mm512_add_ps(t, s[i]);
+    _mm512_storeu_ps(a.out + rank * 16, t);
+}
+#endif
+
+extern "C" void canary(const args& a, int rank, int size) {
+    const float* in = reinterpret_cast<const float*>(a.data);
+    for (int64_t i = rank; i < *a.bytes; i += size) a.out[i] = in[i] * 3.0f + 1.0f;
+}
+"""
+_CHAINS = 12
+_OPERATIONS = {"multiply_add": 2 * 16 * _CHAINS, "dot_bf16": 4 * 16 * _CHAINS}
+
+
+def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
+    """Measure read bandwidth from DRAM and from the shared cache with all threads, and the multiply-add rate."""
+    caches, probe = setup.target.cache_bytes, _Probe(executor, setup)
+    last = caches[-1] if caches else 0
+    dram = max(POLICY.dram_bytes, POLICY.cache_multiple * last)
+    data = block(dram)
+    data.fill_(1)
+    reads = ("read_plain", "read_near", "read_far")
+    dram_rate = max(probe.rate(name, data, dram, dram) for name in reads)
+    near = max(last // 2, 1 << 20) // 512 * 512
+    cache_rate = max(probe.rate(name, data, near, near, repeat=16) for name in reads)
+    data.zero_()
+    steps = 2_000_000
+    work = {name: steps * each * executor.threads for name, each in _OPERATIONS.items() if probe.has(name)}
+    flops = max(probe.rate(name, data, steps, operations) for name, operations in work.items())
+    # A cloud machine's reported cache may hold less than its share; the cache is never slower than what is behind it.
+    return Ceiling(dram_bytes_per_s=dram_rate, cache_bytes_per_s=max(cache_rate, dram_rate), flops_per_s=flops)
+
+
+def sing(executor: Executor, setup: Setup) -> Alive | Fault:
+    """Run the canary: a kernel that is known to be right, on every thread, with an answer that is known."""
+    data = torch.arange(4099, dtype=torch.float32)
+    out = _Probe(executor, setup).run("canary", data, data.numel(), data.numel())
+    if torch.equal(out, data * 3 + 1):
+        return Alive()
+    return Fault(error="a kernel that is known to be right gave a wrong answer")
+
+
+class _Probe:
+    def __init__(self, executor: Executor, setup: Setup) -> None:
+        source = Source(language="cpp", text=_TEXT, launches=_LAUNCHES, workspaces=(), flags=flags(setup.target))
+        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
+        if isinstance(made, (BuildFailed, TimedOut)):
+            raise RuntimeError(f"the probe kernel does not build: {made}")
+        self._library, self._executor = Library(Path(made.path)), executor
+
+    def has(self, name: str) -> bool:
+        """Whether this machine's instruction set has the kernel."""
+        return self._library.find(name) is not None
+
+    def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> float:
+        """The best rate over a few tries, in units of `work` a second."""
+        program, keep = self._bound(name, data, count, torch.zeros(16 * self._executor.threads))
+        program.run()
+        best = min(program.time(repeat, _PASSES))
+        del keep
+        return work * repeat / max(best, 1) * 1e9
+
+    def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
+        """What the kernel writes."""
+        out = torch.zeros(outputs)
+        program, keep = self._bound(name, data, count, out)
+        program.run()
+        del keep
+        return out
+
+    def _bound(self, name: str, data: torch.Tensor, count: int, out: torch.Tensor) -> tuple[Program, list[torch.Tensor]]:
+        size = torch.tensor([count])
+        call = Call(
+            address=self._library.entry(name), pointers=(data.data_ptr(), size.data_ptr(), out.data_ptr())
+        )
+        return Program(self._executor, [call]), [data, size, out]
+
+
+_LAUNCHES = (Launch(entry="canary", arguments=("data", "bytes", "out")),)

@@ -1,0 +1,56 @@
+"""From a built candidate and buffers to what runs it. Buffers are dense tensors keyed by port or workspace name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Source
+from agentcompile.runtime import library
+from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.worker.protocol import Implementation
+
+Buffers = Mapping[str, torch.Tensor]
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int64": torch.int64, "int32": torch.int32}
+
+
+def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
+    """The launches of `source` over `buffers`, in order; an argument without a name is null.
+
+    The caller keeps the tensors alive. Raises KeyError for a buffer that is not there and AgentCompileError for an
+    entry that the binary lacks.
+    """
+    return [
+        Call.of(binary, launch.entry, [buffers[name].data_ptr() if name else 0 for name in launch.arguments])
+        for launch in source.launches
+    ]
+
+
+def workspaces(source: Source) -> dict[str, torch.Tensor]:
+    """Fresh workspace buffers, all zero."""
+    return {name: torch.zeros(count, dtype=_DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
+
+
+def runner(implementation: Implementation, region: Region, executor: Executor) -> Callable[[Buffers], None]:
+    """What launches a candidate once on the buffers it is given, output buffers included."""
+    source = implementation.source
+    if source.language == "library":
+        call = library.bind(source.call, region, source.settings)
+        return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
+    binary = Library(Path(implementation.binary.path))
+    return lambda buffers: Program(executor, bind(source, binary, buffers)).run()
+
+
+def inputs_of(region: Region, buffers: Buffers) -> dict[str, torch.Tensor]:
+    """The ports that a PyTorch call reads."""
+    return {port.name: buffers[port.name] for port in region.ports if port.role != "output"}
+
+
+def store_outputs(made: Mapping[str, torch.Tensor], buffers: Buffers) -> None:
+    """Copy what a PyTorch call returned into the output buffers."""
+    for name, tensor in made.items():
+        if name in buffers:
+            buffers[name].view(-1).copy_(tensor.reshape(-1))

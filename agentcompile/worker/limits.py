@@ -1,0 +1,62 @@
+"""What a worker may not do: outlive its parent, fill memory or disk, dump core, write into the frames."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_FILE_BYTES = 2 << 30
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the thread that started us ends; leave at once when it already has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit_process() -> None:
+    """No core files, no endless files, and first in line when memory runs out."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def limit_memory(extra_bytes: int) -> None:
+    """Allow `extra_bytes` of private writable memory beyond what there is now.
+
+    RLIMIT_DATA and not RLIMIT_AS: PyTorch reserves address space far beyond what it touches.
+    """
+    used = 0
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmData:"):
+                used = int(line.split()[1]) * 1024
+    limit = used + extra_bytes
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def take_pipes() -> tuple[int, int]:
+    """Move the frames off descriptors 0 and 1, so that native code that prints reaches the log and no frame.
+
+    Returns the descriptors to read requests from and to write replies to; neither is inherited by a compiler.
+    """
+    requests, replies = os.dup(0), os.dup(1)
+    for fd in (requests, replies):
+        os.set_inheritable(fd, False)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return requests, replies

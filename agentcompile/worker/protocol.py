@@ -1,0 +1,183 @@
+"""What parent and worker say to each other. Every message is a dataclass that travels through `ir.codec`.
+
+The parent sends one request and waits for its reply; the first is always `Setup`. Replies echo the request's random
+token, so that a frame forged by a kernel that found the pipe is not taken for one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.build.binary import Binary
+from agentcompile.build.toolchain import Toolchain
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
+from agentcompile.measure.policy import Policy
+from agentcompile.measure.samples import Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Who the worker works for. `memory_bytes` bounds what it may allocate beyond what it has at start."""
+
+    kind: Literal["setup"] = "setup"
+    target: Target
+    store: str
+    toolchain: Toolchain
+    memory_bytes: int
+    torch_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Compile a source; answered by `Built`, `BuildFailed` or `TimedOut`."""
+
+    kind: Literal["build"] = "build"
+    source: Source
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """A built candidate and the facts that judging it needs."""
+
+    kind: Literal["implementation"] = "implementation"
+    label: str
+    source: Source
+    binary: Binary
+    layouts: tuple[tuple[str, str], ...]
+    rounds: tuple[tuple[str, str], ...]
+    accumulation: Literal["float32", "float64", "library"]
+    deterministic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The region's own body, run by PyTorch in the model's dtype: the baseline arm `pytorch`."""
+
+    kind: Literal["reference"] = "reference"
+    label: str = "pytorch"
+
+
+Arm = Implementation | Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validate:
+    """Run the correctness suite; answered by `Report`."""
+
+    kind: Literal["validate"] = "validate"
+    region: Region
+    implementation: Implementation
+    seed: int
+    repeats: int
+    depth: Literal["search", "accept"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """Time arms in interleaved rounds; answered by `Timed`."""
+
+    kind: Literal["time"] = "time"
+    region: Region
+    arms: tuple[Arm, ...]
+    rounds: int
+    residency: Residency
+    claim: float
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureCeiling:
+    """Measure the machine's ceilings; answered by `CeilingMeasured`."""
+
+    kind: Literal["measure-ceiling"] = "measure-ceiling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """Run a kernel that is known to be right; answered by `Alive`, or by `Fault` when the device gives wrong answers."""
+
+    kind: Literal["canary"] = "canary"
+
+
+Request = Setup | Build | Validate | Time | MeasureCeiling | Canary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The worker is set up."""
+
+    kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A binary is in the store."""
+
+    kind: Literal["built"] = "built"
+    binary: Binary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the correctness suite found, right or wrong."""
+
+    kind: Literal["report"] = "report"
+    report: NumericReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """All rounds of this process."""
+
+    kind: Literal["timed"] = "timed"
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingMeasured:
+    """The machine's ceilings."""
+
+    kind: Literal["ceiling"] = "ceiling"
+    ceiling: Ceiling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The canary sang."""
+
+    kind: Literal["alive"] = "alive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """The request raised. `environment` faults are the user's to fix and carry a hint."""
+
+    kind: Literal["fault"] = "fault"
+    error: str
+    environment: bool = False
+    hint: str = ""
+
+
+Reply = Ready | Built | BuildFailed | TimedOut | Report | Timed | CeilingMeasured | Alive | Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """The JSON of a frame to the worker."""
+
+    token: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The JSON of a frame from the worker."""
+
+    token: str
+    reply: Reply

@@ -1,0 +1,73 @@
+"""The worker's loop: a reader thread for requests, the main thread for work, one request at a time.
+
+When the request pipe ends, the parent is gone or has no more use for us: the whole process group is killed, with any
+compiler that runs.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import traceback
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.worker.box import Box
+from agentcompile.worker.desk import Desk
+from agentcompile.worker.frames import FrameError, Splitter, pack, write_all
+from agentcompile.worker.limits import die_with_parent, limit_process, take_pipes
+from agentcompile.worker.protocol import Answer, Ask, Fault, Reply
+
+_ERROR_CHARACTERS = 4000
+
+
+def main(*, box: int, parent: int) -> None:
+    """Serve until the request pipe ends; never returns. `box` is a descriptor, `parent` the pid that started us."""
+    requests, replies = take_pipes()
+    die_with_parent(parent)
+    limit_process()
+    serve(requests, replies, Box(box))
+
+
+def serve(requests: int, replies: int, box: Box) -> None:
+    """Answer requests from descriptor `requests` on descriptor `replies`; never returns."""
+    inbox: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, inbox), daemon=True).start()
+    desk = Desk(box)
+    while True:
+        ask = inbox.get()
+        answer = Answer(token=ask.token, reply=_answer(desk, ask))
+        try:
+            write_all(replies, pack(encode(answer)))
+        except BrokenPipeError:
+            end_group()
+
+
+def _answer(desk: Desk, ask: Ask) -> Reply:
+    try:
+        return desk.handle(ask.request)
+    except AgentCompileError as error:
+        return Fault(error=error.message, environment=error.exit_code is ExitCode.ENVIRONMENT, hint=error.hint)
+    except Exception:  # noqa: BLE001 - whatever a candidate makes PyTorch raise is that candidate's failure
+        return Fault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])
+
+
+def _read(fd: int, inbox: queue.SimpleQueue[Ask]) -> None:
+    splitter = Splitter()
+    try:
+        while data := os.read(fd, 1 << 16):
+            for message, _ in splitter.feed(data):
+                inbox.put(decode(Ask, message))
+    except (FrameError, CodecError):
+        traceback.print_exc()
+    finally:
+        end_group()
+
+
+def end_group() -> None:
+    """Kill this process and every process it started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
