@@ -1,0 +1,223 @@
+"""The default adviser: a deterministic cost model from roofline, cache sizes and vector width.
+
+For every candidate it predicts how far the kernel stays above the region's floor, as a sum of small relative losses,
+each with its reason in words. The figures are rules of thumb of memory-bound decoding on CPUs, seen on two server
+machines; they order the search and nothing else, so a wrong one costs trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from agentcompile.advice.roles import Role, in_bytes, role_of
+from agentcompile.ir.advice import Advice, Hint, Question, Risk
+from agentcompile.ir.graph import ITEM_BYTES
+from agentcompile.ir.scope import region_dtype
+from agentcompile.ir.template import Candidate, Param, Template
+
+HEAD = 12
+"""Candidates that get a sentence."""
+HINTED = 3
+"""Values that a hint names."""
+BARRIER_NS = 1500
+"""A launch with the barrier that follows it."""
+LIBRARY_CALL_NS = 5000
+"""Dispatch of one PyTorch operator from Python with its arguments bound."""
+PREFETCH_BYTES = 4096
+"""The best distance of a software prefetch on streams from DRAM: far enough for the latency, short of a page ahead."""
+VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "neon": 16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A relative loss above the floor with its reason; a reason of 0 loss says what is right."""
+
+    share: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heuristic:
+    """Orders by the predicted time; asks nobody."""
+
+    label: str = "heuristic"
+
+    def advise(self, question: Question) -> Advice:
+        """All candidates by predicted loss, ties in the space's order; a sentence for each of the head."""
+        machine = _Machine(question)
+        templates = {template.id: template for template in question.templates}
+        fixed = {id: tuple(_template_losses(template, machine)) for id, template in templates.items()}
+        scored: list[tuple[float, int, Candidate]] = []
+        for at, candidate in enumerate(question.candidates):
+            losses = (*fixed[candidate.template], *_param_losses(candidate, templates[candidate.template], machine))
+            scored.append((sum(loss.share for loss in losses), at, candidate))
+        scored.sort(key=lambda entry: entry[:2])
+        order = [candidate for _, _, candidate in scored]
+        sentences = []
+        for candidate in order[:HEAD]:
+            template = templates[candidate.template]
+            losses = (*fixed[candidate.template], *_param_losses(candidate, template, machine))
+            sentences.append((candidate.id, _sentence(losses)))
+        return Advice(
+            label=self.label,
+            order=tuple(candidate.id for candidate in order),
+            hints=tuple(_hints(order, templates.values())),
+            risks=tuple(risk for template in templates.values() for risk in _risks(template)),
+            rationales=tuple(sentences),
+        )
+
+
+class _Machine:
+    """The facts of a question that losses are computed from."""
+
+    def __init__(self, question: Question) -> None:
+        self.target = question.target
+        self.region = question.region
+        self.dims = dict(question.region.dims)
+        self.dram = question.residency == "dram"
+        self.floor_ns = max(question.floor_ns, 1)
+        self.dtype = region_dtype(question.region)
+        self.item = ITEM_BYTES[self.dtype]
+        self.vector_bytes = next((size for isa, size in VECTOR_BYTES.items() if isa in self.target.isa), 16)
+        self.registers = 32 if self.vector_bytes in (64, 16) else 16
+        self.threads = max(self.target.threads, 1)
+
+    @property
+    def units(self) -> int:
+        """Independent pieces of work that threads can share: rows of weights, or heads of the cache."""
+        for name in ("rows", "kv_heads", "width", "vocab", "groups"):
+            if name in self.dims:
+                return max(self.dims[name], 1)
+        return 1
+
+    @property
+    def dot_products(self) -> str:
+        """The extension that multiplies pairs of this dtype into float32, when the machine has one."""
+        return "avx512_bf16" if self.dtype == "bf16" and "avx512_bf16" in self.target.isa else ""
+
+
+def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
+    """What no parameter changes: the call, the unit, the layout, the launches."""
+    if template.language == "library":
+        share = 0.6 if machine.dtype == "bf16" else 0.1
+        share += LIBRARY_CALL_NS * max(len(machine.region.body.nodes), 1) / machine.floor_ns
+        yield Loss(share=share, reason="a library call, with PyTorch's dispatch and no fusion")
+        return
+    if machine.dot_products:
+        if machine.dot_products in template.arch:
+            yield Loss(share=0.0, reason="bf16 pairs multiplied by one instruction")
+        elif "avx512f" in template.arch:
+            yield Loss(share=0.06, reason="bf16 widened to float32 in 512-bit vectors")
+        else:
+            yield Loss(share=0.15, reason="bf16 widened to float32 in short vectors")
+    elif template.arch:
+        wide = next((isa for isa in VECTOR_BYTES if isa in machine.target.isa), "")
+        best = wide in template.arch
+        yield Loss(share=0.0 if best else 0.05, reason="the widest vectors" if best else "vectors below the widest")
+    else:
+        yield Loss(share=0.1, reason="vectors left to the compiler")
+    matrices = [port for port in machine.region.ports if port.role == "weight" and len(port.shape) == 2]
+    if matrices and any(template.layout(port.family) != "row-major" for port in matrices):
+        yield Loss(share=0.0, reason="packed weights read in one stream")
+    elif matrices:
+        yield Loss(share=0.04 if machine.dram else 0.02, reason="row-major weights, a stream for each row")
+    extra = max(len(template.launches) - 1, 0)
+    if extra:
+        yield Loss(share=extra * BARRIER_NS / machine.floor_ns, reason=f"{extra + 1} launches with a barrier each")
+
+
+def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -> Iterator[Loss]:
+    values = dict(candidate.params)
+    roles: dict[Role, list[tuple[Param, int]]] = {}
+    for param in template.params:
+        value = values[param.name]
+        role = role_of(param)
+        if role == "other" or not isinstance(value, int):
+            at, default = param.domain.index(value), param.domain.index(param.default)
+            yield Loss(share=0.01 * abs(at - default), reason=f"{param.name} at {value}")
+        else:
+            roles.setdefault(role, []).append((param, value))
+    for param, value in roles.get("prefetch", []):
+        yield _prefetch(param, value, machine)
+    rows = math.prod(value for _, value in roles.get("rows", []))
+    unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
+    if roles.get("rows") or roles.get("unroll"):
+        yield _registers(max(rows, 1) * unroll, machine)
+    split = math.prod(max(value, 1) for _, value in roles.get("split", []))
+    threads = min([value for _, value in roles.get("threads", [])], default=machine.threads)
+    yield _balance(max(rows, 1), split, min(max(threads, 1), machine.threads), machine, tuned=bool(roles))
+    for param, value in roles.get("tile", []):
+        yield _tile(param, value, machine)
+
+
+def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
+    """Streams from DRAM want a software prefetch about a page ahead; what lies in a cache needs none."""
+    distance = in_bytes(param, value, machine.target.line_bytes)
+    if not machine.dram:
+        return Loss(share=0.0 if not distance else 0.02, reason=f"{param.name}={value} for data that stays in cache")
+    if distance <= 0:
+        return Loss(share=0.2, reason="no prefetch for a stream from DRAM")
+    away = abs(math.log2(distance / PREFETCH_BYTES))
+    return Loss(share=0.03 * away, reason=f"{distance} bytes of prefetch ahead of a DRAM stream")
+
+
+def _registers(chains: int, machine: _Machine) -> Loss:
+    """Eight independent sums hide the latency of two multiply-add units; more than fit spill at every step."""
+    room = machine.registers - 4
+    if chains > room:
+        share = 0.3 * math.log2(chains / room) + 0.1
+        return Loss(share=share, reason=f"{chains} sums in {machine.registers} registers, which spill")
+    share = 0.04 * abs(math.log2(chains / min(8, room)))
+    return Loss(share=share, reason=f"{chains} sums in flight in {machine.registers} registers")
+
+
+def _balance(rows: int, split: int, threads: int, machine: _Machine, *, tuned: bool) -> Loss:
+    """The slowest thread decides: pieces are dealt out whole; splitting helps only where there are too few."""
+    pieces = max(machine.units // rows, 1) * split
+    turns = math.ceil(pieces / threads)
+    idle = turns * threads / pieces - 1
+    slow = machine.threads / threads - 1 if machine.floor_ns > 2 * BARRIER_NS else 0.0
+    merge = 0.02 * math.log2(split) if pieces // split >= machine.threads else 0.0
+    reason = f"{pieces} pieces over {threads} threads"
+    return Loss(share=min(idle, 1.0) + slow + merge, reason=reason if tuned else "")
+
+
+def _tile(param: Param, value: int, machine: _Machine) -> Loss:
+    """A tile of the stream should fill about half of the first cache: less is overhead, more is read twice."""
+    width = machine.dims.get("head_dim", 0) or machine.vector_bytes // machine.item
+    nbytes = max(value, 1) * width * machine.item
+    half = max(machine.target.cache_bytes[0] // 2, 1) if machine.target.cache_bytes else 1 << 14
+    share = 0.05 * math.log2(nbytes / half) if nbytes > half else 0.01 * math.log2(half / nbytes)
+    return Loss(share=share, reason=f"{param.name}={value} touches {nbytes} bytes at a time")
+
+
+def _sentence(losses: Iterable[Loss]) -> str:
+    """The two best and the worst of what is expected, in one sentence."""
+    spoken = sorted((loss for loss in losses if loss.reason), key=lambda loss: loss.share)
+    total = sum(loss.share for loss in spoken)
+    good = [loss.reason for loss in spoken[:2]]
+    text = "; ".join(good) if good else "one way to run it"
+    if len(spoken) > 2 and spoken[-1].share >= 0.02:
+        text += f"; but {spoken[-1].reason}"
+    return f"{text}: about {100 * total:.0f} % above the floor."
+
+
+def _hints(order: list[Candidate], templates: Iterable[Template]) -> Iterator[Hint]:
+    """Values of each parameter in the order in which the best candidates bring them."""
+    for template in templates:
+        own = [dict(candidate.params) for candidate in order if candidate.template == template.id]
+        for param in template.params:
+            values = tuple(dict.fromkeys(params[param.name] for params in own))[:HINTED]
+            if len(param.domain) > 1 and values:
+                yield Hint(template=template.id, param=param.name, values=values)
+
+
+def _risks(template: Template) -> Iterator[Risk]:
+    if not template.deterministic:
+        yield Risk(template=template.id, text="its result may differ between runs")
+    for value, dtype in template.rounds:
+        yield Risk(template=template.id, text=f"it rounds {value} to {dtype}, which costs accuracy")
+    if template.workspaces:
+        yield Risk(template=template.id, text="its workspace competes with the weights for cache")

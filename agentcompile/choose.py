@@ -1,0 +1,214 @@
+"""From the trials of a region to what runs there: the best kernel of each layout, or the fallback with its reason.
+
+Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide, and only FASTER than the
+baseline replaces it. Kernels are ranked within each layout signature, because the cover agrees on layouts over all
+regions that share a weight, and because a winner that the step rejects yields to its runner-up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.trial import (
+    BuildFailed,
+    Crashed,
+    Fallback,
+    Incorrect,
+    Kernel,
+    Measured,
+    Measurement,
+    Rejected,
+    TimedOut,
+    Trial,
+    Verdict,
+)
+
+TIE = 0.005
+"""Relative: kernels nearer than this to the best are equals, and traits decide between them."""
+POSSIBLE = 0.9
+"""A median below this share of the floor is impossible: the timer, the kernel or the floor is wrong."""
+
+Signature = tuple[tuple[str, str], ...]
+"""Port family to layout, sorted, only those that are not `row-major`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What breaks a tie: fewer risk flags, then less workspace."""
+
+    risks: int = 0
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Kernels of one region that beat its baseline, by layout signature and best first, and what runs otherwise."""
+
+    kernels: tuple[tuple[Signature, tuple[Kernel, ...]], ...]
+    fallback: Fallback
+
+    @property
+    def best(self) -> Kernel | Fallback:
+        """The fastest of all layouts, or the fallback."""
+        heads = [kernels[0] for _, kernels in self.kernels]
+        return max(heads, key=lambda kernel: kernel.speedup, default=self.fallback)
+
+    def of(self, signature: Signature) -> tuple[Kernel, ...]:
+        """The kernels that want exactly these layouts, best first; empty when none does."""
+        return dict(self.kernels).get(signature, ())
+
+
+def signature_of(template: Template) -> Signature:
+    """The layouts that a template asks for."""
+    return tuple(sorted((family, layout) for family, layout in template.layouts if layout != "row-major"))
+
+
+def finalists(
+    trials: Sequence[Trial], templates: Mapping[str, Template], *, count: int, floor_ns: int
+) -> tuple[Candidate, ...]:
+    """The candidates to re-time on fresh data, best first: the best of each layout signature, then the next best.
+
+    `floor_ns` is the region's floor at the residency of the timing; whoever beats it by too much is left out. At least
+    one of each signature is kept, so there may be more than `count` when signatures are many.
+    """
+    longest: dict[str, Trial] = {}
+    for trial in trials:
+        if isinstance(trial.verdict, Measured) and not impossible(trial.verdict.measurement, floor_ns):
+            known = longest.get(trial.candidate.id)
+            if known is None or _rounds(trial) >= _rounds(known):
+                longest[trial.candidate.id] = trial
+    failed = {trial.candidate.id for trial in trials if not isinstance(trial.verdict, Measured)}
+    ranked = sorted(
+        (t for id, t in longest.items() if id not in failed), key=lambda t: (-_log_ratio(t), t.candidate.id)
+    )
+    heads: dict[Signature, str] = {}
+    for trial in ranked:
+        heads.setdefault(signature_of(templates[trial.candidate.template]), trial.candidate.id)
+    room = max(count - len(heads), 0)
+    rest = [trial.candidate.id for trial in ranked if trial.candidate.id not in heads.values()][:room]
+    kept = {*heads.values(), *rest}
+    return tuple(trial.candidate for trial in ranked if trial.candidate.id in kept)
+
+
+def impossible(measurement: Measurement, floor_ns: int) -> bool:
+    """Whether a time is too good for the machine's measured ceilings."""
+    return measurement.median_ns < POSSIBLE * floor_ns
+
+
+def rank(
+    trials: Sequence[Trial], templates: Mapping[str, Template], *, traits: Callable[[Candidate], Traits], floor_ns: int
+) -> Ranking:
+    """Rank the confirmed kernels that are FASTER than the baseline, and say why the rest is not used.
+
+    A candidate with several confirm trials stands by its last one. `trials` may hold every trial of the region: the
+    search trials only enter the fallback's reason.
+    """
+    last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
+    winners = [trial for trial in last.values() if _wins(trial.verdict, floor_ns)]
+    by_layout: dict[Signature, list[Trial]] = {}
+    for trial in winners:
+        by_layout.setdefault(signature_of(templates[trial.candidate.template]), []).append(trial)
+    kernels = tuple(
+        (signature, tuple(_kernel(trial) for trial in _ordered(by_layout[signature], traits)))
+        for signature in sorted(by_layout)
+    )
+    return Ranking(kernels=kernels, fallback=Fallback(reason=why_fallback(trials, floor_ns=floor_ns)))
+
+
+def _wins(verdict: Verdict, floor_ns: int) -> bool:
+    if not isinstance(verdict, Measured):
+        return False
+    return verdict.measurement.comparison == "FASTER" and not impossible(verdict.measurement, floor_ns)
+
+
+def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> list[Trial]:
+    """Best first; among equals of the best that is left, the one with the better traits."""
+    left, ordered = sorted(trials, key=lambda trial: -_log_ratio(trial)), list[Trial]()
+    while left:
+        best = _log_ratio(left[0])
+        equals = [trial for trial in left if best - _log_ratio(trial) <= math.log1p(TIE)]
+        chosen = min(equals, key=lambda trial: _tie_key(trial.candidate, traits))
+        ordered.append(chosen)
+        left.remove(chosen)
+    return ordered
+
+
+def _tie_key(candidate: Candidate, traits: Callable[[Candidate], Traits]) -> tuple[int, int, str]:
+    own = traits(candidate)
+    return own.risks, own.workspace_bytes, candidate.id
+
+
+def _kernel(trial: Trial) -> Kernel:
+    assert isinstance(trial.verdict, Measured)
+    m = trial.verdict.measurement
+    reason = f"{m.speedup:.3f}x {m.baseline} in {m.rounds} paired rounds of {m.processes} processes"
+    return Kernel(
+        candidate=trial.candidate,
+        source=trial.source,
+        speedup=m.speedup,
+        half_width=m.half_width,
+        decided_by="measured",
+        reason=reason,
+    )
+
+
+def _measurement(trial: Trial) -> Measurement:
+    assert isinstance(trial.verdict, Measured)
+    return trial.verdict.measurement
+
+
+def _log_ratio(trial: Trial) -> float:
+    return _measurement(trial).log_ratio
+
+
+def _rounds(trial: Trial) -> int:
+    return _measurement(trial).rounds
+
+
+def why_fallback(trials: Sequence[Trial], *, floor_ns: int) -> str:
+    """What became of the candidates, counted, each by its last word, and the one that came nearest.
+
+    ``no kernel is faster: of 40 candidates 3 failed to build, 1 was incorrect, 36 were slower; the nearest, …, ran at
+    0.97x pytorch``.
+    """
+    last = {trial.candidate.id: trial for trial in trials}
+    if not last:
+        return "no template serves this region here"
+    fates = Counter(_fate(trial, floor_ns) for trial in last.values())
+    parts = ", ".join(f"{fates[fate]} {fate}" for fate in FATES if fates[fate])
+    measured = [trial for trial in last.values() if _fate(trial, floor_ns) in TIMED]
+    text = f"no kernel is faster: of {len(last)} candidates {parts}"
+    if measured:
+        near = min(measured, key=lambda trial: (-_log_ratio(trial), trial.candidate.id))
+        m = _measurement(near)
+        text += f"; the nearest, {near.candidate.label}, ran at {m.speedup:.3f}x {m.baseline}"
+    return text
+
+
+TIMED = ("slower", "the same", "inconclusive", "faster in search alone", "faster")
+FATES = ("rejected", "failed to build", "incorrect", "crashed", "timed out", "impossibly fast", *TIMED)
+"""Every way a candidate can end, in the order of the stages."""
+
+
+def _fate(trial: Trial, floor_ns: int) -> str:
+    match trial.verdict:
+        case Rejected():
+            return "rejected"
+        case BuildFailed():
+            return "failed to build"
+        case Incorrect():
+            return "incorrect"
+        case Crashed():
+            return "crashed"
+        case TimedOut():
+            return "timed out"
+        case Measured(measurement=m):
+            if impossible(m, floor_ns):
+                return "impossibly fast"
+            if m.comparison == "FASTER":
+                return "faster" if trial.fidelity == "confirm" else "faster in search alone"
+            return {"SLOWER": "slower", "SAME": "the same"}.get(m.comparison, "inconclusive")
