@@ -17,6 +17,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Crashed,
     Fallback,
+    Impossible,
     Incorrect,
     Kernel,
     Measured,
@@ -29,8 +30,6 @@ from agentcompile.ir.trial import (
 
 TIE = 0.005
 """Relative: kernels nearer than this to the best are equals, and traits decide between them."""
-POSSIBLE = 0.9
-"""A median below this share of the floor is impossible: the timer, the kernel or the floor is wrong."""
 
 Signature = tuple[tuple[str, str], ...]
 """Port family to layout, sorted, only those that are not `row-major`."""
@@ -67,17 +66,15 @@ def signature_of(template: Template) -> Signature:
     return tuple(sorted((family, layout) for family, layout in template.layouts if layout != "row-major"))
 
 
-def finalists(
-    trials: Sequence[Trial], templates: Mapping[str, Template], *, count: int, floor_ns: int
-) -> tuple[Candidate, ...]:
+def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, count: int) -> tuple[Candidate, ...]:
     """The candidates to re-time on fresh data, best first: the best of each layout signature, then the next best.
 
-    `floor_ns` is the region's floor at the residency of the timing; whoever beats it by too much is left out. At least
-    one of each signature is kept, so there may be more than `count` when signatures are many.
+    A candidate that failed in any trial is left out. At least one of each signature is kept, so there may be more than
+    `count` when signatures are many.
     """
     longest: dict[str, Trial] = {}
     for trial in trials:
-        if isinstance(trial.verdict, Measured) and not impossible(trial.verdict.measurement, floor_ns):
+        if isinstance(trial.verdict, Measured):
             known = longest.get(trial.candidate.id)
             if known is None or _rounds(trial) >= _rounds(known):
                 longest[trial.candidate.id] = trial
@@ -94,13 +91,8 @@ def finalists(
     return tuple(trial.candidate for trial in ranked if trial.candidate.id in kept)
 
 
-def impossible(measurement: Measurement, floor_ns: int) -> bool:
-    """Whether a time is too good for the machine's measured ceilings."""
-    return measurement.median_ns < POSSIBLE * floor_ns
-
-
 def rank(
-    trials: Sequence[Trial], templates: Mapping[str, Template], *, traits: Callable[[Candidate], Traits], floor_ns: int
+    trials: Sequence[Trial], templates: Mapping[str, Template], *, traits: Callable[[Candidate], Traits]
 ) -> Ranking:
     """Rank the confirmed kernels that are FASTER than the baseline, and say why the rest is not used.
 
@@ -108,7 +100,7 @@ def rank(
     search trials only enter the fallback's reason.
     """
     last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
-    winners = [trial for trial in last.values() if _wins(trial.verdict, floor_ns)]
+    winners = [trial for trial in last.values() if _wins(trial.verdict)]
     by_layout: dict[Signature, list[Trial]] = {}
     for trial in winners:
         by_layout.setdefault(signature_of(templates[trial.candidate.template]), []).append(trial)
@@ -116,13 +108,11 @@ def rank(
         (signature, tuple(_kernel(trial) for trial in _ordered(by_layout[signature], traits)))
         for signature in sorted(by_layout)
     )
-    return Ranking(kernels=kernels, fallback=Fallback(reason=why_fallback(trials, floor_ns=floor_ns)))
+    return Ranking(kernels=kernels, fallback=Fallback(reason=why_fallback(trials)))
 
 
-def _wins(verdict: Verdict, floor_ns: int) -> bool:
-    if not isinstance(verdict, Measured):
-        return False
-    return verdict.measurement.comparison == "FASTER" and not impossible(verdict.measurement, floor_ns)
+def _wins(verdict: Verdict) -> bool:
+    return isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
 
 
 def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> list[Trial]:
@@ -169,7 +159,7 @@ def _rounds(trial: Trial) -> int:
     return _measurement(trial).rounds
 
 
-def why_fallback(trials: Sequence[Trial], *, floor_ns: int) -> str:
+def why_fallback(trials: Sequence[Trial]) -> str:
     """What became of the candidates, counted, each by its last word, and the one that came nearest.
 
     ``no kernel is faster: of 40 candidates 3 failed to build, 1 was incorrect, 36 were slower; the nearest, …, ran at
@@ -178,9 +168,9 @@ def why_fallback(trials: Sequence[Trial], *, floor_ns: int) -> str:
     last = {trial.candidate.id: trial for trial in trials}
     if not last:
         return "no template serves this region here"
-    fates = Counter(_fate(trial, floor_ns) for trial in last.values())
+    fates = Counter(_fate(trial) for trial in last.values())
     parts = ", ".join(f"{fates[fate]} {fate}" for fate in FATES if fates[fate])
-    measured = [trial for trial in last.values() if _fate(trial, floor_ns) in TIMED]
+    measured = [trial for trial in last.values() if _fate(trial) in TIMED]
     text = f"no kernel is faster: of {len(last)} candidates {parts}"
     if measured:
         near = min(measured, key=lambda trial: (-_log_ratio(trial), trial.candidate.id))
@@ -194,7 +184,7 @@ FATES = ("rejected", "failed to build", "incorrect", "crashed", "timed out", "im
 """Every way a candidate can end, in the order of the stages."""
 
 
-def _fate(trial: Trial, floor_ns: int) -> str:
+def _fate(trial: Trial) -> str:
     match trial.verdict:
         case Rejected():
             return "rejected"
@@ -206,9 +196,9 @@ def _fate(trial: Trial, floor_ns: int) -> str:
             return "crashed"
         case TimedOut():
             return "timed out"
+        case Impossible():
+            return "impossibly fast"
         case Measured(measurement=m):
-            if impossible(m, floor_ns):
-                return "impossibly fast"
             if m.comparison == "FASTER":
                 return "faster" if trial.fidelity == "confirm" else "faster in search alone"
             return {"SLOWER": "slower", "SAME": "the same"}.get(m.comparison, "inconclusive")

@@ -29,12 +29,10 @@ class Question:
     """Trials of this region so far."""
 
     @property
-    def floor_ns(self) -> int:
-        """The roofline: compulsory bytes or FLOPs of one site at the machine's measured ceilings."""
-        dram = self.residency == "dram"
-        rate = self.ceiling.dram_bytes_per_s if dram else self.ceiling.cache_bytes_per_s
+    def floor_ns(self) -> float:
+        """The roofline floor of one site at the residency of the step."""
         cost = self.region.cost
-        return round(1e9 * max(cost.bytes / rate, cost.flops / self.ceiling.flops_per_s))
+        return self.ceiling.floor_ns(flops=cost.flops, bytes=cost.bytes, residency=self.residency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
