@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from agentcompile.cli import guarded
+from agentcompile.exits import guarded
 
 from .cli import run
 

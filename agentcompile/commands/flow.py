@@ -42,7 +42,7 @@ class Flow:
     inspect: Callable[[Options, Emit], None]
     """Capture and partition: graphs, regions, boundaries and spaces as events."""
     replay: Callable[[Path, Options, Emit, bool, bool], None]
-    """Rebuild and validate a lock's choices (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
+    """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
     generate: Callable[[Path, Options, Request], Iterator[Piece]]
     """Run a lock."""
     eager: Callable[[Options, Request], Iterator[Piece]]

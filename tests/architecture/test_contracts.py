@@ -1,0 +1,93 @@
+"""Each import contract is broken once on purpose: a contract that cannot fail protects nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOTS = ("agentcompile", "tui", "bench")
+
+PLANTED = {
+    "the vocabulary may not import a stage": ("layers", "agentcompile/ir/planted.py", "import agentcompile.regions"),
+    "a stage may not import another": ("layers", "agentcompile/regions/planted.py", "import agentcompile.catalog"),
+    "a stage may not import the flow": ("layers", "agentcompile/space/planted.py", "import agentcompile.judge"),
+    "the search may not judge": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
+    "the adviser may not check": ("proposers", "agentcompile/advice/planted.py", "import agentcompile.check"),
+    "the vocabulary may not import torch": ("vocabulary", "agentcompile/ir/planted.py", "import torch"),
+    "the events may not import rich": ("vocabulary", "agentcompile/events.py", "import rich"),
+    "a worker may not import pydantic": ("workers", "agentcompile/worker/planted.py", "import agentcompile.decode"),
+    "the terminal app may not import torch": ("terminal", "tui/planted.py", "import agentcompile.reference"),
+    "the compiler may not import a front end": ("fronts", "agentcompile/planted.py", "import tui.cli"),
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources and the settings."""
+    repository = Path(__file__).resolve().parents[2]
+    copy = tmp_path_factory.mktemp("tree")
+    shutil.copy(repository / "pyproject.toml", copy)
+    for root in ROOTS:
+        shutil.copytree(repository / root, copy / root, ignore=lambda _, names: [n for n in names if not _kept(n)])
+    return copy
+
+
+def _kept(name: str) -> bool:
+    return name.endswith(".py") or "." not in name
+
+
+def lint(tree: Path, contract: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
+    command += ["--no-logo", "--no-cache", "--contract", contract]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_import_breaks_its_contract(tree: Path, what: str) -> None:
+    contract, file, line = PLANTED[what]
+    path = tree / file
+    before = path.read_text() if path.exists() else None
+    path.write_text((before or "") + line + "\n")
+    try:
+        result = lint(tree, contract)
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_text(before)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "1 broken" in result.stdout, result.stdout + result.stderr
+    assert line.removeprefix("import ") in result.stdout, "another import broke it"
+
+
+@pytest.mark.parametrize("contract", sorted({contract for contract, _, _ in PLANTED.values()}))
+def test_the_sources_keep_the_contract(tree: Path, contract: str) -> None:
+    result = lint(tree, contract)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["import agentcompile.tui", "from agentcompile.bench import cli", "from agentcompile import tui"]
+)
+def test_the_mapped_names_of_front_ends_are_banned(tree: Path, line: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--no-cache",
+        "--select",
+        "TID251",
+        "--stdin-filename",
+        "agentcompile/planted.py",
+        "-",
+    ]
+    result = subprocess.run(
+        command, cwd=tree, input=line + "\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "TID251" in result.stdout

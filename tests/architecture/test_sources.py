@@ -1,0 +1,103 @@
+"""Rules on the sources that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOTS = ("agentcompile", "tui", "bench", "templates", "tests")
+ENDINGS = {".py", ".cpp", ".h", ".cu", ".cuh"}
+MOST_LINES = 400
+STANDARD_ALONE = ("ir", "events.py", "progress.py", "errors.py")
+
+
+def sources(repository: Path, *roots: str, ending: str = "") -> Iterator[Path]:
+    for root in roots:
+        for path in sorted((repository / root).rglob("*")):
+            if path.is_file() and (path.suffix == ending if ending else path.suffix in ENDINGS):
+                yield path
+
+
+def test_no_file_is_longer_than_a_reader_holds(repository: Path) -> None:
+    long = {
+        str(p.relative_to(repository)): n
+        for p in sources(repository, *ROOTS)
+        if (n := len(p.read_text().splitlines())) > MOST_LINES
+    }
+    assert not long
+
+
+def _calls(path: Path, *names: str) -> list[str]:
+    """Where a file calls one of `names` or reads an attribute of that dotted name."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = ""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{path}:{node.lineno}" for alias in node.names if f"{node.module}.{alias.name}" in names]
+        if name in names:
+            found.append(f"{path}:{node.lineno}")  # type: ignore[attr-defined]
+    return found
+
+
+def test_only_render_prints(repository: Path) -> None:
+    files = [p for p in sources(repository, "agentcompile", "tui", ending=".py") if p.name != "render.py"]
+    assert not [
+        where
+        for path in files
+        for where in _calls(path, "print", "sys.stdout", "sys.stderr")
+        if path.name not in ("cli.py", "exits.py")
+    ]
+    assert not [where for path in files for where in _calls(path, "print")]
+
+
+def test_only_options_reads_the_environment(repository: Path) -> None:
+    files = [p for p in sources(repository, "agentcompile", "tui", ending=".py") if p.name != "options.py"]
+    names = ("os.environ", "os.getenv", "os.environb", "os.putenv")
+    assert not [where for path in files for where in _calls(path, *names)]
+
+
+def test_only_decode_imports_pydantic(repository: Path) -> None:
+    files = [p for p in sources(repository, "agentcompile", "tui", "bench", ending=".py") if p.name != "decode.py"]
+    assert not [str(path) for path in files if "pydantic" in _imports(path)]
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("part", STANDARD_ALONE)
+def test_the_vocabulary_needs_the_standard_library_alone(repository: Path, part: str) -> None:
+    path = repository / "agentcompile" / part
+    for file in [path] if path.is_file() else path.rglob("*.py"):
+        assert _imports(file) <= {*sys.stdlib_module_names, "agentcompile"}, file
+
+
+def test_every_package_is_installed_and_every_installed_package_exists(repository: Path) -> None:
+    settings = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["setuptools"]
+    mapped = {
+        "agentcompile": "agentcompile",
+        "bench": "agentcompile.bench",
+        "templates": "agentcompile.templates",
+        "tui": "agentcompile.tui",
+    }
+    found = set()
+    for root, name in mapped.items():
+        for init in (repository / root).rglob("__init__.py"):
+            inner = init.parent.relative_to(repository / root).parts
+            found.add(".".join((name, *inner)))
+    assert found == set(settings["packages"])
