@@ -1,0 +1,136 @@
+"""From a decoder in the protocol's form to an exported program, and from that to the two graphs.
+
+One program with a symbolic number of tokens serves both phases: decode is the same program at T = 1. A model that
+cannot be exported with a symbolic T is exported for one token; its prefill then takes one token at a time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentcompile.capture.attention import is_cache
+from agentcompile.capture.emit import Emitter
+from agentcompile.capture.importing import Binding, Importer
+from agentcompile.capture.layout import TOKENS
+from agentcompile.capture.positional import Positional
+from agentcompile.capture.slicing import last_token
+from agentcompile.capture.terms import Edge, Pool
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.model import State
+
+EXAMPLE_TOKENS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An exported decoder. `fixed`: for one token alone."""
+
+    exported: Any
+    bindings: Mapping[str, Binding]
+    context: int
+    fixed: bool
+    prefix: str
+
+
+class _Step(nn.Module):
+    """The protocol's call with flat arguments, under a name that can be dropped from module paths."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, caches: Any) -> torch.Tensor:
+        logits: torch.Tensor = self.decoder(tokens, positions, caches)
+        return logits
+
+
+def export(decoder: nn.Module, states: Sequence[State], dtype: torch.dtype, context: int, names: Mapping[str, str], *, fake: Any = None, prefix: str = "decoder") -> Program:
+    """Trace `decoder(tokens, positions, caches)`; `names` gives checkpoint names by parameter path.
+
+    `fake` is the FakeTensorMode that the parameters live in, when they do. Raises `AgentCompileError` when the
+    decoder can be traced neither for a symbolic number of tokens nor for one token.
+    """
+    step = _Step(decoder).eval()
+    mode = fake if fake is not None else _Plain()
+    first: Exception | None = None
+    for fixed in (False, True):
+        count = 1 if fixed else min(EXAMPLE_TOKENS, context)
+        with mode:
+            shapes = [state.shape for state in states]
+            flat = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+            caches = list(zip(flat[::2], flat[1::2], strict=True))
+            example = (torch.zeros(1, count, dtype=torch.int64), torch.arange(count), caches)
+        tokens = torch.export.Dim("T", min=2, max=context)
+        dynamic = None if fixed else ({1: tokens}, {0: tokens}, [(None, None) for _ in caches])
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
+        except Exception as error:  # whatever a model's own code raises while it is traced
+            first = first or error
+            continue
+        return Program(exported=exported, bindings=_bindings(exported, states, names), context=context, fixed=fixed, prefix=prefix)
+    text = str(first).strip().splitlines()
+    raise AgentCompileError(
+        f"{type(decoder).__name__}: cannot be traced: {type(first).__name__}: {text[0] if text else ''}",
+        hint="see agentcompile/capture/protocol.py for what a decoder may do",
+    ) from first
+
+
+class _Plain:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) -> dict[str, Binding]:
+    """What each placeholder is: inputs by order, weights by checkpoint name, buffers and constants by content."""
+    kinds = torch.export.graph_signature.InputKind
+    inputs = iter([("token", "tokens"), ("position", "positions"), *(("state", state.name) for state in states)])
+    out: dict[str, Binding] = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == kinds.USER_INPUT:
+            role, name = next(inputs)
+            out[spec.arg.name] = Binding(role=role, name=name)
+        elif spec.kind == kinds.PARAMETER or spec.target.removeprefix("decoder.") in names:
+            path = spec.target.removeprefix("decoder.")
+            out[spec.arg.name] = Binding(role="weight", name=names.get(path, path))
+        else:
+            value = exported.constants[spec.target] if spec.target in exported.constants else exported.state_dict[spec.target]
+            out[spec.arg.name] = Binding(role="constant", name=spec.target, value=value.detach())
+    return out
+
+
+def normalise(program: Program, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
+    """One phase's graph: `tokens` is 1 (decode) or `TOKENS` (prefill). Position tables are added to `constants`."""
+    graph = program.exported.graph
+    holders = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+    by_role = {binding.role: holders[name] for name, binding in program.bindings.items() if binding.role in ("token", "position")}
+    values = {holders[name]: b.value for name, b in program.bindings.items() if b.value is not None}
+    for node in holders.values():
+        if node.op == "get_attr":
+            values[node] = getattr(program.exported.graph_module, str(node.target))
+    positional = Positional(by_role["token"], by_role["position"], program.context, values, program.fixed)
+    positional.number(graph)
+    importer = Importer(Pool(tokens), positional, program.bindings, program.prefix)
+    outputs, states = importer.run(graph)
+    logits = last_token(importer.pool, outputs[0])
+    made: list[tuple[str, Edge]] = [("logits", logits)]
+    phase = "prefill" if tokens == TOKENS or constants.get("", None) is not None else "decode"
+    if phase == "decode":
+        token = importer.pool.op("argmax", [logits], logits.shape[:-1], "int64")
+        made.append(("token", token))
+    for name, final in states.items():
+        if not is_cache(final):
+            raise AgentCompileError(f"state {name}: written in a way that is no append at the given positions", hint="write keys and values with index_copy_(2, positions, new)")
+    emitter = Emitter(importer, constants)
+    return emitter.graph("prefill" if phase == "prefill" else "decode", made, states.values())

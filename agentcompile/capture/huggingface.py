@@ -1,0 +1,122 @@
+"""Decoders from transformers: a model built without weights, called through the capture protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from agentcompile.errors import AgentCompileError
+
+
+class _WithoutWeights(TorchFunctionMode):
+    """Make uninitialised tensors fake: they hold nothing worth keeping, while computed buffers stay real."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.empty, torch.empty_like):
+            with self.mode:
+                return func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers logs advice about configs that capture has already judged."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class HuggingFaceDecoder(nn.Module):
+    """A causal language model of transformers as a protocol decoder, with full-length caches on every layer."""
+
+    def __init__(self, model: nn.Module, context: int) -> None:
+        super().__init__()
+        self.model = model
+        self.context = context
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, caches: Any) -> torch.Tensor:
+        """Logits of the last token, [1, 1, vocab]."""
+        from transformers.cache_utils import Cache
+
+        layers = [_layer_class()(keys, values, positions, self.context) for keys, values in caches]
+        cache: Any = Cache(layers=layers)
+        out = self.model(
+            input_ids=tokens, position_ids=positions[None], past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        logits: torch.Tensor = out.logits
+        return logits
+
+
+def _layer_class() -> Any:
+    """A cache layer whose slots are the positions themselves; sliding layers keep their full length too."""
+    from transformers.cache_utils import CacheLayerMixin
+
+    class Layer(CacheLayerMixin):  # type: ignore[misc]
+        is_compileable = True
+        is_sliding = False
+
+        def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, context: int) -> None:
+            super().__init__()
+            self.keys, self.values, self.positions, self.context = keys, values, positions, context
+            self.is_initialized = True
+
+        def lazy_initialization(self, *_: Any) -> None:
+            return None
+
+        def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            self.keys.index_copy_(2, self.positions, keys)
+            self.values.index_copy_(2, self.positions, values)
+            return self.keys, self.values
+
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            return self.context, 0
+
+        def get_seq_length(self) -> torch.Tensor:
+            return self.positions[0]
+
+        def get_max_length(self) -> int:
+            return self.context
+
+    return Layer
+
+
+def build(path: Path, config: dict[str, Any], dtype: torch.dtype, attention: str = "sdpa") -> tuple[nn.Module, Any]:
+    """The model of a checkpoint directory with fake parameters, and the fake mode they live in.
+
+    Raises `AgentCompileError` for an architecture that the installed transformers does not know.
+    """
+    import transformers
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    kind = config.get("model_type")
+    with _quiet():
+        try:
+            parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+            with _WithoutWeights(mode):
+                model = transformers.AutoModelForCausalLM.from_config(
+                    parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+                )
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            raise AgentCompileError(
+                f"{path / 'config.json'}: model_type: {kind!r}: {first}",
+                hint=f"transformers {transformers.__version__} must know the architecture and accept its config",
+            ) from error
+    return model.eval(), mode

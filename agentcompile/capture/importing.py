@@ -1,0 +1,320 @@
+"""From an exported ATen program to terms: storages followed, in-place writes made functional, names resolved.
+
+Every FX value becomes a handle (a storage and a layout over it), a position-only node, a number, or a tuple of
+these. In-place operators rebind their storage, so that later readers of any view see the new content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from agentcompile.capture import attention, idioms, operators
+from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, dense
+from agentcompile.capture.positional import Positional
+from agentcompile.capture.terms import Edge, Pool, Shape, inverse, of
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.graph import DType
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.bool: "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A view of a storage: its content may be rebound by an in-place operator."""
+
+    storage: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Pos:
+    """A node that depends on positions (or nothing) alone."""
+
+    node: fx.Node
+    moves: bool
+    """Whether the positions enter; otherwise it is a constant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What a placeholder of the exported program is."""
+
+    role: str
+    name: str
+    value: torch.Tensor | None = None
+    """The real content of a buffer or constant; None for weights and inputs."""
+
+
+@dataclass(slots=True)
+class Importer:
+    """One pass over an exported graph with the token axis bound to `tokens` (1, or `TOKENS` for a symbolic one)."""
+
+    pool: Pool
+    positional: Positional
+    bindings: Mapping[str, Binding]
+    prefix: str = ""
+    """Module path to drop from every operator's path."""
+    unknown: dict[str, int] = field(default_factory=dict)
+    """Operators kept by their ATen name, with how often."""
+    notes: list[str] = field(default_factory=list)
+    tables: dict[str, tuple[fx.Node, int | None]] = field(default_factory=dict)
+    """Position-only leaves: their node and its token axis."""
+    _env: dict[fx.Node, Any] = field(default_factory=dict)
+    _store: list[Edge] = field(default_factory=list)
+    _states: dict[str, int] = field(default_factory=dict)
+
+    def run(self, graph: fx.Graph) -> tuple[list[Edge], dict[str, Edge]]:
+        """Import every node; returns the outputs and the final content of each state."""
+        outputs: list[Edge] = []
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._env[node] = self._placeholder(node)
+            elif node.op == "output":
+                outputs = [self.edge(self._env[arg]) for arg in node.args[0]]
+            elif node.op == "get_attr":
+                self._env[node] = Pos(node, False)
+            else:
+                self.pool.module, self.pool.source = _where(node, self.prefix)
+                self._env[node] = self._call(node)
+        return outputs, {name: self._store[storage] for name, storage in self._states.items()}
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        binding = self.bindings[node.name]
+        if binding.role == "constant":
+            return Pos(node, False)
+        if binding.role == "position":
+            return Pos(node, True)
+        value = node.meta["val"]
+        leaf = self.pool.leaf(binding.role, binding.name, self.shape(value), self.dtype(value))
+        handle = self._new(leaf)
+        if binding.role == "state":
+            self._states[binding.name] = handle.storage
+        return handle
+
+    def _new(self, edge: Edge) -> Handle:
+        self._store.append(edge)
+        return Handle(len(self._store) - 1, dense(edge.shape))
+
+    def read(self, handle: Handle) -> Edge:
+        """The present content of a handle."""
+        content = self._store[handle.storage]
+        return content.through(handle.layout, content.shape)
+
+    def edge(self, value: Any) -> Edge:
+        """The operand an operator sees for an environment value."""
+        if isinstance(value, Handle):
+            return self.read(value)
+        if isinstance(value, Edge):
+            return value
+        assert isinstance(value, Pos), f"{value!r} is not a tensor"
+        return self.table(value)
+
+    def table(self, value: Pos) -> Edge:
+        """A position-only value as a leaf [1, T, width] (or a constant), viewed as the node's shape."""
+        fake = value.node.meta["val"]
+        shape, dtype = self.shape(fake), self.dtype(fake)
+        if not value.moves and self._token_axes(fake) == []:
+            self.tables[value.node.name] = (value.node, None)
+            return self.pool.leaf("constant", value.node.name, shape, dtype)
+        axes = self._token_axes(fake)
+        if len(axes) != 1 and not self.positional.fixed:
+            self.tables[value.node.name] = (value.node, None)
+            return self.pool.leaf("loose", value.node.name, shape, dtype)
+        axis = axes[0] if axes else None
+        self.tables[value.node.name] = (value.node, axis)
+        tokens = self.pool.tokens
+        width = 1
+        for i, extent in enumerate(shape):
+            width *= 1 if i == axis else extent
+        leaf = self.pool.leaf("table", value.node.name, (1, tokens, width), dtype)
+        if axis is None:
+            return leaf.reshape(shape)
+        rest = [extent for i, extent in enumerate(shape) if i != axis]
+        order = list(range(1, axis + 1)) + [0] + list(range(axis + 1, len(shape)))
+        return leaf.reshape([tokens, *rest]).permute(order)
+
+    def _token_axes(self, fake: Any) -> list[int]:
+        return [i for i, extent in enumerate(fake.shape) if not isinstance(extent, int) and self.size(extent, TOKENS) == TOKENS]
+
+    def size(self, value: Any, tokens: int = 0) -> int:
+        """A symbolic integer with the token count put in; raises when it is no function of T alone."""
+        if isinstance(value, int):
+            return value
+        expr = value.node.expr
+        bound = expr.subs({symbol: tokens or self.pool.tokens for symbol in expr.free_symbols})
+        if len(expr.free_symbols) > 1 or not bound.is_Integer:
+            raise AgentCompileError(f"a size of the captured program, {expr}, depends on more than the token count", hint="make every shape a function of the number of tokens")
+        return int(bound)
+
+    def shape(self, fake: Any) -> Shape:
+        """The extents of an example value."""
+        return tuple(self.size(extent) for extent in fake.shape)
+
+    def dtype(self, fake: Any) -> DType:
+        """The element type of an example value; raises for those the graph cannot name."""
+        if fake.dtype not in DTYPES:
+            raise AgentCompileError(f"the captured program holds a {fake.dtype} value, which is not supported", hint=f"use one of {', '.join(DTYPES.values())}")
+        return DTYPES[fake.dtype]
+
+    def _call(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+            return self.size(value)
+        if value is None or isinstance(value, (bool, float, torch.SymBool, torch.SymFloat)):
+            return value
+        name = _name(node)
+        args = fx.node.map_arg(node.args, self._env.__getitem__)
+        kwargs = fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        flat = [arg for arg in _flatten((args, kwargs)) if isinstance(arg, (Handle, Pos, Edge))]
+        self._follow(node, name)
+        if name == "getitem":
+            return Pos(node, args[0].moves) if isinstance(args[0], Pos) else args[0][args[1]]
+        if all(isinstance(arg, Pos) for arg in flat):
+            return Pos(node, any(arg.moves for arg in flat))
+        if name in operators.VIEWS and isinstance(args[0], Handle):
+            return self._view(node, name, args, kwargs)
+        if name.endswith("_") and not name.startswith("_") and isinstance(args[0], Handle):
+            return self._in_place(node, name[:-1], args, kwargs)
+        return self._wrap(self._compute(node, name, args, kwargs))
+
+    def _follow(self, node: fx.Node, name: str) -> None:
+        """Record aliases and writes, which position-only evaluation must respect."""
+        first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        if first is None:
+            return
+        root = self.positional.roots.get(first, first)
+        if name in operators.VIEWS:
+            self.positional.roots[node] = root
+        elif name.endswith("_") and not name.startswith("_"):
+            self.positional.roots[node] = root
+            self.positional.mutators.setdefault(root, []).append(node)
+
+    def _view(self, node: fx.Node, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        handle: Handle = args[0]
+        fakes = node.meta["val"]
+        try:
+            made = operators.VIEWS[name](handle.layout, fakes if isinstance(fakes, (list, tuple)) else self.shape(fakes), *args[1:], **kwargs)
+        except Inexpressible:
+            return self._wrap(self.generic(node, args, kwargs))
+        if isinstance(made, list):
+            return tuple(Handle(handle.storage, layout) for layout in made)
+        if made.numel != handle.layout.numel or name in operators.ALIASES or _aliases(node):
+            return Handle(handle.storage, made)
+        edge = self.read(handle)
+        return self._new(edge.through(made, handle.layout.shape) if handle.layout != made else edge) if False else self._new(self.read(Handle(handle.storage, made)))
+
+    def _in_place(self, node: fx.Node, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        handle: Handle = args[0]
+        old = self._store[handle.storage]
+        new = self._compute(node, name, args, kwargs)
+        if isinstance(new, tuple) or new.shape != handle.layout.shape:
+            raise AgentCompileError(f"{node.target}: an in-place operator with an unresolved alias", hint="write it out of place")
+        if handle.layout.is_bijective(old.shape):
+            self._store[handle.storage] = inverse(new, handle.layout, old.shape)
+        else:
+            self._store[handle.storage] = operators.scatter_view(self.pool, old, handle.layout, new)
+        return handle
+
+    def _compute(self, node: fx.Node, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if name in attention.RAISERS:
+            raised = attention.RAISERS[name](self, *args, **kwargs)
+            if raised is not None:
+                return raised
+        handler = operators.COMPUTE.get(name)
+        if handler is not None:
+            made = handler(self, node, *args, **kwargs)
+            if made is not None:
+                return made
+        return self.generic(node, args, kwargs)
+
+    def _wrap(self, made: Any) -> Any:
+        return tuple(self._wrap(item) for item in made) if isinstance(made, tuple) else self._new(made)
+
+    def generic(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An operator kept by its ATen name: tensors in order, everything else in a template."""
+        tensors: list[Edge] = []
+        op = _overload(node)
+        names = [a.name for a in op._schema.arguments]
+        template = {
+            "args": [self._template(arg, tensors) for arg in args],
+            "kwargs": {k: self._template(v, tensors) for k, v in kwargs.items() if k not in ("layout", "pin_memory", "memory_format")},
+        }
+        assert names is not None
+        fakes = node.meta["val"]
+        many = isinstance(fakes, (list, tuple))
+        outs = [(self.shape(fake), self.dtype(fake)) for fake in (fakes if many else [fakes])]
+        full = str(op)
+        self.unknown[full] = self.unknown.get(full, 0) + 1
+        term = self.pool.make(full, tensors, outs, (("template", json.dumps(template, sort_keys=True)),))
+        return tuple(of(term, i) for i in range(len(outs))) if many else of(term)
+
+    def _template(self, value: Any, tensors: list[Edge]) -> Any:
+        if isinstance(value, (Handle, Pos, Edge)):
+            tensors.append(self.edge(value))
+            return {"$": len(tensors) - 1}
+        if isinstance(value, (list, tuple)):
+            return [self._template(item, tensors) for item in value]
+        if isinstance(value, torch.dtype):
+            return {"$dtype": DTYPES[value]}
+        if isinstance(value, torch.device):
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= TOKENS and value % TOKENS == 0:
+            return {"$t": value // TOKENS}
+        return value
+
+
+def _overload(node: fx.Node) -> Any:
+    """The functional overload of a node's operator."""
+    target: Any = node.target
+    name = target._schema.name.split("::")[1]
+    if name.endswith("_") and not name.startswith("_"):
+        namespace = getattr(torch.ops, target.namespace)
+        packet = getattr(namespace, name[:-1], None)
+        if packet is None or target._overloadname not in packet.overloads():
+            raise AgentCompileError(f"{target}: an in-place operator that has no functional form", hint="write it out of place")
+        return getattr(packet, target._overloadname)
+    return target
+
+
+def _name(node: fx.Node) -> str:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name).split("::")[1] if target.namespace == "aten" else str(target)
+    return getattr(target, "__name__", str(target))
+
+
+def _aliases(node: fx.Node) -> bool:
+    """Whether the example output shares its storage with the first operand."""
+    first: Any = node.args[0]
+    made, given = node.meta["val"], first.meta["val"]
+    return bool(made.untyped_storage()._cdata == given.untyped_storage()._cdata)
+
+
+def _flatten(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _flatten(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in _flatten(item)]
+    return [value]
+
+
+def _where(node: fx.Node, prefix: str) -> tuple[str, str]:
+    """Module path and source line (file name and number) of an operator, for people."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    path = path.removeprefix(prefix).removeprefix(".")
+    return ("" if path == prefix.rstrip(".") else path), ""

@@ -1,0 +1,375 @@
+"""How each ATen operator is read: views as layouts, arithmetic through the idioms; the rest stays by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from agentcompile.capture import idioms
+from agentcompile.capture.layout import Inexpressible, Layout, Shape
+from agentcompile.capture.terms import Edge, Pool, numel
+
+if TYPE_CHECKING:
+    from agentcompile.capture.importing import Importer
+
+ALIASES = frozenset({"view", "transpose", "permute", "unsqueeze", "squeeze", "expand", "detach", "alias", "t", "select", "slice", "narrow"})
+"""Views that share their operand's storage always."""
+
+
+def _reshape(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
+    return layout.reshape(shape)
+
+
+def _same(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
+    return layout
+
+
+def _transpose(layout: Layout, shape: Any, a: int, b: int) -> Layout:
+    axes = list(range(len(layout.shape)))
+    axes[a], axes[b] = axes[b], axes[a]
+    return layout.permute(axes)
+
+
+def _t(layout: Layout, shape: Any) -> Layout:
+    return layout.permute(range(len(layout.shape) - 1, -1, -1))
+
+
+def _permute(layout: Layout, shape: Any, axes: Sequence[int]) -> Layout:
+    return layout.permute([axis % len(layout.shape) for axis in axes])
+
+
+def _movedim(layout: Layout, shape: Any, source: Any, target: Any) -> Layout:
+    rank = len(layout.shape)
+    source = [s % rank for s in ([source] if isinstance(source, int) else source)]
+    target = [t % rank for t in ([target] if isinstance(target, int) else target)]
+    rest = iter(i for i in range(rank) if i not in source)
+    return layout.permute([source[target.index(i)] if i in target else next(rest) for i in range(rank)])
+
+
+def _expand(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
+    return layout.expand(shape)
+
+
+def _clamp(value: int | None, extent: int, default: int) -> int:
+    if value is None:
+        return default
+    return min(max(value + extent if value < 0 else value, 0), extent)
+
+
+def _slice(layout: Layout, shape: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
+    axis %= len(layout.shape)
+    extent = layout.shape[axis]
+    start, end = _clamp(start, extent, 0), _clamp(end, extent, extent)
+    if (start, end, step) == (0, extent, 1):
+        return layout
+    return layout.slice(axis, start, end, step)
+
+
+def _select(layout: Layout, shape: Any, axis: int, index: int) -> Layout:
+    axis %= len(layout.shape)
+    return layout.select(axis, index % layout.shape[axis])
+
+
+def _narrow(layout: Layout, shape: Any, axis: int, start: int, length: int) -> Layout:
+    return _slice(layout, shape, axis, start, start + length)
+
+
+def _pieces(layout: Layout, sizes: Sequence[int], axis: int) -> list[Layout]:
+    axis %= len(layout.shape)
+    out, start = list[Layout](), 0
+    for size in sizes:
+        out.append(_slice(layout, None, axis, start, start + size))
+        start += size
+    return out
+
+
+def _split(layout: Layout, fakes: Any, size: Any, axis: int = 0) -> list[Layout]:
+    extent = layout.shape[axis]
+    sizes = list(size) if not isinstance(size, int) else [min(size, extent - at) for at in range(0, extent, size)]
+    return _pieces(layout, sizes, axis)
+
+
+def _chunk(layout: Layout, fakes: Any, chunks: int, axis: int = 0) -> list[Layout]:
+    return _split(layout, fakes, -(-layout.shape[axis] // chunks), axis)
+
+
+def _unbind(layout: Layout, fakes: Any, axis: int = 0) -> list[Layout]:
+    return [layout.select(axis % len(layout.shape), i) for i in range(layout.shape[axis])]
+
+
+def _repeat_interleave(layout: Layout, shape: Any, repeats: Any, axis: int | None = None, **_: Any) -> Layout:
+    if axis is None or not isinstance(repeats, int):
+        raise Inexpressible("repeat_interleave of a flat tensor")
+    axis %= len(layout.shape)
+    old = layout.shape
+    wide = layout.reshape((*old[: axis + 1], 1, *old[axis + 1 :])).expand((*old[: axis + 1], repeats, *old[axis + 1 :]))
+    return wide.reshape(shape)
+
+
+VIEWS: dict[str, Callable[..., Layout | list[Layout]]] = {
+    "view": _reshape,
+    "reshape": _reshape,
+    "_unsafe_view": _reshape,
+    "flatten": _reshape,
+    "unflatten": _reshape,
+    "unsqueeze": _reshape,
+    "squeeze": _reshape,
+    "view_as": _reshape,
+    "reshape_as": _reshape,
+    "transpose": _transpose,
+    "swapaxes": _transpose,
+    "t": _t,
+    "numpy_T": _t,
+    "permute": _permute,
+    "movedim": _movedim,
+    "expand": _expand,
+    "expand_as": _expand,
+    "broadcast_to": _expand,
+    "slice": _slice,
+    "select": _select,
+    "narrow": _narrow,
+    "split": _split,
+    "split_with_sizes": _split,
+    "chunk": _chunk,
+    "unbind": _unbind,
+    "repeat_interleave": _repeat_interleave,
+    "contiguous": _same,
+    "clone": _same,
+    "detach": _same,
+    "alias": _same,
+    "lift_fresh_copy": _same,
+}
+
+
+def scatter_view(pool: Pool, old: Edge, layout: Layout, new: Edge) -> Edge:
+    """`old` with the elements that `layout` reads replaced by `new`: kept as a PyTorch slice write."""
+    raise Inexpressible("a write to part of a buffer")
+
+
+def _cast(imp: Importer, node: Any, x: Any, *_: Any, **__: Any) -> Edge:
+    return idioms.cast(imp.pool, imp.edge(x), imp.dtype(node.meta["val"]))
+
+
+def _identity(imp: Importer, node: Any, x: Any, *_: Any, **__: Any) -> Edge:
+    return imp.edge(x)
+
+
+def _dropout(imp: Importer, node: Any, x: Any, p: float, train: bool) -> Edge | None:
+    return imp.edge(x) if not train or p == 0 else None
+
+
+def _unary(op: str) -> Callable[..., Edge | None]:
+    def handle(imp: Importer, node: Any, x: Any, **kwargs: Any) -> Edge | None:
+        return None if kwargs else imp.pool.unary(op, imp.edge(x))
+
+    return handle
+
+
+def _gelu(imp: Importer, node: Any, x: Any, approximate: str = "none") -> Edge:
+    return imp.pool.unary("gelu_tanh" if approximate == "tanh" else "gelu", imp.edge(x))
+
+
+def number(imp: Importer, value: Any) -> float | None:
+    """A Python number, or the content of a constant tensor of one element."""
+    from agentcompile.capture.importing import Pos
+
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, Pos) and not value.moves and value.node.meta["val"].numel() == 1:
+        return float(imp.positional.evaluate(value.node, torch.tensor([0])))
+    return None
+
+
+def _add(imp: Importer, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Edge | None:
+    return _linear_sum(imp, node, a, b, float(alpha))
+
+
+def _sub(imp: Importer, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Edge | None:
+    return _linear_sum(imp, node, a, b, -float(alpha))
+
+
+def _linear_sum(imp: Importer, node: Any, a: Any, b: Any, sign: float) -> Edge | None:
+    dtype = imp.dtype(node.meta["val"])
+    left, right = number(imp, a), number(imp, b)
+    if right is not None:
+        return idioms.scalar(imp.pool, "add", imp.edge(a), sign * right, dtype)
+    if left is not None and sign == 1:
+        return idioms.scalar(imp.pool, "add", imp.edge(b), left, dtype)
+    if sign not in (1, -1) or left is not None:
+        return None
+    make = idioms.add if sign == 1 else idioms.sub
+    return make(imp.pool, imp.edge(a), imp.edge(b), dtype)
+
+
+def _mul(imp: Importer, node: Any, a: Any, b: Any) -> Edge:
+    dtype = imp.dtype(node.meta["val"])
+    for x, y in ((a, b), (b, a)):
+        if (value := number(imp, y)) is not None:
+            return idioms.scalar(imp.pool, "mul", imp.edge(x), value, dtype)
+    return idioms.mul(imp.pool, imp.edge(a), imp.edge(b), dtype)
+
+
+def _div(imp: Importer, node: Any, a: Any, b: Any, **kwargs: Any) -> Edge | None:
+    dtype = imp.dtype(node.meta["val"])
+    if kwargs.get("rounding_mode") or dtype not in ("bf16", "fp16", "fp32", "fp64"):
+        return None
+    if (value := number(imp, b)) is not None:
+        return idioms.scalar(imp.pool, "mul", imp.edge(a), 1.0 / value, dtype) if value else None
+    if (value := number(imp, a)) is not None:
+        bottom = imp.edge(b)
+        if value != 1:
+            return None
+        if bottom.term.op == "sqrt":
+            return imp.pool.unary("rsqrt", bottom.term.args[0].through(bottom.layout, bottom.base))
+        return None
+    return idioms.div(imp.pool, imp.edge(a), imp.edge(b), dtype)
+
+
+def _reciprocal(imp: Importer, node: Any, x: Any) -> Edge | None:
+    return _div(imp, node, 1.0, x)
+
+
+def _pow(imp: Importer, node: Any, x: Any, exponent: Any) -> Edge | None:
+    value = number(imp, exponent)
+    if value not in (2.0, 0.5, -0.5) or number(imp, x) is not None:
+        return None
+    return idioms.scalar(imp.pool, "pow", imp.edge(x), value, imp.dtype(node.meta["val"]))
+
+
+def _square(imp: Importer, node: Any, x: Any) -> Edge:
+    return imp.pool.unary("square", imp.edge(x))
+
+
+def _last(axes: Any, rank: int) -> bool:
+    axes = [axes] if isinstance(axes, int) else list(axes or [])
+    return [axis % rank for axis in axes] == [rank - 1]
+
+
+def _mean(imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Edge | None:
+    edge = imp.edge(x)
+    if not _last(axes, len(edge.shape)):
+        return None
+    edge = idioms.cast(imp.pool, edge, imp.dtype(node.meta["val"]))
+    return idioms.mean_last(imp.pool, edge).reshape(imp.shape(node.meta["val"]))
+
+
+def _sum(imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Edge | None:
+    edge = imp.edge(x)
+    if not _last(axes, len(edge.shape)) or edge.dtype != imp.dtype(node.meta["val"]):
+        return None
+    return imp.pool.op("sum_last", [edge], (*edge.shape[:-1], 1), edge.dtype).reshape(imp.shape(node.meta["val"]))
+
+
+def _linear(imp: Importer, node: Any, x: Any, w: Any, b: Any = None) -> Edge | None:
+    weight = imp.edge(w)
+    if not weight.plain or weight.term.role != "weight":
+        return None
+    return idioms.linear(imp.pool, imp.edge(x), weight, imp.edge(b) if b is not None else None)
+
+
+def _matmul(imp: Importer, node: Any, a: Any, b: Any) -> Edge | None:
+    left, right = imp.edge(a), imp.edge(b)
+    if len(left.shape) < 2 or len(right.shape) < 2:
+        return None
+    made = idioms.matmul(imp.pool, left, right)
+    return made if made.shape == imp.shape(node.meta["val"]) else None
+
+
+def _addmm(imp: Importer, node: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Edge | None:
+    if beta != 1 or alpha != 1:
+        return None
+    product = idioms.matmul(imp.pool, imp.edge(a), imp.edge(b))
+    return idioms.add(imp.pool, product, imp.edge(bias), product.dtype)
+
+
+def _embedding(imp: Importer, node: Any, table: Any, ids: Any, *_: Any, **__: Any) -> Edge | None:
+    weight = imp.edge(table)
+    return idioms.embedding(imp.pool, weight, imp.edge(ids)) if weight.plain and len(weight.shape) == 2 else None
+
+
+def _index(imp: Importer, node: Any, x: Any, indices: Sequence[Any]) -> Edge | None:
+    edge = imp.edge(x)
+    if len(indices) != 1 or edge.term.role != "weight" or len(edge.shape) != 2:
+        return None
+    ids = imp.edge(indices[0])
+    return idioms.embedding(imp.pool, edge, ids) if ids.dtype == "int64" else None
+
+
+def _rms_norm(imp: Importer, node: Any, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Edge | None:
+    if weight is None or len(shape) != 1:
+        return None
+    edge = imp.edge(x)
+    if eps is None:
+        eps = torch.finfo(node.meta["val"].dtype).eps
+    return idioms.rms_norm(imp.pool, edge, imp.edge(weight), float(eps), 0.0)
+
+
+def _cat(imp: Importer, node: Any, parts: Sequence[Any], axis: int = 0) -> Edge:
+    return idioms.cat(imp.pool, [imp.edge(part) for part in parts], axis, imp.dtype(node.meta["val"]))
+
+
+def _softmax(imp: Importer, node: Any, x: Any, axis: int, *_: Any, **__: Any) -> Edge | None:
+    edge = imp.edge(x)
+    if axis % len(edge.shape) != len(edge.shape) - 1:
+        return None
+    edge = idioms.cast(imp.pool, edge, imp.dtype(node.meta["val"]))
+    return imp.pool.op("softmax", [edge], edge.shape, edge.dtype)
+
+
+def _argmax(imp: Importer, node: Any, x: Any, axis: Any = None, keepdim: bool = False) -> Edge | None:
+    edge = imp.edge(x)
+    if axis is None or axis % len(edge.shape) != len(edge.shape) - 1:
+        return None
+    return imp.pool.op("argmax", [edge], edge.shape[:-1], "int64").reshape(imp.shape(node.meta["val"]))
+
+
+def _copy(imp: Importer, node: Any, target: Any, source: Any, non_blocking: bool = False) -> Edge:
+    """The functional form of `copy_`: the source, in the target's type and shape."""
+    to = imp.edge(target)
+    edge = idioms.cast(imp.pool, imp.edge(source), to.dtype)
+    return edge if edge.shape == to.shape else edge.expand(to.shape)
+
+
+COMPUTE: dict[str, Callable[..., Any]] = {
+    "to": _cast,
+    "_to_copy": _cast,
+    "type_as": _cast,
+    "float": _cast,
+    "dropout": _dropout,
+    "silu": _unary("silu"),
+    "sigmoid": _unary("sigmoid"),
+    "tanh": _unary("tanh"),
+    "relu": _unary("relu"),
+    "neg": _unary("neg"),
+    "rsqrt": _unary("rsqrt"),
+    "sqrt": _unary("sqrt"),
+    "gelu": _gelu,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "reciprocal": _reciprocal,
+    "pow": _pow,
+    "square": _square,
+    "mean": _mean,
+    "sum": _sum,
+    "linear": _linear,
+    "matmul": _matmul,
+    "mm": _matmul,
+    "bmm": _matmul,
+    "addmm": _addmm,
+    "embedding": _embedding,
+    "index": _index,
+    "rms_norm": _rms_norm,
+    "cat": _cat,
+    "softmax": _softmax,
+    "_softmax": _softmax,
+    "argmax": _argmax,
+    "copy": _copy,
+    "dropout_": _dropout,
+}
+
+_ = (math, numel, Shape)

@@ -1,0 +1,168 @@
+"""Values that depend on positions alone: evaluated for real, tabulated, and proved to be a mask or an index.
+
+The program's position-only nodes (rotary angles, masks, cache slots) hold no weight and no token, so their meaning
+is decided by running them, not by recognising how they were written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+Node = fx.Node
+PROOF_ELEMENTS = 1 << 24
+"""Masks up to this many elements are proved at every position; larger ones at chosen positions."""
+
+
+@dataclass(slots=True)
+class Positional:
+    """Runs position-only nodes of an exported graph. `fixed`: it was exported for one token, not for T."""
+
+    tokens: Node
+    positions: Node
+    context: int
+    constants: Mapping[Node, torch.Tensor]
+    fixed: bool
+    roots: dict[Node, Node] = field(default_factory=dict)
+    """The node whose buffer a node's value lives in."""
+    mutators: dict[Node, list[Node]] = field(default_factory=dict)
+    """In-place nodes by the root they write."""
+    _order: dict[Node, int] = field(default_factory=dict)
+    _plans: dict[Node, list[Node]] = field(default_factory=dict)
+    _tables: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def number(self, graph: fx.Graph) -> None:
+        """Remember program order; call once before evaluating."""
+        self._order = {node: i for i, node in enumerate(graph.nodes)}
+
+    def _plan(self, node: Node) -> list[Node]:
+        """What must run for `node`, in program order, with the in-place writes that come before each reader."""
+        if (plan := self._plans.get(node)) is not None:
+            return plan
+        seen: set[Node] = set()
+        stack = [node]
+        while stack:
+            at = stack.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            for arg in at.all_input_nodes:
+                stack.append(arg)
+                for writer in self.mutators.get(self.roots.get(arg, arg), []):
+                    if self._order[writer] < self._order[at]:
+                        stack.append(writer)
+        plan = sorted(seen, key=self._order.__getitem__)
+        self._plans[node] = plan
+        return plan
+
+    def evaluate(self, node: Node, positions: torch.Tensor) -> torch.Tensor:
+        """The value of `node` for these positions (int64 [T])."""
+        env: dict[Node, Any] = {}
+        for at in self._plan(node):
+            if at is self.tokens:
+                env[at] = torch.zeros(1, positions.numel(), dtype=torch.int64)
+            elif at is self.positions:
+                env[at] = positions.clone()
+            elif at.op in ("placeholder", "get_attr"):
+                env[at] = self.constants[at].clone()
+            else:
+                args = fx.node.map_arg(at.args, env.__getitem__)
+                kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
+                env[at] = at.target(*args, **kwargs) if callable(at.target) else operator.index(0)
+        value = env[node]
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def rows(self, node: Node, axis: int | None, start: int, count: int) -> torch.Tensor:
+        """[count, width]: the value at positions start…start + count - 1, one row a position.
+
+        `axis` is the token axis of the node's value. A program exported for one token is run once a position.
+        """
+        if self.fixed or axis is None:
+            return torch.stack([self.evaluate(node, torch.tensor([p])).reshape(-1) for p in range(start, start + count)])
+        value = self.evaluate(node, torch.arange(start, start + count))
+        return value.movedim(axis, 0).reshape(count, -1)
+
+    def table(self, node: Node, axis: int | None) -> torch.Tensor | None:
+        """[context, width] over every position, or None when the value is no function of its own position."""
+        if node.name not in self._tables:
+            table = self.rows(node, axis, 0, self.context)
+            for start, count in ((0, 1), (self.context // 2, 2), (self.context - 3, 3)):
+                start, count = max(start, 0), min(count, self.context)
+                if not _same(self.rows(node, axis, start, count), table[start : start + count]):
+                    return None
+            self._tables[node.name] = table.contiguous()
+        return self._tables[node.name]
+
+    def is_positions(self, node: Node) -> bool:
+        """Whether the value holds the positions themselves, in whatever shape."""
+        for start, count in self._probes():
+            want = torch.arange(start, start + count)
+            got = self.evaluate(node, want)
+            if got.numel() == 0 or got.numel() % count or got.is_floating_point():
+                return False
+            axes = [i for i, extent in enumerate(got.shape) if extent == count]
+            if not any(torch.equal(got, _along(want, axis, got)) for axis in axes):
+                return False
+        return True
+
+    def window(self, node: Node, axis: int | None, *, keeps: bool) -> int | None:
+        """Prove a mask causal: 0 for full, n for a window of n slots, None for anything else.
+
+        Bool masks hold True where a slot is read (`keeps`) or hidden; additive ones hold 0 where it is read and
+        a hugely negative number where it is hidden.
+        """
+        last = self._visible(node, axis, self.context - 1, 1, keeps=keeps)
+        if last is None:
+            return None
+        seen = int(last[0].sum())
+        window = 0 if seen == self.context else seen
+        slots = torch.arange(self.context)
+        for start, count in self._probes(window):
+            visible = self._visible(node, axis, start, count, keeps=keeps)
+            positions = torch.arange(start, start + count)[:, None]
+            want = slots <= positions
+            if window:
+                want &= slots > positions - window
+            if visible is None or not torch.equal(visible, want):
+                return None
+        return window
+
+    def _visible(self, node: Node, axis: int | None, start: int, count: int, *, keeps: bool) -> torch.Tensor | None:
+        rows = self.rows(node, axis, start, count)
+        if rows.shape[1] % self.context:
+            return None
+        per_head = rows.reshape(count, -1, self.context)
+        if not torch.equal(per_head, per_head[:, :1].expand_as(per_head)):
+            return None
+        mask = per_head[:, 0]
+        if mask.dtype == torch.bool:
+            return mask if keeps else ~mask
+        if not mask.is_floating_point() or not bool(((mask == 0) | (mask < -1e4)).all()):
+            return None
+        return mask == 0
+
+    def _probes(self, window: int = 0) -> list[tuple[int, int]]:
+        """Chunks (start, count) to test at: all positions where that is small, else ends, middle and window edges."""
+        if not self.fixed and self.context * self.context <= PROOF_ELEMENTS:
+            return [(0, self.context), (self.context // 3, 2), (self.context - 1, 1)]
+        points = {0, 1, self.context // 2, self.context - 1, window - 1, window, window + 1}
+        single = [(p, 1) for p in sorted(points) if 0 <= p < self.context]
+        return single if self.fixed else [*single, (0, min(17, self.context)), (self.context // 2, 2)]
+
+
+def _along(want: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
+    return want.reshape([-1 if i == axis else 1 for i in range(like.dim())]).expand_as(like).to(like.dtype)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal up to the last bits that a vectorised cosine may change with the shape it runs on."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    slack = 2.0 * torch.finfo(a.dtype).eps
+    return torch.allclose(a.double(), b.double(), rtol=slack, atol=slack, equal_nan=True)

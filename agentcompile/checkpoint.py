@@ -1,0 +1,239 @@
+"""Checkpoints: a local directory of config.json and safetensors, one file or shards. Read lazily, judged early.
+
+In: a path. Out: the config, where every tensor lies, the tensors themselves (memory-mapped), and a digest of their
+bytes. Everything that the user can fix raises `AgentCompileError` with the file, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.digest import digest as digest_of
+from agentcompile.ir.graph import ITEM_BYTES, DType
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64", "I64": "int64", "I32": "int32", "BOOL": "bool"}
+"""safetensors' names of the element types that are supported."""
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGEST = 10_000_000
+"""No extent of a real decoder reaches this; a config that says so is broken."""
+
+HEADER_LIMIT = 100_000_000
+CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """Where one tensor lies: its file, its offset there in bytes, its shape and element type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    file: Path
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor's data."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """An opened checkpoint directory."""
+
+    path: Path
+    config: Mapping[str, Any]
+    _tensors: Mapping[str, TensorInfo]
+    _mapped: dict[Path, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Checkpoint:
+        """Read config and headers. Raises `AgentCompileError` (exit 2) for whatever is missing, cut or unsupported."""
+        path = Path(path)
+        if not path.is_dir():
+            what = "is a file, not a directory" if path.is_file() else "no such directory"
+            raise AgentCompileError(f"{path}: {what}", hint="give a local directory that holds config.json and model.safetensors")
+        config = read_json(path / "config.json", "download the model's config.json into the directory")
+        check_config(path / "config.json", config)
+        return cls(path=path, config=config, _tensors=_index(path))
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor by name."""
+        return self._tensors
+
+    def info(self, name: str) -> TensorInfo:
+        """One tensor's place. Raises `AgentCompileError` when the checkpoint has none of that name."""
+        if name not in self._tensors:
+            raise AgentCompileError(f"{self.path}: {name}: no such tensor among {len(self._tensors)}", hint="the checkpoint does not belong to its config.json, or is incomplete: download it again")
+        return self._tensors[name]
+
+    def expect(self, name: str, shape: tuple[int, ...], dtype: DType) -> TensorInfo:
+        """`info`, checked against what the model needs. Raises `AgentCompileError` naming file, tensor and both values."""
+        info = self.info(name)
+        if info.shape != shape:
+            raise AgentCompileError(f"{info.file}: {name}: shape {list(info.shape)}, but config.json asks for {list(shape)}", hint="use the config.json that the weights were saved with")
+        if info.dtype != dtype:
+            raise AgentCompileError(f"{info.file}: {name}: {info.dtype}, but the model is {dtype}", hint=f"save every tensor as {dtype}")
+        return info
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor itself, memory-mapped copy-on-write: reading is lazy, and nothing writes to the file."""
+        import torch
+
+        info = self.info(name)
+        if info.file not in self._mapped:
+            self._mapped[info.file] = torch.UntypedStorage.from_file(str(info.file), shared=False, nbytes=info.file.stat().st_size)
+        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+        kinds |= {"int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
+        storage, dtype, count = self._mapped[info.file], kinds[info.dtype], math.prod(info.shape)
+        if info.offset % ITEM_BYTES[info.dtype]:
+            raw = torch.empty(0, dtype=torch.uint8).set_(storage, info.offset, (info.nbytes,), (1,))
+            return raw.clone().view(dtype).reshape(info.shape)
+        raw = torch.empty(0, dtype=torch.uint8).set_(storage, info.offset, (count * ITEM_BYTES[info.dtype],), (1,))
+        return raw.view(dtype).reshape(info.shape)
+
+    def config_digest(self) -> str:
+        """Identity of config.json's content, independent of its spelling."""
+        return digest_of("config/1", dict(self.config))
+
+    def digest(self, cache: MutableMapping[str, str] | None = None) -> str:
+        """Identity of the tensor files' bytes. `cache` remembers a file's hash under its path, size and mtime."""
+        files = sorted({info.file for info in self._tensors.values()})
+        parts: list[Any] = []
+        for file in files:
+            stat = file.stat()
+            key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+            known = cache.get(key) if cache is not None else None
+            if known is None:
+                known = _hash_file(file)
+                if cache is not None:
+                    cache[key] = known
+            parts.append([file.name, known])
+        return digest_of("weights/1", parts)
+
+
+def _hash_file(path: Path) -> str:
+    h = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK_BYTES):
+            h.update(block)
+    return h.hexdigest()
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """A JSON object from a file. Raises `AgentCompileError` when it is missing, unreadable or something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AgentCompileError(f"{path}: no such file", hint=remedy) from None
+    except OSError as error:
+        raise AgentCompileError(f"{path}: {error.strerror}", hint="make the file readable") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AgentCompileError(f"{path}: not JSON: {error}", hint=remedy) from None
+    if not isinstance(value, dict):
+        raise AgentCompileError(f"{path}: a {type(value).__name__}, not an object", hint=remedy)
+    return value
+
+
+def _index(path: Path) -> dict[str, TensorInfo]:
+    """Every tensor of the directory, from the one file or from the shards that the index names."""
+    if (path / SINGLE).exists():
+        return _header(path / SINGLE)
+    if not (path / INDEX).exists():
+        others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.gguf"))
+        hint = f"convert {others[0]} to safetensors" if others else "download the weights into the directory"
+        raise AgentCompileError(f"{path}: neither {SINGLE} nor {INDEX}", hint=hint)
+    weights = read_json(path / INDEX, "download the index again").get("weight_map")
+    if not isinstance(weights, dict) or not weights or not all(isinstance(v, str) for v in weights.values()):
+        raise AgentCompileError(f"{path / INDEX}: weight_map: not a table of file names", hint="download the index again")
+    shards: dict[str, dict[str, TensorInfo]] = {}
+    for name in sorted(set(weights.values())):
+        if Path(name).name != name:
+            raise AgentCompileError(f"{path / INDEX}: weight_map: {name!r} is no plain file name", hint="keep every shard in the checkpoint's directory")
+        if not (path / name).is_file():
+            raise AgentCompileError(f"{path / INDEX}: weight_map: {name}: no such file", hint=f"download {name} into {path}")
+        shards[name] = _header(path / name)
+    out: dict[str, TensorInfo] = {}
+    for tensor, name in sorted(weights.items()):
+        if tensor not in shards[name]:
+            raise AgentCompileError(f"{path / name}: {tensor}: no such tensor, though {INDEX} puts it there", hint="download index and shards from the same revision")
+        out[tensor] = shards[name][tensor]
+    return out
+
+
+def _header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of one safetensors file, every offset checked against its size."""
+    remedy = "download the file again"
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, HEADER_LIMIT):
+                raise AgentCompileError(f"{path}: cut short or no safetensors: {size} bytes, header of {length}", hint=remedy)
+            raw = json.loads(file.read(length))
+    except OSError as error:
+        raise AgentCompileError(f"{path}: {error.strerror}", hint="make the file readable") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise AgentCompileError(f"{path}: the header is not JSON", hint=remedy) from None
+    if not isinstance(raw, dict):
+        raise AgentCompileError(f"{path}: the header is not an object", hint=remedy)
+    return {name: _entry(path, name, entry, 8 + length, size) for name, entry in raw.items() if name != "__metadata__"}
+
+
+def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> TensorInfo:
+    try:
+        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        sound = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (TypeError, KeyError, ValueError):
+        sound, kind, shape, begin, end = False, "", (), 0, 0
+    if not sound:
+        raise AgentCompileError(f"{path}: {name}: a broken header entry", hint="download the file again")
+    if kind not in DTYPES:
+        raise AgentCompileError(f"{path}: {name}: element type {kind} is not supported", hint=f"use a checkpoint in one of {', '.join(DTYPES)}; quantised weights are not supported yet")
+    info = TensorInfo(name=name, shape=shape, dtype=DTYPES[kind], file=path, offset=start + begin)
+    if end - begin != info.nbytes:
+        raise AgentCompileError(f"{path}: {name}: {end - begin} bytes for shape {list(shape)} of {kind}, which needs {info.nbytes}", hint="download the file again")
+    if start + end > size:
+        raise AgentCompileError(f"{path}: {name}: cut short: ends at byte {start + end} of a file of {size}", hint="download the file again")
+    return info
+
+
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+"""Config keys that must be positive and plausible where they are given."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def check_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse configs that are broken or not supported, with the key, its value and the remedy."""
+    if not isinstance(config.get("model_type"), str):
+        raise AgentCompileError(f"{path}: model_type: {config.get('model_type')!r}", hint="config.json must name the architecture: \"model_type\": \"qwen3\"")
+    if config.get("quantization_config") or config.get("compression_config"):
+        kind = config.get("quantization_config") or config.get("compression_config")
+        method = kind.get("quant_method", "?") if isinstance(kind, dict) else "?"
+        raise AgentCompileError(f"{path}: quantization_config: quantised weights ({method}) are not supported", hint="use the unquantised checkpoint (bf16, fp16 or fp32)")
+    for key in EXPERTS:
+        if isinstance(config.get(key), int) and config[key] > 1:
+            raise AgentCompileError(f"{path}: {key}: {config[key]}: mixture-of-experts models are not supported", hint="use a dense model")
+    for key in SIZES:
+        value = config.get(key)
+        if value is None and key not in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+            continue
+        if type(value) is not int or not 1 <= value <= LARGEST:
+            raise AgentCompileError(f"{path}: {key}: {value!r}", hint=f"a whole number from 1 to {LARGEST} is expected")
+    heads = config["num_attention_heads"]
+    groups = config.get("num_key_value_heads") or heads
+    if heads % groups:
+        raise AgentCompileError(f"{path}: num_key_value_heads: {groups} does not divide num_attention_heads {heads}", hint="every key-value head serves the same number of query heads")
+    if config.get("head_dim") is None and config["hidden_size"] % heads:
+        raise AgentCompileError(f"{path}: num_attention_heads: {heads} does not divide hidden_size {config['hidden_size']}", hint="give head_dim, or sizes that divide")
