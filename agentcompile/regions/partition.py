@@ -6,7 +6,6 @@ their reasons. Invariant: every operator is a region by itself, so an exact cove
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,12 +36,7 @@ class Partition:
 
     def region(self, id: str) -> Region:
         """The region with this id; KeyError when there is none."""
-        return _by_id(self)[id]
-
-
-@functools.lru_cache(maxsize=16)
-def _by_id(partition: Partition) -> dict[str, Region]:
-    return {region.id: region for region in partition.regions}
+        return {region.id: region for region in self.regions}[id]
 
 
 def ordered(graph: Graph, found: Sequence[Boundary]) -> Order:

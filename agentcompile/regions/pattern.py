@@ -217,7 +217,7 @@ def parse_sizes(kind: str, text: str, pattern: Pattern) -> tuple[Size, ...]:
         found = _SIZE.fullmatch(form)
         if found is None:
             raise PatternError(
-                f"kind {kind!r}: {item!r} is none of v[axis], sum(v[axis]), numel(v), v.attribute, with or without /size"
+                f"kind {kind!r}: {item!r} is none of v[axis], sum(v[axis]), numel(v), v.attribute; or one of them /size"
             )
         size = _size(name, found)
         unknown = [of for of in size.of if of.partition(".")[0] not in pattern.names]
