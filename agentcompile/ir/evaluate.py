@@ -137,6 +137,7 @@ def explain(expr: Expr, names: Mapping[str, int]) -> str:
     shown = ", ".join(f"{name}={int(names[name])}" for name in free_names(expr) if name in names)
     head = f"{canonical(expr)} with {shown}" if shown else canonical(expr)
     try:
+        evaluate(expr, names)
         steps = _steps(_culprit(expr, names), names)
     except EvaluationError as error:
         return f"{head} → {error}"
