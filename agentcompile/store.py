@@ -21,7 +21,6 @@ from agentcompile.ir.digest import digest_bytes
 
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Store:
@@ -114,10 +113,8 @@ class Store:
         except OSError as error:
             if error.errno in _FULL:
                 hint = "free some space, or point the cache to another disk"
-            elif error.errno in _DENIED or isinstance(error, (FileExistsError, NotADirectoryError)):
-                hint = "make the directory writable, or point the cache elsewhere"
             else:
-                raise
+                hint = "make the directory writable, or point the cache to another directory"
             message = f"{self.root}: cannot {verb} the store: {error.strerror}"
             raise AgentCompileError(message, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 

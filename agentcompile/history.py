@@ -1,0 +1,148 @@
+"""The measurement database: verdicts of earlier runs on this machine, by candidate, source, policy and fidelity.
+
+A verdict is reused only when nothing that it depends on changed: the candidate's id covers the target and the
+template, the source digest the program text, the policy digest the protocol and the tolerances. Several processes may
+use one file at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import canonical
+from agentcompile.ir.trial import Trial
+
+_VERSION = 1
+_BUSY_S = 20.0
+_SCHEMA = """
+create table if not exists trial (
+    candidate text not null,
+    source text not null,
+    policy text not null,
+    fidelity text not null,
+    trial text not null,
+    primary key (candidate, source, policy, fidelity)
+) without rowid
+"""
+
+
+class History:
+    """One database file. Close it, or use it as a context manager.
+
+    `warning` says what was wrong with a file that had to be put aside; empty when all is well.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create; a damaged or foreign file is renamed to ``….damaged`` and a new one begun.
+
+        Raises `AgentCompileError` (environment) when the file can neither be written nor created.
+        """
+        self.path, self.warning = path, ""
+        with self._explained():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._db = self._open()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                self._put_aside(str(error))
+                self._db = self._open()
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    def get(self, candidate_id: str, source_digest: str, policy_digest: str, fidelity: str = "") -> Trial | None:
+        """The trial of these, with `reused` set; without `fidelity` one that was confirmed before one that was searched.
+
+        A row that no longer decodes is as good as none.
+        """
+        rows = self._rows(candidate_id, source_digest, policy_digest)
+        text = rows.get(fidelity) if fidelity else rows.get("confirm", rows.get("search"))
+        if text is None:
+            return None
+        try:
+            trial: Trial = decode(Trial, json.loads(text))
+        except (CodecError, ValueError):
+            return None
+        return replace(trial, reused=True)
+
+    def put(self, trial: Trial, policy_digest: str) -> None:
+        """Keep a trial, in place of an earlier one of the same key; it is on disk when this returns.
+
+        Raises `AgentCompileError` (environment) when the disk is full or the file is read-only.
+        """
+        row = (trial.candidate.id, trial.source, policy_digest, trial.fidelity, canonical(encode(trial)).decode())
+        with self._explained(), self._db:
+            self._db.execute("insert or replace into trial values (?, ?, ?, ?, ?)", row)
+
+    def __len__(self) -> int:
+        """Trials kept."""
+        with self._explained():
+            return int(self._db.execute("select count(*) from trial").fetchone()[0])
+
+    def _rows(self, *key: str) -> dict[str, str]:
+        query = "select fidelity, trial from trial where candidate = ? and source = ? and policy = ?"
+        try:
+            with self._explained():
+                return {fidelity: text for fidelity, text in self._db.execute(query, key)}
+        except sqlite3.DatabaseError as error:
+            self.warning = self.warning or f"{self.path}: unreadable: {error}"
+            return {}
+
+    def _open(self) -> sqlite3.Connection:
+        # Autocommit but for `with db`; one connection is used by one thread at a time.
+        db = sqlite3.connect(self.path, timeout=_BUSY_S, check_same_thread=False)
+        try:
+            db.execute("pragma journal_mode = wal")
+            db.execute("pragma synchronous = full")
+            version = db.execute("pragma user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                raise sqlite3.DatabaseError(f"its version is {version}, this program knows {_VERSION}")
+            if version == 0:
+                with db:
+                    db.execute(_SCHEMA)
+                    db.execute(f"pragma user_version = {_VERSION}")
+            if (said := db.execute("pragma quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(str(said))
+            db.execute("select candidate, source, policy, fidelity, trial from trial limit 1")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _put_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        self.path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).unlink()
+        self.warning = f"{self.path}: {why}; put aside as {aside.name}, and a new database begun"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, OSError) as error:
+            raise AgentCompileError(
+                f"{self.path}: the measurement database cannot be used: {error}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="free some space or make the file writable, or point the cache to another directory",
+            ) from error

@@ -1,0 +1,157 @@
+"""Raw samples → verdicts: paired log ratios by round, a t interval with a Bonferroni level, and what is not claimed.
+
+Nothing is claimed from a clock that does not measure (an interval around twice the work that is not twice as long),
+from processes that disagree in sign, or when too many rounds were contended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from agentcompile.ir.trial import Comparison, Measurement
+from agentcompile.measure.policy import POLICY, Policy
+from agentcompile.measure.samples import Round, Samples, Timing
+from agentcompile.measure.student import t_quantile
+
+MIN_ROUNDS = 3
+"""Fewer kept rounds than this give no interval."""
+_DOUBLING = (1.5, 2.7)
+"""Where the ratio of a doubled batch must lie; contention moves it, a clock that lies leaves it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """One arm against another: ln(time of the baseline / time of the arm), so that above 0 is faster."""
+
+    log_ratio: float
+    half_width: float
+    """Infinite when there are too few rounds for an interval."""
+    comparison: Comparison
+    why: str
+    """For INCONCLUSIVE: what stands in the way."""
+    rounds: int
+    """Kept."""
+    dropped: int
+
+
+def contrast(
+    timing: Timing, arm: int, baseline: int, *, claim: float, finalists: int = 1, looks: int = 1, policy: Policy = POLICY
+) -> Contrast:
+    """Compare two arms of one timing; ValueError when either failed.
+
+    FASTER: mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m = `finalists` and g = `looks` planned beforehand.
+    """
+    a, b = timing.live.index(arm), timing.live.index(baseline)
+    kept = [[timed for timed in process.rounds if not contended(timed, policy)] for process in timing.processes]
+    ratios = [[_log_ratio(timed, a, b) for timed in rounds] for rounds in kept]
+    pooled = [ratio for process in ratios for ratio in process]
+    total = sum(len(process.rounds) for process in timing.processes)
+    dropped = total - len(pooled)
+    mean = fmean(pooled) if pooled else 0.0
+    half = _half_width(pooled, policy.alpha / max(finalists * looks, 1))
+    why = _objection(timing, (a, b), ratios, dropped, total, policy)
+    comparison: Comparison = "INCONCLUSIVE" if why else _verdict(mean, half, claim)
+    if not why and comparison in ("FASTER", "SLOWER") and any(fmean(part) * mean <= 0 for part in ratios):
+        comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
+    if not why and comparison == "INCONCLUSIVE":
+        why = f"the interval {mean - half:+.4f} … {mean + half:+.4f} is too wide for a claim of {claim:.1%}"
+    return Contrast(
+        log_ratio=mean, half_width=half, comparison=comparison, why=why, rounds=len(pooled), dropped=dropped
+    )
+
+
+def measurement(
+    timing: Timing,
+    arm: int,
+    baseline: int,
+    *,
+    nbytes: int,
+    claim: float,
+    finalists: int = 1,
+    looks: int = 1,
+    policy: Policy = POLICY,
+) -> Measurement:
+    """The `Measurement` of one arm beside a baseline; `nbytes` is what the region must move at least.
+
+    ValueError when either arm failed.
+    """
+    found = contrast(timing, arm, baseline, claim=claim, finalists=finalists, looks=looks, policy=policy)
+    times = sorted(timing.per_launch_ns(arm))
+    middle = median(times)
+    return Measurement(
+        median_ns=round(middle),
+        p95_ns=round(times[min(len(times) - 1, math.ceil(0.95 * len(times)) - 1)]),
+        baseline_ns=round(timing.median_ns(baseline)),
+        baseline=timing.arms[baseline],
+        log_ratio=found.log_ratio,
+        half_width=found.half_width if math.isfinite(found.half_width) else _NO_INTERVAL,
+        comparison=found.comparison,
+        rounds=found.rounds,
+        dropped=found.dropped,
+        processes=len(timing.processes),
+        batch=timing.processes[0].batch,
+        residency=timing.residency,
+        bytes_per_s=nbytes / max(middle, 1e-3) * 1e9,
+    )
+
+
+_NO_INTERVAL = 1e9
+"""Half width where there is no interval: JSON has no infinity."""
+
+
+def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
+    """Whether a time is below what the machine can do at that residency: the clock or the floor is wrong."""
+    return median_ns < policy.floor_fraction * floor_ns
+
+
+def contended(timed: Round, policy: Policy) -> bool:
+    """Whether a round is to be dropped whole: threads waited for a core, or an arm's two intervals are far apart.
+
+    Both signs are the same for every arm, so that dropping favours none.
+    """
+    total = sum(sum(pair) for pair in timed.intervals_ns)
+    if timed.waited_ns > policy.max_wait_share * max(total, 1):
+        return True
+    return any(min(pair) <= 0 or math.log(max(pair) / min(pair)) > policy.max_spread for pair in timed.intervals_ns)
+
+
+def _log_ratio(timed: Round, arm: int, baseline: int) -> float:
+    """ln of the ratio of the medians of two intervals each; the median of two is their mean."""
+    return math.log(sum(timed.intervals_ns[baseline]) / sum(timed.intervals_ns[arm]))
+
+
+def _half_width(ratios: Sequence[float], level: float) -> float:
+    n = len(ratios)
+    if n < MIN_ROUNDS:
+        return math.inf
+    return t_quantile(1.0 - level, n - 1) * stdev(ratios) / math.sqrt(n)
+
+
+def _verdict(mean: float, half: float, claim: float) -> Comparison:
+    edge = math.log1p(claim)
+    if mean - half > edge:
+        return "FASTER"
+    if mean + half < -edge:
+        return "SLOWER"
+    return "SAME" if mean - half >= -edge and mean + half <= edge else "INCONCLUSIVE"
+
+
+def _objection(
+    timing: Timing, arms: tuple[int, int], ratios: Sequence[Sequence[float]], dropped: int, total: int, policy: Policy
+) -> str:
+    """Why nothing may be claimed whatever the numbers are; empty when something may."""
+    if dropped > policy.max_dropped * total:
+        return f"{dropped} of {total} rounds were contended"
+    if total - dropped < MIN_ROUNDS or not all(ratios):
+        return f"{total - dropped} rounds are too few"
+    for process in timing.processes:
+        if not all(_measures(process, arm) for arm in arms):
+            return "the clock does not measure: twice the work does not take twice as long"
+    return ""
+
+
+def _measures(process: Samples, arm: int) -> bool:
+    return _DOUBLING[0] <= process.clock.doubling[arm] <= _DOUBLING[1]

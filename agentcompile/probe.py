@@ -1,0 +1,130 @@
+"""This machine as a `Target`: processor, extensions, caches, threads, versions. Nothing here runs generated code.
+
+What it reads lies below one root, so that tests describe other machines with a directory of text files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import canonical, digest
+from agentcompile.ir.scope import ISA
+from agentcompile.ir.target import Ceiling, Target
+from agentcompile.store import Store
+
+LIBRARIES = ("torch",)
+"""Whose versions shape references and library calls."""
+_ROOT = Path("/")
+_SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
+"""Names of /proc/cpuinfo that the vocabulary spells differently."""
+
+
+def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
+    """Describe this machine; `toolchain` is the compiler's name and version, `threads` 0 means one a physical core."""
+    info = _cpuinfo(root)
+    return Target(
+        kind="cpu",
+        device=info.get("model name") or info.get("Model") or platform.processor() or platform.machine(),
+        arch=platform.machine(),
+        isa=_isa(info),
+        threads=threads or default_threads(root=root),
+        cache_bytes=_caches(root),
+        line_bytes=_line_bytes(root),
+        toolchain=toolchain,
+        libraries=tuple((name, metadata.version(name)) for name in LIBRARIES),
+    )
+
+
+def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
+    """One thread a physical core that this process may use (`allowed`: of those), but no more than its CPU quota pays."""
+    cpus = allowed or frozenset(os.sched_getaffinity(0))
+    cores = len({_core(root, cpu) for cpu in cpus})
+    return max(1, min(cores, _quota(root) or cores))
+
+
+def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
+    """The ceilings of `target` from `store`, or measured now and kept; a file that does not decode is measured again."""
+    key = digest("ceiling/1", target.digest)
+    path = store.get(key, ".json")
+    if path is not None:
+        try:
+            found: Ceiling = decode(Ceiling, json.loads(path.read_text(encoding="utf-8")))
+            return found
+        except (CodecError, ValueError, OSError):
+            path.unlink(missing_ok=True)
+    measured = measure()
+    store.write(key, canonical(encode(measured)), ".json")
+    return measured
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's lines."""
+    try:
+        text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in text.split("\n\n", 1)[0].splitlines() if ":" in line)
+    return {name.strip(): " ".join(value.split()) for name, value in pairs}
+
+
+def _isa(info: dict[str, str]) -> tuple[str, ...]:
+    """Extensions that templates may ask for; ARM calls its list Features."""
+    words = set(info.get("flags", info.get("Features", "")).split())
+    words |= {name for spelled, name in _SPELLED.items() if spelled in words}
+    return tuple(sorted(words & set(ISA)))
+
+
+def _caches(root: Path) -> tuple[int, ...]:
+    """Data and unified caches of the first allowed core, nearest first; empty when the system does not say."""
+    sizes: dict[int, int] = {}
+    for folder in sorted((root / "sys/devices/system/cpu").glob(f"cpu{_first_cpu(root)}/cache/index*")):
+        if _text(folder / "type") in ("Data", "Unified"):
+            sizes[int(_text(folder / "level") or 0)] = _bytes(_text(folder / "size"))
+    return tuple(size for _, size in sorted(sizes.items()) if size)
+
+
+def _line_bytes(root: Path) -> int:
+    text = _text(root / f"sys/devices/system/cpu/cpu{_first_cpu(root)}/cache/index0/coherency_line_size")
+    return int(text) if text.isdigit() else 64
+
+
+def _first_cpu(root: Path) -> int:
+    return min(os.sched_getaffinity(0)) if root == _ROOT else 0
+
+
+def _core(root: Path, cpu: int) -> tuple[str, str]:
+    """Which physical core a logical processor belongs to; itself when the system does not say."""
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    core = _text(topology / "core_id")
+    return (_text(topology / "physical_package_id"), core) if core else ("", f"cpu{cpu}")
+
+
+def _quota(root: Path) -> int:
+    """Whole CPUs that a control group (version 2, then 1) lets us use, at least 1; 0 when there is no limit."""
+    group = root / "sys/fs/cgroup"
+    limit, _, period = _text(group / "cpu.max").partition(" ")
+    if not limit:
+        limit, period = _text(group / "cpu/cpu.cfs_quota_us"), _text(group / "cpu/cpu.cfs_period_us")
+    if not (limit.isdigit() and period.isdigit() and int(period)):
+        return 0
+    return max(1, int(limit) // int(period))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _bytes(text: str) -> int:
+    """``48K`` and ``32M`` as sysfs spells them; 0 for anything else."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    return int(number) * unit if number.isdigit() else 0
