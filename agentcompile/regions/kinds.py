@@ -7,9 +7,13 @@ graph exists.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from agentcompile.ir.graph import Node, Phase
+from agentcompile.ir.kind import KindFacts, PortFacts
+from agentcompile.ir.region import Access, PortRole
 from agentcompile.regions.pattern import Arg, Line, Pattern, Size, Step, parse_pattern, parse_sizes
 
 
@@ -156,6 +160,20 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 """The normalised operators and their inputs' port names as regions of one operator."""
 
 
+WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"embedding": (1,), "position_table": (1,), "rms_norm": (1,), "linear": (1, 2)}
+)
+"""Inputs that hold weights or constant tables, by operator."""
+STATE_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType({"cache_append": (0,), "attention": (1, 2)})
+"""Inputs that hold states, by operator."""
+APPENDS = "cache_append"
+"""The operator that writes its first input; its result lives there and is no port."""
+
+
+SINGLE_DIMS = (Size(name="numel", form="numel", of=("y",)),)
+"""Extents of an operator that is a kind of its own and has one result: the elements of that result."""
+
+
 def kind_order(name: str) -> int:
     """A kind's row; operators that are kinds of their own come before the table."""
     return next((i for i, kind in enumerate(REGION_KINDS) if kind.name == name), -1)
@@ -178,3 +196,53 @@ def _single(op: str, inputs: int) -> Pattern:
 def single_kind(node: Node) -> tuple[str, Pattern]:
     """The kind that one operator is by itself: ``rms_norm`` is ``rms-norm``, unknown inputs are x.0, x.1, …"""
     return node.op.replace("_", "-").replace(".", "-"), _single(node.op, len(node.inputs))
+
+
+def facts() -> Mapping[str, KindFacts]:
+    """The interface of every kind that templates may serve: the table's rows, then the other single operators."""
+    found = {
+        row.name: _facts(row.name, row.parse(), row.parse_dims(), row.parse_constants(), row.exposes)
+        for row in REGION_KINDS
+    }
+    rows = {row.parse().lines[0].op for row in REGION_KINDS if _is_single(row.parse())}
+    for op, names in SIGNATURES.items():
+        if op not in rows:
+            name = op.replace("_", "-")
+            found[name] = _facts(name, _single(op, len(names)), SINGLE_DIMS, (), ())
+    return found
+
+
+def _is_single(pattern: Pattern) -> bool:
+    return len(pattern.lines) == 1 and not pattern.lines[0].family
+
+
+def _facts(
+    name: str, pattern: Pattern, dims: tuple[Size, ...], constants: tuple[Size, ...], exposes: tuple[str, ...]
+) -> KindFacts:
+    ports: dict[str, PortFacts] = {}
+    for line in pattern.lines:
+        for k, arg in enumerate(line.args):
+            if arg.name not in pattern.defined:
+                ports.setdefault(arg.name, _port(line, k, arg))
+    in_place = {line.out for line in pattern.lines if line.op == APPENDS}
+    for line in pattern.lines:
+        if line.out in pattern.results | set(exposes) and line.out not in in_place:
+            many, optional = bool(line.family), line.out in exposes
+            ports[line.out] = PortFacts(family=line.out, role="output", access="write", many=many, optional=optional)
+    return KindFacts(
+        name=name,
+        ports=tuple(ports.values()),
+        dims=("tokens", *(size.name for size in dims)),
+        constants=tuple(size.name for size in constants),
+        interior=tuple(line.out for line in pattern.lines if line.out not in pattern.results | in_place),
+    )
+
+
+def _port(line: Line, k: int, arg: Arg) -> PortFacts:
+    role: PortRole = "activation"
+    if k in WEIGHT_INPUTS.get(line.op, ()):
+        role = "weight"
+    elif k in STATE_INPUTS.get(line.op, ()):
+        role = "state"
+    access: Access = "append" if line.op == APPENDS and k == 0 else "read"
+    return PortFacts(family=arg.name, role=role, access=access, many=bool(arg.family), optional=arg.optional)

@@ -14,11 +14,10 @@ from agentcompile.ir.region import Boundary, Regime, Region
 from agentcompile.regions.body import Made, UnequalError, make, measure_constants, measure_dims
 from agentcompile.regions.boundaries import ORDERED, boundaries
 from agentcompile.regions.cost import cost
-from agentcompile.regions.kinds import REGION_KINDS, Kind, kind_order, single_kind
+from agentcompile.regions.kinds import REGION_KINDS, SINGLE_DIMS, Kind, kind_order, single_kind
 from agentcompile.regions.legal import Facts, Refusal, facts, fault
 from agentcompile.regions.match import Finder, Match
 from agentcompile.regions.order import Order, order
-from agentcompile.regions.pattern import Size
 
 CHUNK = 128
 """Tokens of a prefill chunk for which extents and costs are computed, unless the caller says otherwise."""
@@ -72,7 +71,7 @@ def _singles(finder: Finder, known: Facts, alone: set[str], regime: Regime, toke
         if node.id not in alone:
             name, pattern = single_kind(node)
             made = make(finder.single(node, name, pattern), known)
-            sizes = (Size(name="numel", form="numel", of=("y",)),) if len(node.outputs) == 1 else ()
+            sizes = SINGLE_DIMS if len(node.outputs) == 1 else ()
             yield _region(name, made, measure_dims(sizes, made.body, tokens), (), regime, tokens)
 
 
