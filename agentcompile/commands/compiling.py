@@ -19,7 +19,7 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
     options = resolve(flags).options
     run = _resumed(options, flags) if resume else _new(options)
     if resume:
-        options = _stored(run)
+        options = _same(_stored(run), options, flags)
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         emit = tee(journal.append, reporter)
@@ -75,6 +75,18 @@ def _stored(run: session.RunDirectory) -> Options:
         raise AgentCompileError(
             f"{run.path / session.OPTIONS}: {error}", hint="start the run again in another folder"
         ) from error
+    return stored
+
+
+def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
+    """The run's own options; a flag that says something else is refused, for the trials were made under the old one."""
+    for name, value in flags.items():
+        if value is not None and name != "run_dir" and getattr(asked, name) != getattr(stored, name):
+            key = name.replace("_", "-")
+            raise AgentCompileError(
+                f"--{key}: {getattr(asked, name)!r}, but the run to resume has {getattr(stored, name)!r}",
+                hint="leave it out, or start a new run: what was measured is reused from the database",
+            )
     return stored
 
 
