@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
+from agentcompile.capture import module as in_memory
 from agentcompile.capture.exporting import Program, export, normalise
 from agentcompile.capture.layout import TOKENS
 from agentcompile.checkpoint import Checkpoint, read_json
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.graph import Graph
+from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
 from agentcompile.reference import DTYPES
+
+FLOATS: tuple[DType, ...] = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Captured:
     info: ModelInfo
     decode: Graph
     prefill: Graph
+    """Any number of tokens T at a time; T is 1 where a decoder could not be traced for a symbolic T."""
     constants: dict[str, torch.Tensor]
     """Position tables and other constants, by the name their graph values have."""
     checkpoint: Path
@@ -39,9 +43,13 @@ def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str |
 
     `context` is the number of tokens the cache holds. Raises `AgentCompileError` for what the user can fix.
     """
-    if isinstance(model, torch.nn.Module):
-        raise NotImplementedError
-    return _directory(Path(model), context)
+    if context < 2:
+        raise AgentCompileError(f"context: {context} is less than 2", hint="the cache holds prompt and answer together")
+    if not isinstance(model, torch.nn.Module):
+        return _directory(Path(model), context)
+    if save_to is None:
+        raise AgentCompileError(f"{type(model).__name__}: nowhere to save its weights", hint="give save_to, a directory")
+    return _module(model, Path(save_to), context)
 
 
 def _directory(path: Path, context: int) -> Captured:
@@ -49,43 +57,85 @@ def _directory(path: Path, context: int) -> Captured:
 
     checkpoint = Checkpoint.open(path)
     config = dict(checkpoint.config)
+    if config["model_type"] == in_memory.MODEL_TYPE:
+        raise AgentCompileError(f"{path / 'config.json'}: model_type: {in_memory.MODEL_TYPE}: saved from a module, whose code is not in the directory", hint="give the nn.Module itself")
     limit = config.get("max_position_embeddings")
-    if context < 2 or (limit is not None and context > limit):
-        raise AgentCompileError(f"context: {context} is outside 2..{limit} of {path / 'config.json'}", hint="choose a context that the model was made for")
+    if limit is not None and context > limit:
+        raise AgentCompileError(f"context: {context} is more than max_position_embeddings {limit} of {path / 'config.json'}", hint=f"choose a context of at most {limit}")
     dtype = _dtype(checkpoint)
     model, mode = build(path, config, DTYPES[dtype])
     parsed: Any = model.config
-    heads = parsed.num_attention_heads
-    head_dim = getattr(parsed, "head_dim", None) or parsed.hidden_size // heads
-    kv_heads = getattr(parsed, "num_key_value_heads", None) or heads
-    shape = (1, kv_heads, context, head_dim)
-    states = tuple(State(name=f"{kind}.{i}", shape=shape, dtype=dtype) for i in range(parsed.num_hidden_layers) for kind in "kv")
-    decoder = HuggingFaceDecoder(model, context)
-    program = export(decoder, states, DTYPES[dtype], context, _names(model, checkpoint), fake=mode, prefix="decoder.model")
-    info = ModelInfo(
+    heads = int(parsed.num_attention_heads)
+    info = _info(
         name=path.resolve().name,
         architecture=type(model).__name__,
-        vocab=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        layers=parsed.num_hidden_layers,
+        vocab=int(parsed.vocab_size),
+        hidden=int(parsed.hidden_size),
+        layers=int(parsed.num_hidden_layers),
         heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
+        kv_heads=int(getattr(parsed, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(parsed, "head_dim", None) or parsed.hidden_size // heads),
         context=context,
         dtype=dtype,
         eos=_eos(path, config),
-        states=states,
+        checkpoint=checkpoint,
+    )
+    decoder = HuggingFaceDecoder(model, context)
+    program = export(decoder, info.states, DTYPES[dtype], context, _names(model, checkpoint), fake=mode, prefix="decoder.model")
+    return _finish(info, program, checkpoint)
+
+
+def _module(model: torch.nn.Module, path: Path, context: int) -> Captured:
+    spec = in_memory.judge(model)
+    in_memory.save(model, spec, path)
+    checkpoint = Checkpoint.open(path)
+    info = _info(
+        name=type(model).__name__,
+        architecture=type(model).__name__,
+        vocab=spec.vocab,
+        hidden=spec.hidden,
+        layers=spec.layers,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        context=context,
+        dtype=_dtype(checkpoint),
+        eos=tuple(sorted(spec.eos)),
+        checkpoint=checkpoint,
+    )
+    training = [part for part in model.modules() if part.training]
+    try:
+        program = export(model, info.states, DTYPES[info.dtype], context, in_memory.names(model))
+    finally:
+        for part in training:
+            part.training = True
+    return _finish(info, program, checkpoint)
+
+
+def _info(*, checkpoint: Checkpoint, kv_heads: int, context: int, head_dim: int, layers: int, dtype: DType, **rest: Any) -> ModelInfo:
+    shape = (1, kv_heads, context, head_dim)
+    return ModelInfo(
+        kv_heads=kv_heads,
+        context=context,
+        head_dim=head_dim,
+        layers=layers,
+        dtype=dtype,
+        states=tuple(State(name=f"{kind}.{i}", shape=shape, dtype=dtype) for i in range(layers) for kind in "kv"),
         config_digest=checkpoint.config_digest(),
         weights_digest="",
+        **rest,
     )
-    return finish(info, program, checkpoint)
 
 
-def finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captured:
+def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captured:
     """Normalise both phases and check every weight they read against the checkpoint."""
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
-    prefill = replace(decode, phase="prefill", outputs=decode.outputs[:1]) if program.fixed else normalise(program, TOKENS, constants)
+    if program.fixed:
+        note = "prefill takes one token at a time: the decoder cannot be traced for a symbolic number of tokens"
+        prefill = replace(decode, phase="prefill", outputs=decode.outputs[:1], notes=(*decode.notes, note))
+    else:
+        prefill = normalise(program, TOKENS, constants)
     for graph in (decode, prefill):
         for value in graph.values:
             if value.role == "weight":
@@ -93,13 +143,15 @@ def finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Capture
     return Captured(info=info, decode=decode, prefill=prefill, constants=constants, checkpoint=checkpoint.path)
 
 
-def _dtype(checkpoint: Checkpoint) -> Any:
+def _dtype(checkpoint: Checkpoint) -> DType:
     """The element type of most stored values."""
-    counts: dict[str, int] = {}
+    counts: dict[DType, int] = {}
     for info in checkpoint.tensors().values():
         counts[info.dtype] = counts.get(info.dtype, 0) + info.nbytes
-    kind = max(counts, key=lambda k: counts[k]) if counts else "none"
-    if kind not in ("bf16", "fp16", "fp32"):
+    if not counts:
+        raise AgentCompileError(f"{checkpoint.path}: no tensors", hint="download the weights again")
+    kind = max(counts, key=lambda k: counts[k])
+    if kind not in FLOATS:
         raise AgentCompileError(f"{checkpoint.path}: weights of element type {kind}", hint="save the weights as bf16, fp16 or fp32")
     return kind
 

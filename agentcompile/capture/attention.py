@@ -5,6 +5,7 @@ Masks and cache slots are recognised by what they are for every position (`posit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,15 @@ HIDDEN = -1e4
 def is_cache(edge: Edge) -> bool:
     """Whether the edge reads a state, as given or after appends."""
     return edge.term.op == "cache_append" or (edge.term.op == "leaf" and edge.term.role == "state")
+
+
+def written(pool: Pool, name: str, final: Edge) -> Edge:
+    """What a state holds in the end, as an operator that writes it: anything but appends is copied in by PyTorch."""
+    if is_cache(final) and final.plain:
+        return final
+    state = pool.leaf("state", name, final.shape, final.dtype)
+    template = (("template", json.dumps({"args": [{"$": 0}, {"$": 1}], "kwargs": {}}, sort_keys=True)),)
+    return of(pool.make("aten.copy_.default", [state, final], [(final.shape, final.dtype)], template, writes=(0,)))
 
 
 def positions(pool: Pool) -> Edge:

@@ -12,7 +12,7 @@ import torch
 from agentcompile.capture import attention
 from agentcompile.capture.importing import Importer
 from agentcompile.capture.layout import Inexpressible, chain, dims
-from agentcompile.capture.terms import Edge, Shape, Term, of
+from agentcompile.capture.terms import Edge, Shape, Term
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Attr, DType, Graph, Node, Phase, Role, Use, Value
 
@@ -84,7 +84,7 @@ class Emitter:
         rank = {name: i for i, name in enumerate(inputs)}
         values = sorted(self._values.values(), key=lambda v: rank.get(v.id, len(rank)))
         notes = [f"{op} x{count}: kept by name, run by PyTorch" for op, count in sorted(self.unknown.items())]
-        return Graph(phase=phase, values=tuple(values), nodes=tuple(self._nodes), inputs=tuple(inputs), outputs=made, notes=tuple([*notes, *self.imp.notes]))
+        return Graph(phase=phase, values=tuple(values), nodes=tuple(self._nodes), inputs=tuple(inputs), outputs=made, notes=tuple(notes))
 
     def _value(self, id: str, shape: Shape, dtype: DType, role: Role, alias: str = "") -> str:
         if id not in self._values:
@@ -157,9 +157,13 @@ class Emitter:
         return self._node("position_table", (positions, Use(value=constant)), [(shape, dtype)], (), None)[0]
 
     def _loose(self, term: Term) -> str:
-        raise AgentCompileError(
-            f"{term.name}: a value that depends on positions in a way that is no table of rows", hint="compute it from each token's own position"
-        )
+        """A position-only value that no table holds: computed each step by its own operators."""
+        node, _ = self.imp.tables[term.name.partition("|")[0]]
+        made = self.imp.inline(node)
+        inner = self._use(made)
+        if not inner.views and made.shape == term.outs[0][0]:
+            return inner.value
+        raise AgentCompileError(f"{node.name}: a value of positions that is no table of rows", hint="compute it from each token's own position")
 
     def _constant(self, value: torch.Tensor, dtype: DType, prefix: str = "constant") -> str:
         digest = _bytes_digest(value)
@@ -219,5 +223,3 @@ def _ordered(roots: list[Term]) -> list[Term]:
         work.extend((t, False) for t in reversed(before) if id(t) not in done)
     return out
 
-
-_ = of

@@ -6,6 +6,7 @@ cannot be exported with a symbolic T is exported for one token; its prefill then
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from agentcompile.capture.attention import is_cache
+from agentcompile.capture.attention import written
 from agentcompile.capture.emit import Emitter
 from agentcompile.capture.importing import Binding, Importer
-from agentcompile.capture.layout import TOKENS
 from agentcompile.capture.positional import Positional
 from agentcompile.capture.slicing import last_token
 from agentcompile.capture.terms import Edge, Pool
@@ -34,7 +34,7 @@ class Program:
 
     exported: Any
     bindings: Mapping[str, Binding]
-    context: int
+    positional: Positional
     fixed: bool
     prefix: str
 
@@ -58,7 +58,7 @@ def export(decoder: nn.Module, states: Sequence[State], dtype: torch.dtype, cont
     decoder can be traced neither for a symbolic number of tokens nor for one token.
     """
     step = _Step(decoder).eval()
-    mode = fake if fake is not None else _Plain()
+    mode = fake if fake is not None else contextlib.nullcontext()
     first: Exception | None = None
     for fixed in (False, True):
         count = 1 if fixed else min(EXAMPLE_TOKENS, context)
@@ -76,20 +76,14 @@ def export(decoder: nn.Module, states: Sequence[State], dtype: torch.dtype, cont
         except Exception as error:  # whatever a model's own code raises while it is traced
             first = first or error
             continue
-        return Program(exported=exported, bindings=_bindings(exported, states, names), context=context, fixed=fixed, prefix=prefix)
+        bindings = _bindings(exported, states, names)
+        positional = _evaluator(exported, bindings, context, fixed)
+        return Program(exported=exported, bindings=bindings, positional=positional, fixed=fixed, prefix=prefix)
     text = str(first).strip().splitlines()
     raise AgentCompileError(
         f"{type(decoder).__name__}: cannot be traced: {type(first).__name__}: {text[0] if text else ''}",
         hint="see agentcompile/capture/protocol.py for what a decoder may do",
     ) from first
-
-
-class _Plain:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) -> dict[str, Binding]:
@@ -110,27 +104,26 @@ def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) 
     return out
 
 
-def normalise(program: Program, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
-    """One phase's graph: `tokens` is 1 (decode) or `TOKENS` (prefill). Position tables are added to `constants`."""
-    graph = program.exported.graph
+def _evaluator(exported: Any, bindings: Mapping[str, Binding], context: int, fixed: bool) -> Positional:
+    graph = exported.graph
     holders = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
-    by_role = {binding.role: holders[name] for name, binding in program.bindings.items() if binding.role in ("token", "position")}
-    values = {holders[name]: b.value for name, b in program.bindings.items() if b.value is not None}
+    inputs = {b.role: holders[name] for name, b in bindings.items() if b.role in ("token", "position")}
+    values = {holders[name]: b.value for name, b in bindings.items() if b.value is not None}
     for node in holders.values():
         if node.op == "get_attr":
-            values[node] = getattr(program.exported.graph_module, str(node.target))
-    positional = Positional(by_role["token"], by_role["position"], program.context, values, program.fixed)
+            values[node] = getattr(exported.graph_module, str(node.target))
+    positional = Positional(inputs["token"], inputs["position"], context, values, fixed)
     positional.number(graph)
-    importer = Importer(Pool(tokens), positional, program.bindings, program.prefix)
-    outputs, states = importer.run(graph)
+    return positional
+
+
+def normalise(program: Program, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
+    """One phase's graph: `tokens` is 1 (decode) or `TOKENS` (prefill). Position tables are added to `constants`."""
+    importer = Importer(Pool(tokens), program.positional, program.bindings, program.prefix)
+    outputs, states = importer.run(program.exported.graph)
     logits = last_token(importer.pool, outputs[0])
     made: list[tuple[str, Edge]] = [("logits", logits)]
-    phase = "prefill" if tokens == TOKENS or constants.get("", None) is not None else "decode"
-    if phase == "decode":
-        token = importer.pool.op("argmax", [logits], logits.shape[:-1], "int64")
-        made.append(("token", token))
-    for name, final in states.items():
-        if not is_cache(final):
-            raise AgentCompileError(f"state {name}: written in a way that is no append at the given positions", hint="write keys and values with index_copy_(2, positions, new)")
-    emitter = Emitter(importer, constants)
-    return emitter.graph("prefill" if phase == "prefill" else "decode", made, states.values())
+    if tokens == 1:
+        made.append(("token", importer.pool.op("argmax", [logits], logits.shape[:-1], "int64")))
+    final = [written(importer.pool, name, edge) for name, edge in states.items()]
+    return Emitter(importer, constants).graph("decode" if tokens == 1 else "prefill", made, final)

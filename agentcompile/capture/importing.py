@@ -7,14 +7,16 @@ these. In-place operators rebind their storage, so that later readers of any vie
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from agentcompile.capture import attention, idioms, operators
+from agentcompile.capture import attention, operators
 from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, dense
 from agentcompile.capture.positional import Positional
 from agentcompile.capture.terms import Edge, Pool, Shape, inverse, of
@@ -30,6 +32,8 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.int32: "int32",
     torch.bool: "bool",
 }
+
+LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,6 @@ class Importer:
     bindings: Mapping[str, Binding]
     prefix: str = ""
     """Module path to drop from every operator's path."""
-    unknown: dict[str, int] = field(default_factory=dict)
-    """Operators kept by their ATen name, with how often."""
-    notes: list[str] = field(default_factory=list)
     tables: dict[str, tuple[fx.Node, int | None]] = field(default_factory=dict)
     """Position-only leaves: their node and its token axis."""
     _env: dict[fx.Node, Any] = field(default_factory=dict)
@@ -201,7 +202,9 @@ class Importer:
             self.positional.roots[node] = root
         elif name.endswith("_") and not name.startswith("_"):
             self.positional.roots[node] = root
-            self.positional.mutators.setdefault(root, []).append(node)
+            writers = self.positional.mutators.setdefault(root, [])
+            if node not in writers:
+                writers.append(node)
 
     def _view(self, node: fx.Node, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         handle: Handle = args[0]
@@ -214,8 +217,7 @@ class Importer:
             return tuple(Handle(handle.storage, layout) for layout in made)
         if made.numel != handle.layout.numel or name in operators.ALIASES or _aliases(node):
             return Handle(handle.storage, made)
-        edge = self.read(handle)
-        return self._new(edge.through(made, handle.layout.shape) if handle.layout != made else edge) if False else self._new(self.read(Handle(handle.storage, made)))
+        return self._new(self.read(Handle(handle.storage, made)))
 
     def _in_place(self, node: fx.Node, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         handle: Handle = args[0]
@@ -241,6 +243,25 @@ class Importer:
                 return made
         return self.generic(node, args, kwargs)
 
+    def inline(self, node: fx.Node) -> Edge:
+        """A position-only value as operators that run each step, for one that is no table of rows."""
+        env: dict[fx.Node, Any] = {}
+        for at in self.positional.plan(node):
+            value = at.meta.get("val")
+            if at is self.positional.positions:
+                env[at] = attention.positions(self.pool)
+            elif at.op in ("placeholder", "get_attr"):
+                env[at] = self.table(Pos(at, False)) if at is not self.positional.tokens else None
+            elif isinstance(value, (int, torch.SymInt)):
+                env[at] = self.size(value)
+            else:
+                args = fx.node.map_arg(at.args, env.__getitem__)
+                kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
+                env[at] = args[0][args[1]] if _name(at) == "getitem" else self.generic(at, args, kwargs)
+        made = env[node]
+        assert isinstance(made, Edge)
+        return made
+
     def _wrap(self, made: Any) -> Any:
         return tuple(self._wrap(item) for item in made) if isinstance(made, tuple) else self._new(made)
 
@@ -248,18 +269,14 @@ class Importer:
         """An operator kept by its ATen name: tensors in order, everything else in a template."""
         tensors: list[Edge] = []
         op = _overload(node)
-        names = [a.name for a in op._schema.arguments]
         template = {
             "args": [self._template(arg, tensors) for arg in args],
             "kwargs": {k: self._template(v, tensors) for k, v in kwargs.items() if k not in ("layout", "pin_memory", "memory_format")},
         }
-        assert names is not None
         fakes = node.meta["val"]
         many = isinstance(fakes, (list, tuple))
         outs = [(self.shape(fake), self.dtype(fake)) for fake in (fakes if many else [fakes])]
-        full = str(op)
-        self.unknown[full] = self.unknown.get(full, 0) + 1
-        term = self.pool.make(full, tensors, outs, (("template", json.dumps(template, sort_keys=True)),))
+        term = self.pool.make(str(op), tensors, outs, (("template", json.dumps(template, sort_keys=True)),))
         return tuple(of(term, i) for i in range(len(outs))) if many else of(term)
 
     def _template(self, value: Any, tensors: list[Edge]) -> Any:
@@ -317,4 +334,5 @@ def _where(node: fx.Node, prefix: str) -> tuple[str, str]:
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     path = path.removeprefix(prefix).removeprefix(".")
-    return ("" if path == prefix.rstrip(".") else path), ""
+    found = LINE.findall(node.meta.get("stack_trace") or "")
+    return path, f"{Path(found[-1][0]).name}:{found[-1][1]}" if found else ""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agentcompile.capture import idioms
-from agentcompile.capture.layout import Inexpressible, Layout, Shape
-from agentcompile.capture.terms import Edge, Pool, numel
+from agentcompile.capture.layout import Inexpressible, Layout, chain
+from agentcompile.capture.terms import Edge, Pool
+from agentcompile.errors import AgentCompileError
 
 if TYPE_CHECKING:
     from agentcompile.capture.importing import Importer
@@ -146,7 +147,14 @@ VIEWS: dict[str, Callable[..., Layout | list[Layout]]] = {
 
 def scatter_view(pool: Pool, old: Edge, layout: Layout, new: Edge) -> Edge:
     """`old` with the elements that `layout` reads replaced by `new`: kept as a PyTorch slice write."""
-    raise Inexpressible("a write to part of a buffer")
+    try:
+        views = chain(layout, old.shape)
+    except Inexpressible:
+        views = ()
+    if len(views) != 1 or views[0].op != "slice" or not all(isinstance(arg, int) and arg >= 0 for arg in views[0].args):
+        raise AgentCompileError("a write to part of a buffer, through a view that is no slice of one axis", hint="write whole rows, or out of place")
+    template = json.dumps({"args": [{"$": 0}, {"$": 1}, *views[0].args], "kwargs": {}}, sort_keys=True)
+    return pool.op("aten.slice_scatter.default", [old, new], old.shape, old.dtype, (("template", template),))
 
 
 def _cast(imp: Importer, node: Any, x: Any, *_: Any, **__: Any) -> Edge:
@@ -333,6 +341,48 @@ def _copy(imp: Importer, node: Any, target: Any, source: Any, non_blocking: bool
     return edge if edge.shape == to.shape else edge.expand(to.shape)
 
 
+def _masked_fill(imp: Importer, node: Any, scores: Any, mask: Any, value: Any) -> Edge | None:
+    return _masked(imp, node, scores, mask, value, keeps=False)
+
+
+def _where(imp: Importer, node: Any, mask: Any, a: Any, b: Any) -> Edge | None:
+    if number(imp, b) is not None:
+        return _masked(imp, node, a, mask, b, keeps=True)
+    return _masked(imp, node, b, mask, a, keeps=False)
+
+
+def _masked(imp: Importer, node: Any, scores: Any, mask: Any, value: Any, *, keeps: bool) -> Edge | None:
+    """Scores with a number where the mask says so (`keeps`: where it does not)."""
+    fill = number(imp, value)
+    if fill is None or number(imp, scores) is not None:
+        return None
+    edge, hidden = imp.edge(scores), imp.edge(mask)
+    if edge.shape != imp.shape(node.meta["val"]) or edge.dtype != imp.dtype(node.meta["val"]):
+        return None
+    fill = max(fill, -3.4028234663852886e38)
+    return imp.pool.op("masked", [edge, hidden], edge.shape, edge.dtype, (("value", fill), ("keeps", keeps)))
+
+
+def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **_: Any) -> Edge | None:
+    """A product of two operands as a (batched) matrix product; anything else stays an einsum."""
+    given, _, out = equation.replace(" ", "").partition("->")
+    labels = given.split(",")
+    if len(labels) != 2 or "." in equation or not out or any(len(set(part)) != len(part) for part in labels):
+        return None
+    (a, b), (x, y) = labels, [imp.edge(part) for part in parts]
+    if y.term.op != "leaf" and x.term.op == "leaf" and x.term.role == "weight":
+        (a, b), (x, y) = (b, a), (y, x)
+    both = [c for c in a if c in b]
+    batch, summed = [c for c in both if c in out], [c for c in both if c not in out]
+    rows, columns = [c for c in a if c not in both], [c for c in b if c not in both]
+    if len(summed) != 1 or len(columns) != 1 or (batch and len(rows) != 1) or set(out) != {*batch, *rows, *columns}:
+        return None
+    left = x.permute([a.index(c) for c in [*batch, *rows, *summed]])
+    right = y.permute([b.index(c) for c in [*batch, *summed, *columns]])
+    order = [*batch, *rows, *columns]
+    return idioms.matmul(imp.pool, left, right).permute([order.index(c) for c in out])
+
+
 COMPUTE: dict[str, Callable[..., Any]] = {
     "to": _cast,
     "_to_copy": _cast,
@@ -369,7 +419,7 @@ COMPUTE: dict[str, Callable[..., Any]] = {
     "_softmax": _softmax,
     "argmax": _argmax,
     "copy": _copy,
-    "dropout_": _dropout,
+    "masked_fill": _masked_fill,
+    "where": _where,
+    "einsum": _einsum,
 }
-
-_ = (math, numel, Shape)

@@ -6,7 +6,6 @@ is decided by running them, not by recognising how they were written.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,13 +33,15 @@ class Positional:
     """In-place nodes by the root they write."""
     _order: dict[Node, int] = field(default_factory=dict)
     _plans: dict[Node, list[Node]] = field(default_factory=dict)
-    _tables: dict[str, torch.Tensor] = field(default_factory=dict)
+    _tables: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    _slots: dict[str, bool] = field(default_factory=dict)
+    _windows: dict[tuple[str, bool], int | None] = field(default_factory=dict)
 
     def number(self, graph: fx.Graph) -> None:
         """Remember program order; call once before evaluating."""
         self._order = {node: i for i, node in enumerate(graph.nodes)}
 
-    def _plan(self, node: Node) -> list[Node]:
+    def plan(self, node: Node) -> list[Node]:
         """What must run for `node`, in program order, with the in-place writes that come before each reader."""
         if (plan := self._plans.get(node)) is not None:
             return plan
@@ -63,7 +64,7 @@ class Positional:
     def evaluate(self, node: Node, positions: torch.Tensor) -> torch.Tensor:
         """The value of `node` for these positions (int64 [T])."""
         env: dict[Node, Any] = {}
-        for at in self._plan(node):
+        for at in self.plan(node):
             if at is self.tokens:
                 env[at] = torch.zeros(1, positions.numel(), dtype=torch.int64)
             elif at is self.positions:
@@ -73,7 +74,8 @@ class Positional:
             else:
                 args = fx.node.map_arg(at.args, env.__getitem__)
                 kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
-                env[at] = at.target(*args, **kwargs) if callable(at.target) else operator.index(0)
+                target: Any = at.target
+                env[at] = target(*args, **kwargs)
         value = env[node]
         assert isinstance(value, torch.Tensor)
         return value
@@ -91,16 +93,23 @@ class Positional:
     def table(self, node: Node, axis: int | None) -> torch.Tensor | None:
         """[context, width] over every position, or None when the value is no function of its own position."""
         if node.name not in self._tables:
-            table = self.rows(node, axis, 0, self.context)
-            for start, count in ((0, 1), (self.context // 2, 2), (self.context - 3, 3)):
-                start, count = max(start, 0), min(count, self.context)
-                if not _same(self.rows(node, axis, start, count), table[start : start + count]):
-                    return None
-            self._tables[node.name] = table.contiguous()
+            self._tables[node.name] = self._tabulate(node, axis)
         return self._tables[node.name]
+
+    def _tabulate(self, node: Node, axis: int | None) -> torch.Tensor | None:
+        table = self.rows(node, axis, 0, self.context)
+        for start, count in ((0, 1), (self.context // 2, 1), (self.context - 2, 2)):
+            if not _same(self.rows(node, axis, start, count), table[start : start + count]):
+                return None
+        return table.contiguous()
 
     def is_positions(self, node: Node) -> bool:
         """Whether the value holds the positions themselves, in whatever shape."""
+        if node.name not in self._slots:
+            self._slots[node.name] = self._is_positions(node)
+        return self._slots[node.name]
+
+    def _is_positions(self, node: Node) -> bool:
         for start, count in self._probes():
             want = torch.arange(start, start + count)
             got = self.evaluate(node, want)
@@ -117,6 +126,12 @@ class Positional:
         Bool masks hold True where a slot is read (`keeps`) or hidden; additive ones hold 0 where it is read and
         a hugely negative number where it is hidden.
         """
+        key = (node.name, keeps)
+        if key not in self._windows:
+            self._windows[key] = self._window(node, axis, keeps=keeps)
+        return self._windows[key]
+
+    def _window(self, node: Node, axis: int | None, *, keeps: bool) -> int | None:
         last = self._visible(node, axis, self.context - 1, 1, keeps=keeps)
         if last is None:
             return None

@@ -1,0 +1,80 @@
+"""Decoders that are modules in memory: their weights are saved first, so that every later stage reads a path."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentcompile.capture.protocol import Decoder, DecoderSpec
+from agentcompile.checkpoint import SINGLE
+from agentcompile.errors import AgentCompileError, ExitCode
+
+MODEL_TYPE = "agentcompile-module"
+"""`model_type` of a directory saved from a module: its code is not in it."""
+
+
+def judge(model: torch.nn.Module) -> DecoderSpec:
+    """The module's spec. Raises `AgentCompileError` when the module is no protocol decoder on the CPU."""
+    if not isinstance(model, Decoder) or not isinstance(model.spec, DecoderSpec):
+        raise AgentCompileError(
+            f"{type(model).__name__}: spec: missing, or no DecoderSpec", hint="see agentcompile/capture/protocol.py"
+        )
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            raise AgentCompileError(f"{type(model).__name__}: {name}: lies on {parameter.device}", hint="move the module to the CPU")
+    spec: DecoderSpec = model.spec
+    for key, value in asdict(spec).items():
+        if key != "eos" and not 1 <= value <= 10_000_000:
+            raise AgentCompileError(f"{type(model).__name__}: spec.{key}: {value}", hint="a positive extent is expected")
+    if spec.heads % spec.kv_heads:
+        raise AgentCompileError(f"{type(model).__name__}: spec.kv_heads: {spec.kv_heads} does not divide heads {spec.heads}", hint="give every key-value head the same number of query heads")
+    return spec
+
+
+def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
+    """Write config.json and model.safetensors, each whole or not at all. Tied parameters are written once."""
+    from safetensors.torch import save as serialise
+
+    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    heads: Mapping[str, Any] = {
+        "model_type": MODEL_TYPE,
+        "architectures": [type(model).__name__],
+        "vocab_size": spec.vocab,
+        "hidden_size": spec.hidden,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "eos_token_id": list(spec.eos),
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(directory / SINGLE, serialise(tensors, metadata={"format": "pt"}))
+        _write(directory / "config.json", (json.dumps(heads, indent=2, sort_keys=True) + "\n").encode())
+    except OSError as error:
+        raise AgentCompileError(f"{directory}: {error.strerror}", exit_code=ExitCode.ENVIRONMENT, hint="choose a directory that can be written and has room") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def names(model: torch.nn.Module) -> dict[str, str]:
+    """Parameter paths to saved names: a tied parameter goes by its first path."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
