@@ -106,6 +106,11 @@ class Region:
         """For people and for the command line: the kind and the start of the id."""
         return f"{self.kind}@{self.id[:6]}"
 
+    @property
+    def dense(self) -> bool:
+        """Whether every operator sees its ports whole and in order; through a slice or a permutation only PyTorch does."""
+        return all(view.op == "reshape" for node in self.body.nodes for use in node.inputs for view in use.views)
+
     def port(self, name: str) -> Port:
         """The port called `name`; KeyError when there is none."""
         return {port.name: port for port in self.ports}[name]
