@@ -7,6 +7,7 @@ Goes in: a template, the facts of its kind, the layout names. Comes out: nothing
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -102,9 +103,9 @@ def _basics(template: Template, beside: Beside) -> Iterator[Fault]:
 def _distinct(key: str, values: tuple[str, ...], *, least: int) -> Iterator[Fault]:
     if len(values) < least:
         yield Fault(key=key, text="empty", hint="name at least one")
-    for value in values:
-        if values.count(value) > 1:
-            yield Fault(key=key, text=f'"{value}" appears {values.count(value)} times', hint="name each once")
+    for value, times in Counter(values).items():
+        if times > 1:
+            yield Fault(key=key, text=f'"{value}" appears {times} times', hint="name each once")
 
 
 def _params(template: Template, beside: Beside) -> Iterator[Fault]:
@@ -124,9 +125,9 @@ def _params(template: Template, beside: Beside) -> Iterator[Fault]:
 def _domain(param: Param, key: str, integers: bool) -> Iterator[Fault]:
     if not param.domain:
         yield Fault(key=f"{key}.domain", text="empty", hint="list every value that may be tried")
-    for value in param.domain:
-        if param.domain.count(value) > 1:
-            yield Fault(key=f"{key}.domain", text=f"{value} appears twice", hint="list each value once")
+    for value, times in Counter(param.domain).items():
+        if times > 1:
+            yield Fault(key=f"{key}.domain", text=f"{value} appears {times} times", hint="list each value once")
         if integers and not isinstance(value, int):
             yield Fault(key=f"{key}.domain", text=f'"{value}" is not a whole number', hint="C++ takes integers")
     if len({type(value) for value in param.domain}) > 1:
@@ -232,8 +233,7 @@ def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[st
         if name not in allowed:
             text = f'"{name}" is neither a port nor a workspace'
             yield Fault(key=key, text=text, hint=hint_of(name, allowed))
-        if arguments.count(name) > 1:
-            yield Fault(key=key, text=f'"{name}" appears twice', hint="pass each once")
+    yield from _distinct(key, arguments, least=0)
 
 
 CHECKS: tuple[Callable[[Template, Beside], Iterator[Fault]], ...] = (
