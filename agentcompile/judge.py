@@ -25,6 +25,7 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Samples, Timing
 from agentcompile.worker import protocol as p
 from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
+from agentcompile.worker.zygote import Zygote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class _Work:
 
 
 class WorkerJudge:
-    """The judge of this machine. Use it from one thread: the system kills workers with the thread that started them."""
+    """The judge of this machine. It is used by one thread at a time. Making it returns at once."""
 
     def __init__(
         self,
@@ -143,6 +144,7 @@ class WorkerJudge:
         # Kernels use every thread of the target, so more validations at once than that would share cores.
         self._validators = max(1, cores // max(target.threads, 1))
         self._clock = _Seat()
+        self._zygote = Zygote(start_s=limits.start_s)
 
     def __enter__(self) -> WorkerJudge:
         return self
@@ -154,6 +156,7 @@ class WorkerJudge:
         """Kill every worker; idempotent."""
         for seat in (*self._seats, self._clock):
             seat.clear(shaken=False)
+        self._zygote.close()
 
     def prepare(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
@@ -287,16 +290,25 @@ class WorkerJudge:
         if seat.worker is not None and not seat.worker.alive:
             seat.clear(shaken=True)
         if seat.worker is None:
-            seat.worker = Worker(self._setup)
+            seat.worker = self._spawn()
             if seat.shaken:
                 self._prove(seat)
         return seat.worker
+
+    def _spawn(self) -> Worker:
+        """A fresh worker; a zygote that died is replaced once."""
+        try:
+            return Worker(self._zygote, self._setup)
+        except AgentCompileError:
+            self._zygote.close()
+            self._zygote = Zygote(start_s=self._limits.start_s)
+            return Worker(self._zygote, self._setup)
 
     def _prove(self, seat: _Seat) -> None:
         said = ""
         for _ in range(2):
             if seat.worker is None:
-                seat.worker = Worker(self._setup)
+                seat.worker = self._spawn()
             outcome = seat.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
             if isinstance(outcome, p.Alive):
                 seat.shaken = False

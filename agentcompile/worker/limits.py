@@ -1,4 +1,4 @@
-"""What a worker may not do: outlive its parent, fill memory or disk, dump core, write into the frames."""
+"""What a worker may not do: outlive its parent, fill memory or disk, dump core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE_BYTES = 2 << 30
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started us ends; leave at once when it already has."""
+    """Ask the kernel for SIGKILL when process `parent` ends; leave at once when it already has."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -45,18 +45,3 @@ def limit_memory(extra_bytes: int) -> None:
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def take_pipes() -> tuple[int, int]:
-    """Move the frames off descriptors 0 and 1, so that native code that prints reaches the log and no frame.
-
-    Returns the descriptors to read requests from and to write replies to; neither is inherited by a compiler.
-    """
-    requests, replies = os.dup(0), os.dup(1)
-    for fd in (requests, replies):
-        os.set_inheritable(fd, False)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return requests, replies

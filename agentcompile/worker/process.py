@@ -1,6 +1,6 @@
 """The parent's end of a worker: start it, ask it, wait with a limit, kill it with its group.
 
-One thread owns a worker: the system kills it when the thread that started it ends.
+A worker belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import os
 import secrets
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.frames import FrameError, Splitter, pack
 from agentcompile.worker.protocol import Answer, Ask, Ready, Reply, Request, Setup
+from agentcompile.worker.zygote import Zygote
 
-_ENTRY = Path(__file__).with_name("__main__.py")
 _TAIL_BYTES = 4096
 _EXIT_S = 5.0
 
@@ -48,34 +46,31 @@ Outcome = Reply | Lost | Expired
 class Worker:
     """One worker process, in its own session. After `Lost` or `Expired` it is dead: start another."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, zygote: Zygote, setup: Setup) -> None:
+        self._zygote = zygote
         self.box = Box.make()
-        command = [sys.executable, "-P", str(_ENTRY), str(self.box.fd), str(os.getpid())]
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=(self.box.fd,),
-            start_new_session=True,
-        )
-        assert self._child.stdin and self._child.stdout and self._child.stderr
-        self._stdin, self._stdout, self._stderr = self._child.stdin, self._child.stdout, self._child.stderr
-        for pipe in (self._stdin, self._stdout, self._stderr):
-            os.set_blocking(pipe.fileno(), False)
+        pipes = [os.pipe() for _ in range(3)]
+        (requests, self._stdin), (self._stdout, replies), (self._log, log) = pipes
+        try:
+            self.pid = zygote.spawn(requests, replies, log, self.box.fd)
+        except BaseException:
+            for fd in (self._stdin, self._stdout, self._log):
+                os.close(fd)
+            self.box.close()
+            raise
+        finally:
+            for fd in (requests, replies, log):
+                os.close(fd)
+        for fd in (self._stdin, self._stdout, self._log):
+            os.set_blocking(fd, False)
         self._splitter, self._tail = Splitter(), b""
         self._token, self._deadline, self._limit_s = "", 0.0, 0.0
         self._noted = NOTHING
+        self._status: int | None = None
         self._outcome: Outcome | None = None
         self._dead = self._ended = self._log_ended = False
         self._setup_token = secrets.token_hex(8)
         self._unsent = pack(encode(Ask(token=self._setup_token, request=setup)))
-
-    @property
-    def pid(self) -> int:
-        """Of the process, and of its group and session."""
-        return self._child.pid
 
     @property
     def busy(self) -> bool:
@@ -89,8 +84,12 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
-        return not self._dead and not self._exited()
+        """Whether it can be asked, as far as its pipe tells."""
+        if not self._dead and not self.busy:
+            data, self._ended = _read(self._stdout, self._ended)
+            self._speaks(data)
+            self._outcome = None
+        return not self._dead and not self._ended
 
     @property
     def blamed(self) -> int:
@@ -123,15 +122,14 @@ class Worker:
         if self._dead:
             return
         self._dead = True
-        # The child is reaped only after its group is killed: until then nobody else can have its number.
+        # The zygote has not reaped it yet, so nobody else can have its number.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_EXIT_S)
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(AgentCompileError):
+            self._status = self._zygote.reap(self.pid, _EXIT_S)
         self._drain_log()
-        for pipe in (self._stdin, self._stdout, self._stderr):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        for fd in (self._stdin, self._stdout, self._log):
+            os.close(fd)
         self._noted = self.box.read()
         self.box.close()
 
@@ -144,18 +142,8 @@ class Worker:
             return
         self._write()
         self._drain_log()
-        data, self._ended = _read(self._stdout.fileno(), self._ended)
-        try:
-            for message, _ in self._splitter.feed(data):
-                answer = decode(Answer, message)
-                if answer.token == self._setup_token and isinstance(answer.reply, Ready):
-                    self._setup_token = ""
-                elif answer.token != self._token or self._outcome is not None:
-                    raise FrameError(f"an answer that nobody asked for: {answer.reply!r:.300}")
-                else:
-                    self._outcome = answer.reply
-        except (FrameError, CodecError) as error:
-            self._lose(f"broken frames: {error}")
+        data, self._ended = _read(self._stdout, self._ended)
+        if not self._speaks(data):
             return
         if self._outcome is None and self._ended:
             self._lose("")
@@ -165,40 +153,45 @@ class Worker:
 
     def watched(self) -> tuple[list[int], list[int], float]:
         """Descriptors to read, descriptors to write, and the deadline, for `wait`."""
-        reads = [self._stdout.fileno()] if self._log_ended else [self._stdout.fileno(), self._stderr.fileno()]
-        return reads, [self._stdin.fileno()] if self._unsent else [], self._deadline
+        reads = [self._stdout] if self._log_ended else [self._stdout, self._log]
+        return reads, [self._stdin] if self._unsent else [], self._deadline
 
-    def _exited(self) -> bool:
-        """Whether the child ended, without reaping it."""
+    def _speaks(self, data: bytes) -> bool:
+        """Take in what the worker wrote; a worker that breaks the rules of frames is lost."""
         try:
-            return os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+            for message, _ in self._splitter.feed(data):
+                answer: Answer = decode(Answer, message)
+                if answer.token == self._setup_token and isinstance(answer.reply, Ready):
+                    self._setup_token = ""
+                elif answer.token != self._token or not self._token or self.done:
+                    raise FrameError(f"an answer that nobody asked for: {answer.reply!r:.300}")
+                else:
+                    self._outcome = answer.reply
+        except (FrameError, CodecError) as error:
+            self._lose(f"broken frames: {error}")
+        return not self._dead
 
     def _drain_log(self) -> None:
-        data, self._log_ended = _read(self._stderr.fileno(), self._log_ended)
+        data, self._log_ended = _read(self._log, self._log_ended)
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
 
     def _write(self) -> None:
         try:
             while self._unsent:
-                self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
+                self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:
             self._ended, self._unsent = True, b""
 
     def _lose(self, why: str) -> None:
-        """Reap a worker that ended or broke the rules, and say how it ended."""
-        until = time.monotonic() + _EXIT_S
-        while not why and not self._exited() and time.monotonic() < until:
-            time.sleep(0.005)
-        stayed = not self._exited()
+        """Bury a worker that ended or broke the rules, and say how it ended."""
+        ended = bool(why)
+        with contextlib.suppress(AgentCompileError):
+            ended = ended or self._zygote.ended(self.pid, _EXIT_S)
         self.kill()
-        status = None if stayed else self._child.returncode
-        number = -status if status is not None and status < 0 else 0
-        if not why:
-            why = _ending(number, status)
+        number = max(-self._status, 0) if ended and self._status is not None and not why else 0
+        why = why or _ending(number, self._status if ended else None)
         said = clean(self._tail.decode("utf-8", "replace"))
         self._outcome = Lost(signal=number, detail=f"{why}; it said: {said}" if said else why)
 

@@ -17,18 +17,9 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.worker.box import Box
 from agentcompile.worker.desk import Desk
 from agentcompile.worker.frames import FrameError, Splitter, pack, write_all
-from agentcompile.worker.limits import die_with_parent, limit_process, take_pipes
 from agentcompile.worker.protocol import Answer, Ask, Fault, Reply
 
 _ERROR_CHARACTERS = 4000
-
-
-def main(*, box: int, parent: int) -> None:
-    """Serve until the request pipe ends; never returns. `box` is a descriptor, `parent` the pid that started us."""
-    requests, replies = take_pipes()
-    die_with_parent(parent)
-    limit_process()
-    serve(requests, replies, Box(box))
 
 
 def serve(requests: int, replies: int, box: Box) -> None:

@@ -1,0 +1,179 @@
+"""The process that workers are forked from: PyTorch is imported once, and a fresh worker takes milliseconds.
+
+It runs no candidate's code, starts no thread, and ends when the socket to its parent does. It reaps a worker only
+when told to: until then nobody else can have the number of the group that the parent kills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import mmap
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.worker.box import Box
+from agentcompile.worker.limits import die_with_parent, limit_process
+from agentcompile.worker.serve import serve
+
+_ENTRY = Path(__file__).with_name("__main__.py")
+_PRELOAD = ("torch", "agentcompile.validate", "agentcompile.worker.timing", "agentcompile.worker.ceiling")
+_MESSAGE_BYTES = 4096
+_SPREAD_PAGES = 1 << 14
+
+
+class Zygote:
+    """The parent's end. Starting it returns at once; the first `spawn` waits until it is ready."""
+
+    def __init__(self, *, start_s: float = 60.0) -> None:
+        """Start the process; it has `start_s` seconds to answer each request."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-P", str(_ENTRY)]
+        self._process = subprocess.Popen(
+            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+        theirs.close()
+        ours.settimeout(start_s)
+        self._socket = ours
+
+    def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
+        """Fork a worker that reads and writes these descriptors, in its own session; returns its pid.
+
+        Raises `AgentCompileError` (environment) when the process cannot start or fork.
+        """
+        return int(self._ask({"op": "fork"}, (requests, replies, log, box))["pid"])
+
+    def ended(self, pid: int, wait_s: float) -> bool:
+        """Whether a worker ends by itself within `wait_s`; it is not reaped."""
+        return bool(self._ask({"op": "ended", "pid": pid, "wait_s": wait_s}, ())["ended"])
+
+    def reap(self, pid: int, wait_s: float) -> int | None:
+        """Take a killed worker's exit code, or minus the signal that ended it; None when it runs on after `wait_s`."""
+        if not self.ended(pid, wait_s):
+            return None
+        return os.waitstatus_to_exitcode(int(self._ask({"op": "reap", "pid": pid}, ())["status"]))
+
+    def close(self) -> None:
+        """End the process, and with it every worker that is left; idempotent."""
+        self._socket.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def _ask(self, message: dict[str, object], fds: tuple[int, ...]) -> dict[str, int]:
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], list(fds))
+            data = self._socket.recv(_MESSAGE_BYTES)
+        except TimeoutError:
+            raise _broken(f"no answer within {self._socket.gettimeout():g} s") from None
+        except OSError:
+            data = b""
+        if not data:
+            raise _broken(self._last_words())
+        answer: dict[str, int] = json.loads(data)
+        if "error" in answer:
+            raise _broken(str(answer["error"]))
+        return answer
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        _, said = self._process.communicate(timeout=10)
+        return said.decode("utf-8", "replace").strip()[-1000:] or f"it left with status {self._process.returncode}"
+
+
+def _broken(why: str) -> AgentCompileError:
+    return AgentCompileError(
+        f"worker processes cannot be started: {why}",
+        exit_code=ExitCode.ENVIRONMENT,
+        hint="check the machine's memory and process limits (ulimit -u) and that `python -c 'import torch'` works",
+    )
+
+
+def main() -> None:
+    """The process itself: descriptor 0 is the socket to the parent. Returns when that ends."""
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in _PRELOAD:
+        importlib.import_module(name)
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 4)
+        if not message:
+            os._exit(0)
+        answer = _handle(json.loads(message), control, fds)
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(BrokenPipeError):
+            control.send(json.dumps(answer).encode())
+
+
+def _handle(request: dict[str, Any], control: socket.socket, fds: list[int]) -> dict[str, object]:
+    try:
+        match request["op"]:
+            case "fork":
+                return {"pid": _fork(control, fds)}
+            case "ended":
+                return {"ended": _ended(request["pid"], request["wait_s"])}
+            case _:
+                return {"status": os.waitpid(request["pid"], os.WNOHANG)[1]}
+    except OSError as error:
+        return {"error": f"{request['op']}: {error.strerror}"}
+
+
+def _ended(pid: int, wait_s: float) -> bool:
+    until = time.monotonic() + wait_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _fork(control: socket.socket, fds: list[int]) -> int:
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of threads; BLAS's idle ones register their own fork handlers
+        pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        control.close()
+        _become(fds, parent)
+    except BaseException:  # noqa: BLE001 - nothing may return into the parent's loop
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _become(fds: list[int], parent: int) -> None:
+    """Turn the fork into a worker. Its log takes descriptors 1 and 2, so that native code that prints breaks no frame."""
+    requests, replies, log, box = fds
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    die_with_parent(parent)
+    limit_process()
+    with _gap():
+        serve(requests, replies, Box(box))
+
+
+def _gap() -> mmap.mmap:
+    """A hole of random size that shifts what is mapped later: forks share one address layout, which shapes times."""
+    pages = random.SystemRandom().randrange(1, _SPREAD_PAGES)
+    return mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
