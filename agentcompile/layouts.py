@@ -1,0 +1,83 @@
+"""Resident layouts of weights: one table that says how each packs, unpacks, and for what it is made.
+
+In: a row-major tensor. Out: a flat tensor of the same dtype, padding zero; and back. Every template that names a layout
+reads what `pack` writes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One row of the table."""
+
+    about: str
+    pack: Callable[[torch.Tensor], torch.Tensor]
+    """A dense row-major tensor to a flat one; the identity's result may share its memory."""
+    unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
+    """The flat tensor and the logical shape to a row-major tensor of that shape."""
+    numel: Callable[[Shape], int]
+    """Elements of the flat tensor of a logical shape, padding included."""
+    dtypes: tuple[torch.dtype, ...] = ()
+    """What it is made for; empty: anything."""
+    matrix: bool = True
+    """Whether it takes tensors of two dimensions alone."""
+
+    def applies(self, shape: Shape, dtype: torch.dtype) -> bool:
+        """Whether a tensor of this shape and dtype can be held so."""
+        return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
+
+
+def _tiled(rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...]) -> Layout:
+    """[N, K] as [ceil(N / rows)][ceil(K / group)][rows][group]: `group` neighbours of a row, then the next row's."""
+
+    def grid(shape: Shape) -> tuple[int, int]:
+        if len(shape) != 2:
+            raise ValueError(f"a packed layout takes a matrix, not shape {tuple(shape)}")
+        return -(-shape[0] // rows), -(-shape[1] // group)
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        (n, k), (tiles, groups) = tensor.shape, grid(tuple(tensor.shape))
+        if (n, k) != (tiles * rows, groups * group):
+            tensor = torch.nn.functional.pad(tensor, (0, groups * group - k, 0, tiles * rows - n))
+        return tensor.reshape(tiles, rows, groups, group).permute(0, 2, 1, 3).reshape(-1)
+
+    def unpack(flat: torch.Tensor, shape: Shape) -> torch.Tensor:
+        tiles, groups = grid(shape)
+        whole = flat.view(tiles, groups, rows, group).permute(0, 2, 1, 3).reshape(tiles * rows, groups * group)
+        return whole[: shape[0], : shape[1]].contiguous()
+
+    def numel(shape: Shape) -> int:
+        tiles, groups = grid(shape)
+        return tiles * groups * rows * group
+
+    return Layout(about=about, pack=pack, unpack=unpack, numel=numel, dtypes=dtypes)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "row-major": Layout(
+        about="As in the checkpoint: rows one after another.",
+        pack=lambda tensor: tensor.reshape(-1),
+        unpack=lambda flat, shape: flat.view(shape),
+        numel=math.prod,
+        matrix=False,
+    ),
+    "rows16-k2": _tiled(
+        16,
+        2,
+        "Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.",
+        (torch.bfloat16, torch.float16),
+    ),
+    "rows16-k1": _tiled(
+        16, 1, "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.", (torch.float32,)
+    ),
+}
+"""Every layout by name; templates, plans and locks speak of these."""

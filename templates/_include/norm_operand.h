@@ -1,0 +1,11 @@
+// The normalised activation as the operand of dot products. Every thread makes its own: at these sizes that costs less
+// than the barrier that sharing would take.
+#include "dot.h"
+#include "rmsnorm.h"
+
+template <class W, Order O, long K, class X, class N>
+inline const operand_t<W>* norm_operand(const X* x, const N* norm, float eps, float offset, operand_t<W>* room) {
+    const float inverse = inverse_rms<K>(x, eps);
+    return make_operand<W, O, K>(
+        room, [&](auto as, long i) { return as.load(x + i) * inverse * (as.load(norm + i) + offset); });
+}

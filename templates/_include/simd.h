@@ -1,0 +1,120 @@
+// Vectors of LANES floats by the compiler's vector extension: one text for AVX-512, AVX2 and anything narrower.
+#include <type_traits>
+#include <utility>
+
+#if ISA_AVX512F
+#define LANES 16
+#elif ISA_AVX2
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+
+inline float to_float(float v) { return v; }
+inline float to_float(bf16 v) {
+    uint32_t bits = uint32_t(v.bits) << 16;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+
+// Round to nearest, ties to even; a NaN stays one (its payload's top bit is set).
+inline bf16 to_bf16(float v) {
+    uint32_t u;
+    std::memcpy(&u, &v, 4);
+    if (v != v) return {uint16_t((u >> 16) | 0x40)};
+    return {uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
+}
+
+// `one` and `wide` are the two widths at which `each` calls its body.
+struct one {
+    using value = float;
+    static constexpr long lanes = 1;
+    template <class T> static float load(const T* p) { return to_float(*p); }
+    static void store(float* p, float v) { *p = v; }
+    static void store(bf16* p, float v) { *p = to_bf16(v); }
+};
+
+struct wide {
+    using value = vf;
+    static constexpr long lanes = LANES;
+    static vf load(const float* p) {
+        vf v;
+        std::memcpy(&v, p, sizeof v);
+        return v;
+    }
+    static vf load(const bf16* p) {
+        vh h;
+        std::memcpy(&h, p, sizeof h);
+        return (vf)(__builtin_convertvector(h, vu) << 16);
+    }
+    static void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+    static void store(bf16* p, vf v) {
+#if ISA_AVX512_BF16 && LANES == 16
+        auto h = _mm512_cvtneps_pbh((__m512)v);
+        std::memcpy((void*)p, &h, 32);
+#else
+        vu u = (vu)v;
+        vu rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+        vu quiet = (u >> 16) | 0x40;
+        vh h = __builtin_convertvector((vu)((v == v) ? rounded : quiet), vh);
+        std::memcpy((void*)p, &h, sizeof h);
+#endif
+    }
+};
+
+// Calls body(as, i) for i in [0, n): whole vectors first, then single elements.
+template <class F> inline void each(long n, F body) {
+    long i = 0;
+    for (; i + LANES <= n; i += LANES) body(wide{}, i);
+    for (; i < n; ++i) body(one{}, i);
+}
+
+inline vf splat(float v) { return vf{} + v; }
+
+template <int... I> inline vf shuffle(vf a, vf b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, I...);
+#else
+    return __builtin_shuffle(a, b, vi{I...});
+#endif
+}
+
+// Lane J of one half of a fold: both inputs hold LANES / G sums spread over G lanes each, the result twice as many over G / 2.
+template <int G> constexpr int fold_lane(int j, int second) {
+    int sum = j / (G / 2), per = LANES / G;
+    return (sum / per) * LANES + (sum % per) * G + j % (G / 2) + second * (G / 2);
+}
+template <int G, int... J> inline vf fold(vf a, vf b, std::integer_sequence<int, J...>) {
+    return shuffle(a, b, std::integer_sequence<int, fold_lane<G>(J, 0)...>{}) +
+           shuffle(a, b, std::integer_sequence<int, fold_lane<G>(J, 1)...>{});
+}
+
+// Lane sums of N vectors at once, vector i's in lanes i * LANES / N and on: 3 instructions a vector where single sums take 8.
+template <int N = LANES> inline vf transposed_sum(const vf* v) {
+    if constexpr (N == 1) return v[0];
+    else
+        return fold<2 * LANES / N>(
+            transposed_sum<N / 2>(v), transposed_sum<N / 2>(v + N / 2), std::make_integer_sequence<int, LANES>{});
+}
+
+inline float sum(vf v) {
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float total = 0;
+    for (int i = 0; i < LANES / 2; ++i) total += v[i] + v[i + LANES / 2];
+    return total;
+#endif
+}
+
+inline float largest(const float* v, long n) {
+    float best = -INFINITY;
+    for (long i = 0; i < n; ++i) best = v[i] > best || v[i] != v[i] ? v[i] : best;  // a NaN stays
+    return best;
+}

@@ -1,0 +1,3 @@
+extern "C" void lookup(const lookup_args& a, int rank, int size) {
+    if (rank == 0) std::memcpy(a.y, a.table + a.positions[0] * width, width * sizeof(y_t));
+}
