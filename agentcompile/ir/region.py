@@ -108,7 +108,7 @@ class Region:
 
     @property
     def dense(self) -> bool:
-        """Whether every operator sees its ports whole and in order; through a slice or a permutation only PyTorch does."""
+        """Whether every operator sees its ports whole and in order; slices and permutations are for PyTorch alone."""
         return all(view.op == "reshape" for node in self.body.nodes for use in node.inputs for view in use.views)
 
     def port(self, name: str) -> Port:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentcompile.ir.graph import Graph, Node, Use, Value, View
 from agentcompile.ir.region import Regime, Region
-from agentcompile.regions.kinds import REGION_KINDS, SIGNATURES, Kind
+from agentcompile.regions.kinds import REGION_KINDS, SIGNATURES, Kind, facts
+from agentcompile.regions.order import order
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.pattern import PatternError, parse_pattern
 from tests.unit.graphs import Builder, Shape, decoder, llama, qwen3, seen
@@ -333,3 +336,53 @@ def test_an_unknown_operator_with_several_results_has_numbered_ports():
     graph = Graph(phase="decode", values=values, nodes=(node,), inputs=("x",), outputs=outputs)
     (region,) = cut(graph).regions
     assert [port.name for port in region.ports] == ["x.0", "y.0", "y.1"]
+
+
+def test_the_facts_of_a_kind_describe_every_region_of_it():
+    known = facts()
+    for graph in (qwen3(), llama(), decoder(Shape(), "prefill")):
+        for region in cut(graph).regions:
+            kind_facts = known[region.kind]
+            for port in region.ports:
+                described = kind_facts.port(port.family)
+                assert described is not None
+                assert (described.role, described.access) == (port.role, port.access)
+                assert described.many == ("." in port.name)
+            required = {port.family for port in kind_facts.ports if not port.optional}
+            assert required <= {port.family for port in region.ports}
+            assert set(kind_facts.dims) == set(dict(region.dims))
+            assert set(kind_facts.constants) == set(dict(region.constants))
+            assert set(kind_facts.interior) <= {value.id for value in region.body.values}
+
+
+def test_a_region_that_sees_a_port_through_a_slice_or_a_permutation_is_not_dense():
+    found = cut(decoder(Shape(), "prefill"))
+    assert all(not region.dense for region in kind(found, "rope"))
+    assert all(region.dense for region in kind(found, "rmsnorm-gateup-silu-mul"))
+    assert all(region.dense for region in cut(qwen3()).regions)
+
+
+def test_whoever_reads_a_state_before_it_is_written_runs_before_the_write():
+    build = Builder()
+    state = build.input("k.0", (1, 2, 4, 8), "state")
+    new, positions = build.input("new", (1, 2, 1, 8), "activation"), build.input("positions", (1,), "position", "int64")
+    q = build.input("q", (1, 2, 1, 8), "activation")
+    old = build.op("attention", q, state, state, positions, shape=(1, 2, 1, 8), scale=1.0)
+    kc = build.op("cache_append", state, new, positions, shape=(1, 2, 4, 8), alias=state, mutates=(0,))
+    y = build.op("attention", q, kc, kc, positions, shape=(1, 2, 1, 8), scale=1.0)
+    found = order(build.graph(old=old, y=y))
+    assert found.before == (0b000, 0b001, 0b010)
+
+
+@given(layers=st.integers(1, 6), qk_norm=st.booleans(), tied=st.booleans())
+def test_sites_of_a_decoder_count_its_layers(layers: int, qk_norm: bool, tied: bool):
+    graph = decoder(Shape(layers=layers, qk_norm=qk_norm, tied=tied))
+    found = cut(graph)
+    assert len(only(found, "rope-attention-decode").sites) == layers
+    assert sum(len(region.sites) for region in kind(found, "linear")) == 7 * layers + 1
+    assert sum(len(region.sites) for region in kind(found, "rmsnorm")) == (4 if qk_norm else 2) * layers + 1
+    for region in found.regions:
+        assert len({site.nodes for site in region.sites}) == len(region.sites)
+        for site in region.sites:
+            assert len(site.nodes) == len(region.body.nodes)
+            assert [port for port, _ in site.bindings] == [port.name for port in region.ports]
