@@ -70,19 +70,18 @@ class History:
         self._db.close()
 
     def get(self, candidate_id: str, source_digest: str, policy_digest: str, fidelity: str = "") -> Trial | None:
-        """The trial of these, with `reused` set; without `fidelity` one that was confirmed before one that was searched.
+        """The trial of these; without `fidelity` one that was confirmed before one that was searched."""
+        found = self.find(candidate_id, source_digest, policy_digest)
+        return next((trial for trial in found if fidelity in ("", trial.fidelity)), None)
 
-        A row that no longer decodes is as good as none.
-        """
-        rows = self._rows(candidate_id, source_digest, policy_digest)
-        text = rows.get(fidelity) if fidelity else rows.get("confirm", rows.get("search"))
-        if text is None:
-            return None
-        try:
-            trial: Trial = decode(Trial, json.loads(text))
-        except (CodecError, ValueError):
-            return None
-        return replace(trial, reused=True)
+    def find(self, candidate_id: str, source_digest: str, policy_digest: str) -> tuple[Trial, ...]:
+        """The trials of these with `reused` set, confirmed before searched. A row that does not decode is left out."""
+        trials: list[Trial] = []
+        for text in self._rows(candidate_id, source_digest, policy_digest):
+            with contextlib.suppress(CodecError, ValueError):
+                trial: Trial = decode(Trial, json.loads(text))
+                trials.append(replace(trial, reused=True))
+        return tuple(trials)
 
     def put(self, trial: Trial, policy_digest: str) -> None:
         """Keep a trial, in place of an earlier one of the same key; it is on disk when this returns.
@@ -98,14 +97,14 @@ class History:
         with self._explained():
             return int(self._db.execute("select count(*) from trial").fetchone()[0])
 
-    def _rows(self, *key: str) -> dict[str, str]:
-        query = "select fidelity, trial from trial where candidate = ? and source = ? and policy = ?"
+    def _rows(self, *key: str) -> list[str]:
+        query = "select trial from trial where candidate = ? and source = ? and policy = ? order by fidelity"
         try:
             with self._explained():
-                return {fidelity: text for fidelity, text in self._db.execute(query, key)}
+                return [str(text) for (text,) in self._db.execute(query, key)]
         except sqlite3.DatabaseError as error:
             self.warning = self.warning or f"{self.path}: unreadable: {error}"
-            return {}
+            return []
 
     def _open(self) -> sqlite3.Connection:
         # Autocommit but for `with db`; one connection is used by one thread at a time.

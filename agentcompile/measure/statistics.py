@@ -38,11 +38,12 @@ class Contrast:
 
 
 def contrast(
-    timing: Timing, arm: int, baseline: int, *, claim: float, finalists: int = 1, looks: int = 1, policy: Policy = POLICY
+    timing: Timing, arm: int, baseline: int, *, claim: float, comparisons: int = 1, policy: Policy = POLICY
 ) -> Contrast:
-    """Compare two arms of one timing; ValueError when either failed.
+    """Compare two arms of one timing; ValueError when one of them failed.
 
-    FASTER: mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m = `finalists` and g = `looks` planned beforehand.
+    FASTER: mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons`: finalists times looks, planned
+    beforehand.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     kept = [[timed for timed in process.rounds if not contended(timed, policy)] for process in timing.processes]
@@ -51,7 +52,7 @@ def contrast(
     total = sum(len(process.rounds) for process in timing.processes)
     dropped = total - len(pooled)
     mean = fmean(pooled) if pooled else 0.0
-    half = _half_width(pooled, policy.alpha / max(finalists * looks, 1))
+    half = _half_width(pooled, policy.alpha / max(comparisons, 1))
     why = _objection(timing, (a, b), ratios, dropped, total, policy)
     comparison: Comparison = "INCONCLUSIVE" if why else _verdict(mean, half, claim)
     if not why and comparison in ("FASTER", "SLOWER") and any(fmean(part) * mean <= 0 for part in ratios):
@@ -68,17 +69,16 @@ def measurement(
     arm: int,
     baseline: int,
     *,
-    nbytes: int,
+    bytes: int,
     claim: float,
-    finalists: int = 1,
-    looks: int = 1,
+    comparisons: int = 1,
     policy: Policy = POLICY,
 ) -> Measurement:
-    """The `Measurement` of one arm beside a baseline; `nbytes` is what the region must move at least.
+    """The `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
 
     ValueError when either arm failed.
     """
-    found = contrast(timing, arm, baseline, claim=claim, finalists=finalists, looks=looks, policy=policy)
+    found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     times = sorted(timing.per_launch_ns(arm))
     middle = median(times)
     return Measurement(
@@ -94,7 +94,7 @@ def measurement(
         processes=len(timing.processes),
         batch=timing.processes[0].batch,
         residency=timing.residency,
-        bytes_per_s=nbytes / max(middle, 1e-3) * 1e9,
+        bytes_per_s=bytes / max(middle, 1e-3) * 1e9,
     )
 
 

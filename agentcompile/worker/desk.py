@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -14,8 +13,6 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.limits import limit_memory
 
 if TYPE_CHECKING:
-    import torch
-
     from agentcompile.runtime.native import Executor
 
 
@@ -38,6 +35,10 @@ class Desk:
                 return self._validate(request)
             case p.Time():
                 return self._time(request)
+            case p.TimeSteps():
+                from agentcompile.worker.steps import time_steps
+
+                return p.Timed(samples=time_steps(request, self.executor, self._box))
             case p.MeasureCeiling():
                 from agentcompile.worker.ceiling import measure_ceiling
 
@@ -87,12 +88,7 @@ class Desk:
         from agentcompile.worker.launch import runner
 
         implementation = request.implementation
-        executor = self.executor
-        run = runner(implementation, request.region, executor)
-
-        def launch(buffers: Mapping[str, torch.Tensor]) -> None:
-            run(buffers)
-
+        launch = runner(implementation, request.region, self.executor)
         facts = Facts(
             rounds=implementation.rounds,
             accumulation=implementation.accumulation,

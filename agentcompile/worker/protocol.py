@@ -11,6 +11,7 @@ from typing import Literal
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
+from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Source
@@ -92,6 +93,34 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepArm:
+    """A whole decode step: a plan lowered to a program."""
+
+    label: str
+    program: Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSteps:
+    """Time whole steps over the real weights in interleaved rounds; answered by `Timed`."""
+
+    kind: Literal["time-steps"] = "time-steps"
+    arms: tuple[StepArm, ...]
+    checkpoint: str
+    """Path of the directory."""
+    constants: str
+    """Path of a safetensors file with the tables that capture made."""
+    binaries: tuple[tuple[str, str], ...]
+    """Path of the binary of every source that a program calls, by source digest."""
+    position: int
+    """Where in the cache the timed steps are."""
+    rounds: int
+    claim: float
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureCeiling:
     """Measure the machine's ceilings; answered by `CeilingMeasured`."""
 
@@ -100,12 +129,12 @@ class MeasureCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """Run a kernel that is known to be right; answered by `Alive`, or by `Fault` when the device gives wrong answers."""
+    """Run a kernel that is known to be right; answered by `Alive`, or by `Fault` when its answer is wrong."""
 
     kind: Literal["canary"] = "canary"
 
 
-Request = Setup | Build | Validate | Time | MeasureCeiling | Canary
+Request = Setup | Build | Validate | Time | TimeSteps | MeasureCeiling | Canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

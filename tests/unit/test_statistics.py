@@ -51,11 +51,11 @@ def timed(arms: list[Simulated], *, seed: int, rounds: int = 10, processes: int 
     return Timing(arms=names, live=tuple(range(len(arms))), processes=taken, residency="cache")
 
 
-def verdicts(make: Callable[[int], list[Simulated]], *, trials: int, claim: float, finalists: int = 1) -> list[str]:
+def verdicts(make: Callable[[int], list[Simulated]], *, trials: int, claim: float) -> list[str]:
     found = []
     for seed in range(trials):
         timing = timed(make(seed), seed=seed)
-        found.append(contrast(timing, 0, 1, claim=claim, finalists=finalists).comparison)
+        found.append(contrast(timing, 0, 1, claim=claim).comparison)
     return found
 
 
@@ -124,7 +124,7 @@ def test_the_best_of_many_equal_finalists_is_not_faster_than_the_baseline() -> N
         world = World(seed)
         timing = timed([Simulated(world, 2000.0) for _ in range(17)], seed=seed)
         wrong += any(
-            contrast(timing, i, 0, claim=0.0, finalists=16).comparison == "FASTER" for i in range(1, 17)
+            contrast(timing, i, 0, claim=0.0, comparisons=16).comparison == "FASTER" for i in range(1, 17)
         )
     assert wrong <= 0.096 * 60 + 1
 
@@ -223,13 +223,13 @@ def test_two_rounds_are_too_few() -> None:
 def test_more_finalists_need_a_wider_margin() -> None:
     world = World(1)
     timing = timed([Simulated(world, 1980.0), Simulated(world, 2000.0)], seed=1)
-    one = contrast(timing, 0, 1, claim=0.005, finalists=1)
-    many = contrast(timing, 0, 1, claim=0.005, finalists=5, looks=3)
+    one = contrast(timing, 0, 1, claim=0.005, comparisons=1)
+    many = contrast(timing, 0, 1, claim=0.005, comparisons=15)
     assert many.half_width > one.half_width
 
 
 def test_a_measurement_is_per_launch_and_names_its_baseline() -> None:
-    found = measurement(of(samples(*[CLEAR] * 5)), 0, 1, nbytes=10_000, claim=0.005)
+    found = measurement(of(samples(*[CLEAR] * 5)), 0, 1, bytes=10_000, claim=0.005)
     assert (found.median_ns, found.baseline_ns, found.baseline, found.batch) == (10_050, 15_050, "b", 10)
     assert found.comparison == "FASTER"
     assert found.speedup == pytest.approx(15_050 / 10_050)
