@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,19 +84,3 @@ def test_the_vocabulary_needs_the_standard_library_alone(repository: Path, part:
     path = repository / "agentcompile" / part
     for file in [path] if path.is_file() else path.rglob("*.py"):
         assert _imports(file) <= {*sys.stdlib_module_names, "agentcompile"}, file
-
-
-def test_every_package_is_installed_and_every_installed_package_exists(repository: Path) -> None:
-    settings = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["setuptools"]
-    mapped = {
-        "agentcompile": "agentcompile",
-        "bench": "agentcompile.bench",
-        "templates": "agentcompile.templates",
-        "tui": "agentcompile.tui",
-    }
-    found = set()
-    for root, name in mapped.items():
-        for init in (repository / root).rglob("__init__.py"):
-            inner = init.parent.relative_to(repository / root).parts
-            found.add(".".join((name, *inner)))
-    assert found == set(settings["packages"])
