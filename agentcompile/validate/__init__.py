@@ -1,0 +1,10 @@
+"""Judging a candidate's numbers: a float64 reference with an error bound, hostile inputs, poison, redzones, repeats.
+
+`validate` takes a region, what its template declares, and a way to launch the candidate; it returns a `NumericReport`.
+PyTorch and the standard library only: it runs inside workers.
+"""
+
+from agentcompile.validate.suite import validate
+from agentcompile.validate.tolerance import POLICY, Facts
+
+__all__ = ["POLICY", "Facts", "validate"]

@@ -1,0 +1,133 @@
+"""Buffers for a kernel under test: 64-byte aligned, between redzones, with poison on demand.
+
+A redzone is random NaNs in every float format, so a read past the end shows in a result and a copy past the end
+shows as a changed redzone. `fenced` buffers end at an unmapped page: a read that changes nothing faults there too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from agentcompile.validate.tolerance import TORCH_DTYPES
+
+ALIGN = 64
+REDZONE = 1024
+"""Bytes before and after every buffer: rows of the widest vector unit, several times over."""
+
+Poison = Literal["low", "high", "nan"]
+POISONS: tuple[Poison, ...] = ("low", "high", "nan")
+_FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3)}
+
+
+def poison(tensor: Tensor, pattern: Poison) -> None:
+    """Fill with a finite pattern, or with NaN; integers get a value that no index could be."""
+    number, integer = _FINITE.get(pattern, (math.nan, -(2**31) + 5))
+    if tensor.dtype == torch.bool:
+        tensor.fill_(pattern == "low")
+    else:
+        tensor.fill_(number if tensor.is_floating_point() else integer)
+
+
+def fingerprint(tensor: Tensor) -> str:
+    """Identity of a tensor's bytes at memory speed: hashed sums along both sides of a folding, so moves show too."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    width = 4096
+    body = flat[: flat.numel() // width * width].view(torch.int64).view(-1, width // 8)
+    h = hashlib.blake2b(flat[body.numel() * 8 :].numpy().tobytes(), digest_size=16)
+    if body.numel():
+        h.update(body.sum(0).numpy().tobytes())
+        h.update(body.sum(1).numpy().tobytes())
+    return h.hexdigest()
+
+
+def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
+    """Random bytes that are NaN as bf16, fp16, fp32 and fp64 at even offsets."""
+    pairs = torch.empty((nbytes + 1) // 2, 2, dtype=torch.uint8)
+    pairs[:, 0] = torch.randint(0xF1, 0x100, (len(pairs),), generator=generator)
+    pairs[:, 1] = torch.where(torch.rand(len(pairs), generator=generator) < 0.5, 0x7F, 0xFF)
+    return pairs.view(-1)[:nbytes]
+
+
+def _fenced(nbytes: int) -> Tensor:
+    """A zeroed mapping whose last `nbytes` end where an unreadable page begins."""
+    page = mmap.PAGESIZE
+    size = (nbytes + page - 1) // page * page
+    memory = mmap.mmap(-1, size + page)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    protect = libc.mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if protect(whole.data_ptr() + size, page, 0) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+    return whole[size - nbytes : size]
+
+
+@dataclass(slots=True, kw_only=True)
+class Buffer:
+    """One tensor between two redzones."""
+
+    name: str
+    tensor: Tensor
+    before: Tensor
+    after: Tensor
+    expected: tuple[Tensor, Tensor]
+
+    def intact(self) -> bool:
+        """Whether neither redzone changed."""
+        return torch.equal(self.before, self.expected[0]) and torch.equal(self.after, self.expected[1])
+
+    def mend(self) -> None:
+        """Put the redzones back."""
+        self.before.copy_(self.expected[0])
+        self.after.copy_(self.expected[1])
+
+
+class Arena:
+    """The buffers of one candidate, by name."""
+
+    def __init__(self, *, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._buffers: dict[str, Buffer] = {}
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: bool = False) -> Tensor:
+        """Make a buffer. A fenced one is followed by at most 63 bytes before the unmapped page."""
+        kind = TORCH_DTYPES[dtype]
+        nbytes = math.prod(shape) * kind.itemsize
+        tail = -nbytes % ALIGN + (0 if fenced else REDZONE)
+        total = REDZONE + nbytes + tail
+        if fenced:
+            raw = _fenced(total)
+        else:
+            loose = torch.empty(total + ALIGN, dtype=torch.uint8)
+            raw = loose[-loose.data_ptr() % ALIGN :][:total]
+        before, middle, after = raw[:REDZONE], raw[REDZONE : REDZONE + nbytes], raw[REDZONE + nbytes :]
+        expected = (_noise(REDZONE, self._generator), _noise(tail, self._generator))
+        tensor = middle.view(kind).view(shape)
+        buffer = Buffer(name=name, tensor=tensor, before=before, after=after, expected=expected)
+        buffer.mend()
+        self._buffers[name] = buffer
+        return tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every buffer's tensor."""
+        return {name: buffer.tensor for name, buffer in self._buffers.items()}
+
+    def broken(self) -> list[str]:
+        """Names of buffers whose redzones changed since they were last whole; they are mended."""
+        found = [buffer for buffer in self._buffers.values() if not buffer.intact()]
+        for buffer in found:
+            buffer.mend()
+        return [buffer.name for buffer in found]
+
+    def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
+        """Identities of the bytes of some buffers."""
+        return {name: fingerprint(self._buffers[name].tensor) for name in names}

@@ -1,0 +1,145 @@
+"""Error of attention: through the scores, the softmax and the weighted sum, one key/value head at a time.
+
+A shift δ_j of score j moves the output by Σ p_j (e^{δ_j} − 1)(v_j − y) / Σ p_j e^{δ_j}, because Σ p_j (v_j − y) = 0;
+so a score's error counts by how far its value lies from the result, and never for more than the farthest value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentcompile.validate.bound import Append, Bounded, Context, Part
+from agentcompile.validate.tolerance import rounding
+
+_SATURATED = 30.0
+"""Score errors beyond this say nothing: the bound is then the spread of the values."""
+_BLOCK = 1 << 23
+"""Elements of the [rows, slots, D] distances held at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slots:
+    """One key/value head's visible slots [slots, head_dim] in float64, with the errors of freshly appended ones."""
+
+    value: Tensor
+    accumulated: Part
+    rounded: Part
+    variance: Part
+
+
+def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
+    """y = softmax(scale·q·kᵀ + causal)·v; q [1, heads, T, D], caches [1, kv_heads, context, D], grouped heads."""
+    q, k_cache, v_cache, positions = operands
+    attrs = dict(ctx.node.attrs)
+    scale, window = float(attrs["scale"]), int(attrs.get("window", 0))  # type: ignore[arg-type]
+    at = positions.value.reshape(-1).long()
+    used = min(int(at.max()) + 1, k_cache.value.shape[2])
+    keys, values = ctx.node.inputs[1].value, ctx.node.inputs[2].value
+    kv_heads = k_cache.value.shape[1]
+    group = q.value.shape[1] // kv_heads
+    slots = torch.arange(used)
+    visible = slots[None, :] <= at[:, None]  # [T, slots]
+    if window:
+        visible &= slots[None, :] > at[:, None] - window
+    parts = []
+    block = max(1, _BLOCK // (used * q.value.shape[-1]))
+    for head in range(kv_heads):
+        k = _visible(k_cache.value, ctx.out.appends.get(keys), head, visible, ctx.dtypes[keys])
+        v = _visible(v_cache.value, ctx.out.appends.get(values), head, visible, ctx.dtypes[values])
+        rows = q.map(lambda t, head=head: t[0, head * group : (head + 1) * group].flatten(0, 1))  # type: ignore[misc]
+        masks = visible.repeat(group, 1)
+        for start in range(0, len(masks), block):
+            some = rows.map(lambda t, start=start: t[start : start + block])  # type: ignore[misc]
+            parts.append(_rows(some, k, v, masks[start : start + block], scale, ctx))
+    value, accumulated, rounded, variance = (
+        torch.cat(each).reshape(q.value.shape) for each in zip(*parts, strict=True)
+    )
+    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance)
+
+
+def _visible(cache: Tensor, append: Append | None, head: int, visible: Tensor, dtype: str) -> _Slots:
+    """Old slots are exact; appended ones carry their error and, where they do not fit the cache's dtype, a rounding."""
+    value = cache[0, head, : visible.shape[1]].double()
+    value[~visible.any(0)] = 0.0  # whatever a hidden slot holds: 0·NaN would let it in
+    if append is None:
+        return _Slots(value=value, accumulated=None, rounded=None, variance=None)
+    new = append.new
+    fresh = new.wide()[0, head]
+    value[append.slots] = fresh
+    step = torch.zeros_like(fresh) if new.value.dtype == cache.dtype else rounding(fresh.abs(), dtype)
+
+    def spread(part: Part, own: Tensor | None) -> Tensor:
+        full = torch.zeros_like(value)
+        rows = torch.zeros_like(fresh) if part is None else part.expand(new.value.shape)[0, head]
+        full[append.slots] = rows if own is None else rows + own
+        return full
+
+    return _Slots(
+        value=value,
+        accumulated=spread(new.accumulated, None),
+        rounded=spread(new.rounded, step),
+        variance=spread(new.variance, step.square() / 3.0),
+    )
+
+
+def _rows(
+    q: Bounded, k: _Slots, v: _Slots, visible: Tensor, scale: float, ctx: Context
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Some queries of one group [rows, D] against one head's slots; `visible` is [rows, slots]."""
+    wide, size = q.wide(), abs(scale)
+    scores = (wide @ k.value.T) * scale
+    p = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+    y = p @ v.value
+    shift = ctx.coefficient * size * (wide.abs() @ k.value.abs().T)
+    if q.accumulated is not None:
+        shift = shift + size * (q.accumulated.expand_as(wide) @ k.value.abs().T)
+    if k.accumulated is not None:
+        shift = shift + size * (wide.abs() @ k.accumulated.T)
+    wobble = torch.zeros_like(shift)
+    if q.rounded is not None:
+        wobble = wobble + size * (q.rounded.expand_as(wide) @ k.value.abs().T)
+    if k.rounded is not None:
+        wobble = wobble + size * (wide.abs() @ k.rounded.T)
+    distance = (v.value - y[:, None, :]).abs() * visible[:, :, None]  # [rows, slots, D]
+    accumulated = _moved(p, shift, distance) + ctx.coefficient * (p @ v.value.abs())
+    if v.accumulated is not None:
+        accumulated = accumulated + p @ v.accumulated
+    rounded = _moved(p, wobble, distance)
+    if v.rounded is not None:
+        rounded = rounded + p @ v.rounded
+    variance = _variance(q, k, v, p, y, scale)
+    if ctx.inside:  # PyTorch's fused attention rounds the probabilities before it multiplies them with the values
+        step = rounding(p, ctx.inside)
+        rounded = rounded + step @ v.value.abs()
+        variance = variance + step.square() @ v.value.square() / 3.0
+    return y, accumulated, rounded, variance
+
+
+def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
+    """How far scores that are off by up to `shift` can move the output."""
+    largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
+    factor = torch.expm1(shift.clamp(max=_SATURATED)) * torch.exp(largest.clamp(max=_SATURATED))
+    moved = torch.einsum("rs,rsd->rd", p * factor, distance)
+    return torch.minimum(moved, distance.amax(dim=-2))
+
+
+def _variance(q: Bounded, k: _Slots, v: _Slots, p: Tensor, y: Tensor, scale: float) -> Tensor:
+    """Variance of the output under independent roundings of q (shared by all slots), of new keys and new values."""
+    wide = q.wide()
+    total = torch.zeros_like(y)
+    if q.variance is not None:
+        mean = p @ k.value
+        for row in range(len(p)):  # the covariance of keys and values under p is one [D, D] matrix a query
+            slope = (k.value * p[row, :, None]).T @ v.value - torch.outer(mean[row], y[row])
+            total[row] += scale**2 * (q.variance.expand_as(wide)[row] @ slope.square())
+    if k.variance is not None:
+        fresh = k.variance.any(dim=1)
+        scores = scale**2 * (wide.square() @ k.variance[fresh].T)
+        apart = (v.value[fresh] - y[:, None, :]).square()
+        total = total + torch.einsum("rs,rsd->rd", p[:, fresh].square() * scores, apart)
+    if v.variance is not None:
+        total = total + p.square() @ v.variance
+    return total

@@ -1,0 +1,183 @@
+"""Float64 reference of a region, and how far from it a right kernel may be.
+
+In: a region's body and its exact inputs. Out: a `Bounded` for every value. Errors are propagated to first order, in
+three parts that add up differently: the worst case of float32 accumulation, the worst case of declared roundings,
+and their variance as independent ones. Many roundings rarely conspire, so the smaller of the last two is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.graph import Graph, Node, Use
+from agentcompile.reference import apply_views
+from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, Facts, rounding
+
+Part = Tensor | None
+"""One part of an error; None is exactly zero everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """A value with its error. Inputs keep their own dtype and have no error; everything computed is float64."""
+
+    value: Tensor
+    accumulated: Part = None
+    """Worst case of accumulation, |J| through every operator."""
+    rounded: Part = None
+    """Worst case of declared roundings."""
+    variance: Part = None
+    """Variance of declared roundings, taken as independent and uniform."""
+
+    def wide(self) -> Tensor:
+        """The value as float64."""
+        return self.value.double()
+
+    def error(self, spread: float = SPREAD) -> Tensor:
+        """The absolute error allowed to this value before its own final rounding, broadcastable to it.
+
+        `spread` is how many standard deviations the declared roundings may reach.
+        """
+        total = torch.zeros((), dtype=torch.float64)
+        if self.accumulated is not None:
+            total = total + self.accumulated
+        if self.rounded is not None and self.variance is not None:
+            total = total + torch.minimum(self.rounded, spread * self.variance.sqrt())
+        return total
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> Bounded:
+        """Move elements, never change them: the same view of value and errors."""
+
+        def part(error: Part) -> Part:
+            return None if error is None else move(error)
+
+        return Bounded(
+            value=move(self.value),
+            accumulated=part(self.accumulated),
+            rounded=part(self.rounded),
+            variance=part(self.variance),
+        )
+
+
+def add(*parts: Part) -> Part:
+    """Sum of the parts that are there."""
+    total: Part = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def scaled(part: Part, factor: Tensor) -> Part:
+    """`part` times a factor that is not negative."""
+    return None if part is None else part * factor
+
+
+def round_to(value: Bounded, dtype: str) -> Bounded:
+    """`value` held in `dtype`: each element gains one rounding."""
+    if dtype not in ROUNDOFF or not value.value.is_floating_point():
+        return value
+    return rounded_by(value, rounding(value.wide().abs(), dtype))
+
+
+def rounded_by(value: Bounded, step: Tensor) -> Bounded:
+    """`value` with one more rounding of up to `step`, which is independent of all others."""
+    return replace(value, rounded=add(value.rounded, step), variance=add(value.variance, step.square() / 3.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What a state port gains: the new entries and the slots they go to, in order."""
+
+    port: str
+    new: Bounded
+    slots: Tensor
+
+
+@dataclass(slots=True, kw_only=True)
+class Propagation:
+    """Everything known about one evaluation: bounded values by id, appended state entries, and remarks."""
+
+    values: dict[str, Bounded] = field(default_factory=dict)
+    appends: dict[str, Append] = field(default_factory=dict)
+    logits: dict[str, Bounded] = field(default_factory=dict)
+    """For the output of an argmax: what it chose from."""
+    notes: list[str] = field(default_factory=list)
+
+    def seen(self, use: Use, tokens: int) -> Bounded:
+        """A value as an edge sees it."""
+        value = self.values[use.value]
+        return value.map(lambda tensor: apply_views(tensor, use.views, tokens)) if use.views else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a rule may read beside its inputs."""
+
+    node: Node
+    coefficient: float
+    out: Propagation
+    owner: Mapping[str, str]
+    """Value id to the input port whose buffer it lives in."""
+    dtypes: Mapping[str, str]
+    library: bool = False
+    """Whether PyTorch runs it, operator by operator, with its own roundings inside."""
+
+    @property
+    def inside(self) -> str:
+        """What PyTorch rounds to between an operator's own steps; empty for a kernel that keeps float32."""
+        dtype = self.dtypes[self.node.outputs[0]]
+        return dtype if self.library and dtype in ROUNDOFF else ""
+
+
+Rule = Callable[[Context, tuple[Bounded, ...]], Bounded]
+
+
+def owners(graph: Graph) -> dict[str, str]:
+    """For every value that lives in another's buffer, the id of the one that owns it."""
+    table = graph.table()
+    found: dict[str, str] = {}
+    for value in graph.values:
+        owner = value
+        while owner.alias:
+            owner = table[owner.alias]
+        if owner is not value:
+            found[value.id] = owner.id
+    return found
+
+
+def propagate(graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, tokens: int = 1) -> Propagation:
+    """Evaluate `graph` in float64 with errors. Inputs are by value id and stay unchanged, states included.
+
+    Operators without a rule are evaluated by the numeric one, and a note says so.
+    """
+    from agentcompile.validate.rules import RULES, numeric
+
+    table, out = graph.table(), Propagation()
+    owner = owners(graph)
+    dtypes = {value.id: value.dtype for value in graph.values}
+    declared, library = dict(facts.rounds), facts.accumulation == "library"
+    last = {use.value for _, use in graph.outputs}
+    for name in graph.inputs:
+        out.values[name] = Bounded(value=inputs[name])
+    for node in graph.nodes:
+        operands = tuple(out.seen(use, tokens) for use in node.inputs)
+        context = Context(
+            node=node, coefficient=facts.coefficient, out=out, owner=owner, dtypes=dtypes, library=library
+        )
+        rule = RULES.get(node.op)
+        results: tuple[Bounded, ...]
+        if rule is not None:
+            results = (rule(context, operands),)
+        else:
+            results = numeric(context, graph)
+        for name, result in zip(node.outputs, results, strict=True):
+            held = declared.get(name)
+            if held is None and library and name not in last:
+                held = table[name].dtype
+            out.values[name] = round_to(result, held) if held else result
+    return out

@@ -1,0 +1,115 @@
+"""Which inputs a kernel is tried on: one row a case, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.region import Region
+from agentcompile.validate.tolerance import Depth
+
+Style = Literal[
+    "normal",
+    "small",
+    "large",
+    "outliers",
+    "impulse",
+    "last",
+    "constant",
+    "zeros",
+    "cancel",
+    "aligned",
+    "nan",
+    "inf",
+    "exact",
+]
+Past = Literal["normal", "peaked", "sunk", "ramp", "even"]
+
+ANGLES = (700, 0, 1, 4097, 32767, 131000)
+"""Positions whose rotation angles are tried; the first is the everyday one."""
+LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
+"""Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One draw of inputs. `length` is how many cache slots the newest token sees, itself included."""
+
+    style: Style
+    length: int = 1
+    past: Past = "normal"
+    angle: int = ANGLES[0]
+    place: float = 0.5
+    """Where the special element, row or slot is: 0 first, 1 last."""
+    weights: int = 0
+    """Which draw of the parameters; −1 is the one of small integers."""
+
+    @property
+    def name(self) -> str:
+        """For people: ``outliers length=700 past=peaked``."""
+        parts: list[str] = [self.style]
+        parts += [f"length={self.length}"] if self.length > 1 else []
+        parts += [f"past={self.past}"] if self.past != "normal" else []
+        parts += [f"angle={self.angle}"] if self.angle != ANGLES[0] else []
+        parts += [f"place={self.place:g}"] if self.place != 0.5 else []
+        return " ".join(parts)
+
+
+def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
+    """The cases of a region: a handful that catch most in search, all of them at acceptance."""
+    ops = {node.op for node in region.body.nodes}
+    context = _context(region)
+    attends = "attention" in ops
+    lengths = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
+    everyday = max((n for n in lengths if n <= 700), default=1)
+    found = [
+        Case(style="normal", length=everyday),
+        Case(style="outliers", length=_near(lengths, 65), past="peaked", place=0.0),
+        Case(style="last", length=1, angle=4097, place=1.0),
+        Case(style="small", length=_near(lengths, 17)),
+        Case(style="nan", length=_near(lengths, 33), place=1.0),
+    ]
+    if "argmax" in ops:
+        found.insert(1, Case(style="aligned", place=1.0))
+    if depth == "search":
+        return (*found, Case(style="exact", length=1, weights=-1))
+    found += _thorough(lengths, everyday, attends)
+    found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
+    found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
+    found += [Case(style="normal", length=everyday, weights=1)]
+    powers = (1, 2, 16) if attends else (1,)
+    return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in lengths))
+
+
+def _thorough(lengths: list[int], everyday: int, attends: bool) -> list[Case]:
+    found = [
+        Case(style="large", length=everyday),
+        Case(style="constant", length=everyday),
+        Case(style="zeros", length=everyday),
+        Case(style="cancel", length=everyday, place=0.0),
+        Case(style="cancel", length=everyday, place=1.0),
+        Case(style="inf", length=_near(lengths, 17)),
+        *(Case(style="impulse", length=1, place=place) for place in (0.0, 0.37, 1.0)),
+        *(Case(style="nan", length=_near(lengths, 65), place=place) for place in (0.0, 0.5)),
+    ]
+    if attends:
+        found += [Case(style="normal", length=n, past="ramp") for n in lengths]
+        found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
+        found += [Case(style="normal", length=everyday, past="sunk")]
+    return found
+
+
+def _context(region: Region) -> int:
+    """How many positions the region tells apart: slots of its cache, rows of its position table, else one."""
+    table = region.body.table()
+    for node in region.body.nodes:
+        if node.op in ("attention", "cache_append", "position_table"):
+            shape = table[node.inputs[1 if node.op != "cache_append" else 0].value].shape
+            extent = shape[0] if node.op == "position_table" else shape[2]
+            return extent if isinstance(extent, int) else 1
+    return 1
+
+
+def _near(lengths: list[int], wanted: int) -> int:
+    """The longest length up to `wanted`."""
+    return max((n for n in lengths if n <= wanted), default=lengths[0])

@@ -1,0 +1,136 @@
+"""One output against its reference: the element bound, the row's root mean square, the error ratio, non-finites."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.trial import Check
+from agentcompile.validate.bound import Bounded
+from agentcompile.validate.tolerance import (
+    RATIO_ELEMENTS,
+    RATIO_GATE,
+    ROUNDING_SLACK,
+    ROW_ELEMENTS,
+    ROW_SLACK,
+    ROW_SPREAD,
+    TINY,
+    TORCH_DTYPES,
+    rounding,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """The worst of every check so far. A check fails for good with its first failure, whose detail is kept."""
+
+    checks: dict[str, Check] = field(default_factory=dict)
+    error_ratio: float = 0.0
+    errors: list[tuple[float, float, int]] = field(default_factory=list)
+    """Over everyday cases: mean square error, the one allowed as the model's own, elements."""
+
+    def add(self, name: str, measured: float, allowed: float, detail: str) -> None:
+        """Record `measured <= allowed`; a NaN fails."""
+        ok = measured <= allowed
+        before = self.checks.get(name)
+        worse = before is None or (before.ok and (not ok or measured > before.measured))
+        if worse:
+            self.checks[name] = Check(
+                name=name,
+                ok=ok,
+                measured=math.inf if math.isnan(measured) else measured,
+                allowed=allowed,
+                detail=detail,
+            )
+
+    def claim(self, name: str, ok: bool, detail: str) -> None:
+        """Record a yes/no check."""
+        self.add(name, 0.0 if ok else 1.0, 0.0, detail)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed so far."""
+        return all(check.ok for check in self.checks.values())
+
+
+def compare(
+    tally: Tally, y: Tensor, reference: Bounded, eager: Tensor, *, dtype: str, where: str, everyday: bool
+) -> None:
+    """Bounds 1, 2, 3 and the non-finite contract for one output; all tensors have one shape.
+
+    `everyday` outputs also enter the pooled error ratio that `finish` gates.
+    """
+    r = reference.wide()
+    rb = r.to(TORCH_DTYPES[dtype]).double()
+    wide = y.double()
+    if not _contract(tally, wide, rb, eager.double(), where):
+        return
+    keep = rb.isfinite() & wide.isfinite()
+    error = reference.error().nan_to_num(nan=math.inf).expand_as(r)
+    # Where nothing was computed (a copy, a sum with nothing lost) the one right answer is the rounded reference.
+    allowed = torch.where(error > 0, ROUNDING_SLACK * rounding(r.abs(), dtype) + error, (rb - r).abs()) + TINY
+    miss = torch.where(keep, (wide - r).abs(), 0.0)
+    share = torch.where(keep, miss / allowed, 0.0)
+    if share.numel():
+        worst = int(share.argmax())
+        text = f"{where}[{worst}] is {float(wide.view(-1)[worst]):.6g}, expected {float(r.view(-1)[worst]):.6g}"
+        tally.add("element", float(share.view(-1)[worst]), 1.0, text)
+    typical = reference.error(ROW_SPREAD).nan_to_num(nan=math.inf).expand_as(r)
+    _rows(tally, miss, torch.where(keep, rb - r, 0.0), torch.where(keep, typical, 0.0), where)
+    if bool(keep.all()):
+        drift = reference.accumulated if reference.accumulated is not None else torch.zeros_like(r)
+        _ratio(tally, miss, rb - r, eager.double() - r, drift, everyday)
+
+
+def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
+    """NaN where the reference is NaN, infinities with its sign, finite elsewhere.
+
+    Where PyTorch's own result is of another class than the float64 one, either will do.
+    """
+    same = _alike(y, rb) | (_alike(y, eager) & ~_alike(eager, rb))
+    bad = int((~same).sum())
+    first = int((~same).view(-1).to(torch.uint8).argmax()) if bad else 0
+    text = f"{where}[{first}] is {float(y.view(-1)[first]):g}, expected {float(rb.view(-1)[first]):g}" if bad else where
+    tally.add("non-finite", float(bad), 0.0, text)
+    return bad == 0
+
+
+def _alike(a: Tensor, b: Tensor) -> Tensor:
+    """Whether two numbers are both finite, both NaN, or one infinity."""
+    return torch.where(b.isfinite(), a.isfinite(), torch.where(b.isnan(), a.isnan(), a == b))
+
+
+def _rows(tally: Tally, miss: Tensor, stored: Tensor, error: Tensor, where: str) -> None:
+    """Bound 2 on every row of the last dimension, if it is long enough to mean something."""
+    width = miss.shape[-1] if miss.dim() else 1
+    if width < ROW_ELEMENTS:
+        return
+    miss, stored, error = (t.reshape(-1, width) for t in (miss, stored, error))
+    allowed = ROW_SLACK * stored.square().mean(-1).sqrt() + error.square().mean(-1).sqrt() + TINY
+    share = miss.square().mean(-1).sqrt() / allowed
+    worst = int(share.argmax())
+    tally.add("row-rms", float(share[worst]), 1.0, f"{where}, row {worst}")
+
+
+def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Tensor, everyday: bool) -> None:
+    mine, model, rounded, lost = (float(t.square().mean()) if t.numel() else 0.0 for t in (miss, eager, stored, drift))
+    floor = max(model, rounded)
+    if mine > 0.0:
+        tally.error_ratio = max(tally.error_ratio, math.sqrt(mine / floor) if floor > 0.0 else math.inf)
+    if everyday:
+        # What accumulation alone may cost enters the denominator: in float32 the order of a sum is most of its error.
+        tally.errors.append((mine, floor + lost, miss.numel()))
+
+
+def finish(tally: Tally) -> None:
+    """Gate the error ratio, pooled over the everyday outputs, each weighed by its own scale."""
+    counted = [(mine / floor, n) for mine, floor, n in tally.errors if floor > 0.0]
+    total = sum(n for _, n in counted)
+    if not total:
+        return
+    pooled = math.sqrt(sum(ratio * n for ratio, n in counted) / total)
+    allowed = RATIO_GATE * (1.0 + 3.0 * math.sqrt(max(0.0, 1.0 / total - 1.0 / RATIO_ELEMENTS)))
+    tally.add("error-ratio", pooled, allowed, f"over {total} outputs")

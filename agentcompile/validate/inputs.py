@@ -1,0 +1,272 @@
+"""Seeded inputs for a region: what each case looks like in numbers.
+
+Parameters are random and never 0 or 1, so that leaving one out shows. Every purpose has a generator of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.digest import digest
+from agentcompile.ir.graph import Dim, Node, Value
+from agentcompile.ir.region import Region
+from agentcompile.validate.bound import propagate
+from agentcompile.validate.cases import Case
+from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+
+_TILE = (1 << 20) + 7
+"""Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
+_THETA = 10000.0
+
+
+def extent(shape: tuple[Dim, ...], tokens: int) -> tuple[int, ...]:
+    """A shape with its symbolic extents bound."""
+    return tuple(tokens if isinstance(dim, str) else dim for dim in shape)
+
+
+def generator(seed: int, *names: str) -> torch.Generator:
+    """A generator of its own for every purpose, so that adding a case moves no other."""
+    return torch.Generator().manual_seed(int(digest("draw/1", seed, list(names))[:15], 16))
+
+
+def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:
+    """Normal numbers; large tensors repeat a tile, which costs memory bandwidth only."""
+    count = math.prod(shape)
+    if count <= _TILE:
+        return torch.randn(shape, generator=rng) * scale
+    tile = (torch.randn(_TILE, generator=rng) * scale).to(torch.bfloat16)
+    out = torch.empty(count, dtype=torch.bfloat16)
+    whole = count // _TILE
+    out[: whole * _TILE].view(whole, _TILE).copy_(tile)
+    out[whole * _TILE :] = tile[: count - whole * _TILE]
+    return out.view(shape)
+
+
+class Generator:
+    """Draws the inputs of one region. `tokens` binds symbolic extents."""
+
+    def __init__(self, region: Region, *, seed: int, tokens: int = 1) -> None:
+        self.region = region
+        self.tokens = tokens
+        self._seed = seed
+        table = region.body.table()
+        self._inputs: tuple[Value, ...] = tuple(table[name] for name in region.body.inputs)
+        self._readers = region.body.consumers()
+
+    def parameters(self, which: int) -> dict[str, Tensor]:
+        """Weights and constant tables, by port; `which` is the draw, −1 small integers."""
+        found = {}
+        for value in self._inputs:
+            if value.role in ("weight", "constant"):
+                rng = generator(self._seed, "parameters", value.id, str(which))
+                found[value.id] = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
+        return found
+
+    def _parameter(self, value: Value, which: int, rng: torch.Generator) -> Tensor:
+        shape = extent(value.shape, self.tokens)
+        if which < 0:
+            return torch.randint(1, 3, shape, generator=rng) * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)
+        ops = {node.op for node in self._readers[value.id]}
+        if "rms_norm" in ops or (len(shape) == 1 and "linear" not in ops):
+            size = torch.rand(shape, generator=rng) * 1.5 + 0.25
+            return torch.where(torch.rand(shape, generator=rng) < 0.25, -size, size)
+        if "linear" in ops and len(shape) == 2:
+            return normal(shape, 1.0 / math.sqrt(shape[1]), rng)
+        return normal(shape, 1.0, rng)
+
+    def draw(self, case: Case, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Every input of the body by value id: parameters as given, the rest as the case says."""
+        found = dict(parameters)
+        for value in self._inputs:
+            if value.id not in found:
+                rng = generator(self._seed, "draw", value.id, case.name)
+                found[value.id] = self._drawn(value, case, rng).to(TORCH_DTYPES[value.dtype])
+        self._rotate(case, found)
+        if case.style in ("cancel", "aligned"):
+            self._fit(case, found)
+        if case.past in ("peaked", "sunk"):
+            self._peak(case, found)
+        if case.style == "exact":
+            self._even(case, found)
+        if case.style in ("nan", "inf"):
+            self._break(case, found)
+        return found
+
+    def _drawn(self, value: Value, case: Case, rng: torch.Generator) -> Tensor:
+        shape = extent(value.shape, self.tokens)
+        if value.role == "position" or value.id in self._positions():
+            return torch.arange(case.length - self.tokens, case.length).clamp(min=0).reshape(shape)
+        if value.dtype in ("int64", "int32"):
+            top = self._table_rows(value)
+            ids = torch.randint(0, top, shape, generator=rng)
+            ids.view(-1)[0] = round(case.place * (top - 1)) if case.style != "normal" else int(ids.view(-1)[0])
+            return ids
+        if value.role == "state":
+            return self._past(shape, case, value, rng)
+        return styled(shape, case, rng)
+
+    def _past(self, shape: tuple[int, ...], case: Case, value: Value, rng: torch.Generator) -> Tensor:
+        """A cache [1, kv_heads, context, D]."""
+        if case.weights < 0:
+            return torch.randint(-4, 5, shape, generator=rng) * 16 if self._is_value(value) else torch.zeros(shape)
+        past = normal(shape, 1.0, rng)
+        if case.past == "ramp" and self._is_value(value):
+            past = past.float() * 0.1 + torch.arange(shape[2])[None, None, :, None] / max(case.length, 1) * 4.0 - 2.0
+        return past
+
+    def _is_value(self, value: Value) -> bool:
+        """Whether a cache is the one that attention sums, not the one it scores."""
+        return any(value.id in self._family(node, 2) for node in self._nodes("attention"))
+
+    def _family(self, node: Node, index: int) -> set[str]:
+        """The value an input of `node` denotes, with the buffer it lives in."""
+        table = self.region.body.table()
+        name = node.inputs[index].value
+        return {name, table[name].alias}
+
+    def _nodes(self, op: str) -> list[Node]:
+        return [node for node in self.region.body.nodes if node.op == op]
+
+    def _positions(self) -> set[str]:
+        found = {node.inputs[-1].value for op in ("cache_append", "attention") for node in self._nodes(op)}
+        return found | {node.inputs[0].value for node in self._nodes("position_table")}
+
+    def _table_rows(self, value: Value) -> int:
+        """How many rows the table has that `value` indexes."""
+        table = self.region.body.table()
+        for node in self._readers[value.id]:
+            if node.op == "embedding":
+                rows = table[node.inputs[1].value].shape[0]
+                return rows if isinstance(rows, int) else self.tokens
+        return 2
+
+    def _rotate(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Cosines and sines of real angles; quarter turns when integers must stay integers."""
+        for node in self._nodes("rope"):
+            cos, sin = node.inputs[1].value, node.inputs[2].value
+            if cos not in self.region.body.inputs:
+                continue
+            width = found[cos].shape[-1]
+            if case.style == "exact":
+                angles = torch.arange(width // 2) % 4 * (math.pi / 2)
+            else:
+                frequency = _THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+                at = case.angle + torch.arange(self.tokens, dtype=torch.float64)
+                angles = at[:, None] * frequency
+            both = torch.cat((angles, angles), dim=-1)
+            for name, function in ((cos, torch.cos), (sin, torch.sin)):
+                turned = function(both).expand(self.tokens, width).reshape(found[name].shape)
+                found[name] = (turned.round() if case.style == "exact" else turned).to(found[name].dtype)
+
+    def _fit(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Make a row of the first weight nearly orthogonal to x (cancel) or parallel (aligned); cancel a residual."""
+        for node in self._nodes("linear")[:1]:
+            w = found[node.inputs[1].value]
+            row = w[round(case.place * (w.shape[0] - 1))].float()
+            source = node.inputs[0].value
+            producer = self.region.body.producers().get(source)
+            if producer is not None and producer.op == "rms_norm":
+                source = producer.inputs[0].value
+                row = row * found[producer.inputs[1].value].float()
+            if source not in self.region.body.inputs:
+                return
+            x = found[source].float()
+            flat = x.reshape(-1, row.numel())
+            if case.style == "aligned":
+                flat = torch.sign(row).expand_as(flat) * flat.abs().clamp(min=0.1)
+            else:
+                flat = flat - (flat @ row)[:, None] * row / row.square().sum().clamp(min=1e-20)
+            found[source] = flat.reshape(x.shape).to(found[source].dtype)
+        for node in self._nodes("add") if case.style == "cancel" else ():
+            for residual, other in ((1, 0), (0, 1)):
+                name = node.inputs[residual].value
+                if name in self.region.body.inputs and node.inputs[other].value not in self.region.body.inputs:
+                    found[name] = torch.zeros_like(found[name])
+                    whole = propagate(self.region.body, found, Facts(), tokens=self.tokens)
+                    value = whole.values[node.outputs[0]].value
+                    found[name] = (-value).reshape(found[name].shape).to(found[name].dtype)
+                    return
+
+    def _peak(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Give one old slot (peaked) or all of them (sunk) keys along the first query of each group."""
+        for node in self._nodes("attention"):
+            caches = self._family(node, 1) & set(self.region.body.inputs)
+            if not caches or case.length < 2:
+                return
+            name = caches.pop()
+            body = replace(self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op != "attention"))
+            body = replace(body, outputs=())
+            query = propagate(body, found, Facts(), tokens=self.tokens).values[node.inputs[0].value].wide()
+            keys = found[name]
+            group = query.shape[1] // keys.shape[1]
+            lead = query[0, ::group, -1]  # [kv_heads, D]
+            size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+            wanted = 130.0 / float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
+            direction = lead / size.square() * wanted
+            if case.past == "sunk":
+                keys[0, :, : case.length] = -direction[:, None].to(keys.dtype)
+            else:
+                keys[0, :, round(case.place * (case.length - 2))] = direction.to(keys.dtype)
+
+    def _even(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Zero queries weigh all slots alike, so that attention over a power of two of them is exact."""
+        for node in self._nodes("attention"):
+            query = self._source(node.inputs[0].value)
+            found[query] = torch.zeros_like(found[query])
+            for append in self._nodes("cache_append"):
+                if append.outputs[0] == node.inputs[2].value:
+                    new = self._source(append.inputs[1].value)
+                    found[new] = found[new] * 16
+
+    def _source(self, name: str) -> str:
+        """The input that a value comes from, along first operands."""
+        producers = self.region.body.producers()
+        while name in producers:
+            name = producers[name].inputs[0].value
+        return name
+
+    def _break(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Put a NaN or an infinity into one element of one activation."""
+        ports = [v.id for v in self._inputs if v.role == "activation" and v.id in found and self._plain(v)]
+        if ports:
+            name = ports[round(case.place * (len(ports) - 1))]
+            flat = found[name].view(-1)
+            flat[round(case.place * (flat.numel() - 1))] = math.nan if case.style == "nan" else math.inf
+
+    def _plain(self, value: Value) -> bool:
+        """Whether a value is data: not an index, not an angle."""
+        angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
+        return value.dtype not in ("int64", "int32") and value.id not in angles
+
+
+def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
+    """An activation of the case's style; the last dimension is the features."""
+    x = torch.randn(shape, generator=rng)
+    flat = x.view(-1, shape[-1]) if shape else x.view(1, 1)
+    place = round(case.place * (flat.shape[1] - 1))
+    if case.style == "small":
+        return x * 1e-3
+    if case.style == "large":
+        return x * 60.0
+    if case.style == "outliers":
+        flat[:, torch.randint(0, flat.shape[1], (max(1, flat.shape[1] // 64),), generator=rng)] *= 200.0
+    elif case.style == "impulse":
+        only = flat[:, place].abs() + 0.5
+        flat.zero_()
+        flat[:, place] = only
+    elif case.style == "last":
+        flat[:, -1] = flat[:, -1].abs() * 100.0 + 50.0
+    elif case.style == "constant":
+        flat.fill_(float(torch.rand((), generator=rng)) + 0.31)
+    elif case.style == "zeros":
+        flat.zero_()
+    elif case.style == "exact":
+        sparse = torch.rand(flat.shape, generator=rng) < min(1.0, 12.0 / flat.shape[1])
+        signs = torch.randint(0, 2, flat.shape, generator=rng) * 2 - 1
+        flat.copy_(sparse * signs * torch.randint(1, 3, flat.shape, generator=rng))
+    return x

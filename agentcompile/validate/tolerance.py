@@ -1,0 +1,92 @@
+"""Every number that decides whether a kernel is right, and the facts of a template that they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.digest import Json
+
+Depth = Literal["search", "accept"]
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "bool": torch.bool,
+}
+
+ROUNDOFF: dict[str, float] = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24, "fp64": 2.0**-53}
+"""Unit roundoff u: the largest relative error of one rounding to nearest."""
+
+SUBNORMAL: dict[str, float] = {"bf16": 2.0**-134, "fp16": 2.0**-25, "fp32": 2.0**-150, "fp64": 0.0}
+"""Absolute error of one rounding below the smallest normal number: half of the smallest subnormal one."""
+
+ACCUMULATION: dict[str, float] = {"float32": 4e-6, "float64": 4e-12, "library": 1.6e-5}
+"""Error of a reduction per unit of the sum of its absolute contributions (the c of bound 1).
+
+float32: a plain loop over 12,288 terms stays below it on random data. library: PyTorch is free in its order, its
+blocking and, inside operators that it fuses, in where it rounds; and it rounds every value between operators.
+"""
+
+ROUNDING_SLACK = 1.05
+"""Factor on u·|r| of the final rounding."""
+SPREAD = 8.0
+"""Standard deviations allowed to the sum of many independent declared roundings, per element."""
+ROW_SLACK = 1.3
+"""Factor on the root mean square of pure rounding over a row."""
+ROW_SPREAD = 3.0
+"""Standard deviations allowed to declared roundings in a row's root mean square."""
+ROW_ELEMENTS = 64
+"""Shortest row whose root mean square is checked."""
+RATIO_GATE = 1.25
+"""Largest error of a candidate in units of the model's own error."""
+RATIO_ELEMENTS = 256
+"""Pooled outputs below which the gate is widened, because the ratio is noise."""
+TINY = 1e-30
+"""Absolute error that is always allowed: results this small are flushed by some units."""
+
+POLICY: Json = {
+    "version": 1,
+    "accumulation": dict(ACCUMULATION),
+    "rounding_slack": ROUNDING_SLACK,
+    "spread": SPREAD,
+    "row_slack": ROW_SLACK,
+    "row_spread": ROW_SPREAD,
+    "row_elements": ROW_ELEMENTS,
+    "ratio_gate": RATIO_GATE,
+    "ratio_elements": RATIO_ELEMENTS,
+    "tiny": TINY,
+}
+"""The tolerances as data: what a lock pins and what keys reusable reports."""
+
+
+def rounding(magnitude: Tensor, dtype: str) -> Tensor:
+    """The largest error of rounding numbers of this magnitude to `dtype`, in float64; zero stays zero."""
+    step = (ROUNDOFF[dtype] * magnitude).clamp(min=SUBNORMAL[dtype])
+    return torch.where(magnitude == 0, 0.0, step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a template declares about its arithmetic and its buffers; the bounds follow from it."""
+
+    rounds: tuple[tuple[str, str], ...] = ()
+    """Values of the region's body that it holds in a narrower type than float32: (name, dtype)."""
+    accumulation: Literal["float32", "float64", "library"] = "float32"
+    deterministic: bool = True
+    layouts: tuple[tuple[str, str], ...] = ()
+    """Port family to the layout its weights are packed in; absent: row-major."""
+    workspaces: tuple[tuple[str, str, int, bool], ...] = ()
+    """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch."""
+
+    @property
+    def coefficient(self) -> float:
+        """The c of the element bound."""
+        return ACCUMULATION[self.accumulation]
