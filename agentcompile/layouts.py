@@ -81,3 +81,11 @@ LAYOUTS: dict[str, Layout] = {
     ),
 }
 """Every layout by name; templates, plans and locks speak of these."""
+
+_TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:
+    """Whether layout `name` can hold a tensor of this shape and of the dtype that graphs call `dtype`."""
+    sizes = tuple(dim for dim in shape if isinstance(dim, int))
+    return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, _TORCH.get(dtype, torch.int64))

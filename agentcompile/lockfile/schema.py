@@ -93,6 +93,9 @@ class LockChoice:
     region: str
     name: str
     sites: int
+    """Occurrences that run it."""
+    at: tuple[int, ...] = ()
+    """Which ones, as indices in the order of the graph; empty: all of the region's."""
     use: Literal["kernel", "fallback"]
     template: str = ""
     template_digest: str = ""

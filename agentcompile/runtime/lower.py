@@ -1,4 +1,4 @@
-"""Plan → Program: bind every site's ports to buffers, place activations in one arena, order the calls.
+"""Plan → Program: bind every site's ports to buffers, place activations in one arena.
 
 No torch here: a program is data, made anywhere and executed by `agentcompile.runtime.step`.
 """
@@ -6,9 +6,10 @@ No torch here: a program is data, made anywhere and executed by `agentcompile.ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Protocol, cast
 
-from agentcompile.ir.graph import Graph, Value
+from agentcompile.ir.graph import DType, Graph, Value
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region, Site
 from agentcompile.ir.template import Source
@@ -17,28 +18,33 @@ from agentcompile.ir.trial import Choice, Kernel
 _ALIGN = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """One site of the cover with the choice that serves it."""
+class Placed(Protocol):
+    """One site of a cover with the choice that serves it."""
 
-    region: Region
-    site: Site
-    choice: Choice
+    @property
+    def region(self) -> Region:
+        """What runs there."""
+
+    @property
+    def site(self) -> Site:
+        """Where."""
+
+    @property
+    def choice(self) -> Choice:
+        """How."""
 
 
 def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source], layouts: Mapping[str, str]) -> Program:
-    """Lower an exact cover to a program.
+    """Lower an exact cover, its sites in the order they run, to a program.
 
     `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight
-    that is not row-major, by tensor name. Raises KeyError for a source that is missing and ValueError for a
-    cover whose quotient has a cycle.
+    that is not row-major, by tensor name. Raises KeyError for a source that is missing.
     """
-    ordered = _topological(graph, placed)
     table = graph.table()
     buffers: dict[str, Buffer] = {}
     calls: list[NativeCall | TorchCall] = []
     regions: dict[str, Region] = {}
-    for index, item in enumerate(ordered):
+    for index, item in enumerate(placed):
         bound = {port: _owner(table, value) for port, value in item.site.bindings}
         for value_id in bound.values():
             buffers.setdefault(value_id, _buffer(table[value_id], layouts))
@@ -50,9 +56,9 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
                 buffers[names[name]] = Buffer(
                     name=names[name],
                     role="workspace",
-                    dtype=dtype,
+                    dtype=cast(DType, dtype),
                     shape=(count,),
-                    zeroed=zeroed,  # type: ignore[arg-type]
+                    zeroed=zeroed,
                 )
             calls += _native(item, source, {**bound, **names})
         else:
@@ -62,7 +68,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
             calls.append(TorchCall(region=item.region.id, call=call, settings=settings, bindings=bindings))
     ends = {name: _owner(table, use.value) for name, use in graph.outputs}
     token, position = _input(graph, "token"), _input(graph, "position")
-    if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, ordered, token, ends["token"]):
+    if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
         calls, buffers = _rename(calls, buffers, ends["token"], token)
     placed_buffers, arena_bytes = _place(list(buffers.values()), calls, keep={ends["logits"]})
     return Program(
@@ -108,35 +114,10 @@ def _buffer(value: Value, layouts: Mapping[str, str]) -> Buffer:
     return Buffer(name=value.id, role=value.role, dtype=value.dtype, shape=value.shape, tensor=tensor, layout=layout)
 
 
-def _topological(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
-    """Order sites so that producers come first, by the graph's own order where there is a choice."""
-    position = {node.id: i for i, node in enumerate(graph.nodes)}
-    producer = graph.producers()
-    owner = {node: i for i, item in enumerate(placed) for node in item.site.nodes}
-    needs: list[set[int]] = [set() for _ in placed]
-    for node in graph.nodes:
-        for use in node.inputs:
-            maker = producer.get(use.value)
-            if maker is not None and owner[maker.id] != owner[node.id]:
-                needs[owner[node.id]].add(owner[maker.id])
-    first = [min(position[node] for node in item.site.nodes) for item in placed]
-    done: set[int] = set()
-    order: list[Placed] = []
-    waiting = sorted(range(len(placed)), key=lambda i: first[i])
-    while waiting:
-        ready = next((i for i in waiting if needs[i] <= done), None)
-        if ready is None:
-            raise ValueError("the cover's quotient has a cycle")
-        waiting.remove(ready)
-        done.add(ready)
-        order.append(placed[ready])
-    return order
-
-
-def _reads_end_before(graph: Graph, ordered: Sequence[Placed], token: str, end: str) -> bool:
+def _reads_end_before(graph: Graph, placed: Sequence[Placed], token: str, end: str) -> bool:
     """Whether every reader of the input token runs before the call that makes the next one."""
     made = next(node.id for node in graph.nodes if end in node.outputs)
-    at = {node: i for i, item in enumerate(ordered) for node in item.site.nodes}
+    at = {node: i for i, item in enumerate(placed) for node in item.site.nodes}
     return all(at[node.id] < at[made] for node in graph.consumers()[token])
 
 

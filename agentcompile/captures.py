@@ -1,0 +1,124 @@
+"""Captured models from the store: the same checkpoint configuration is exported once, then read in milliseconds.
+
+In: a checkpoint directory and a context. Out: `Captured`, with the digest of the weights filled in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import agentcompile
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import Json, canonical, digest
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.model import ModelInfo
+from agentcompile.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentcompile.capture import Captured
+
+_VERSION = 1
+"""Raised when capture changes what it makes of the same program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What the store holds of a captured model; the constants lie beside it as safetensors."""
+
+    info: ModelInfo
+    decode: Graph
+    prefill: Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A captured model, and where workers find its constants."""
+
+    captured: Captured
+    constants: Path
+
+
+def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
+    """Capture the checkpoint at `path`, or read what an earlier capture of it left in `store`.
+
+    `hashes` is the file that remembers digests of weight files by size and time of change. Raises whatever capture
+    raises; every weight is checked against the checkpoint's headers either way.
+    """
+    from agentcompile.capture import Captured, capture
+
+    checkpoint = Checkpoint.open(path)
+    key = _key(checkpoint, context)
+    found = _read(store, key)
+    if found is None:
+        made = capture(path, context=context)
+        _write(store, key, made)
+    else:
+        kept, constants = found
+        info = replace(kept.info, name=path.resolve().name)
+        made = Captured(info=info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
+        for value in kept.decode.values:
+            if value.role == "weight":
+                checkpoint.expect(value.name, tuple(int(n) for n in value.shape), value.dtype)
+    made = replace(made, info=replace(made.info, weights_digest=_weights(checkpoint, hashes)))
+    constants_path = store.get(key, ".safetensors")
+    assert constants_path is not None, "written above"
+    return Model(captured=made, constants=constants_path)
+
+
+def _key(checkpoint: Checkpoint, context: int) -> str:
+    """Everything that the graphs depend on: configuration, names and dtypes of tensors, and who captures."""
+    tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
+    generation = checkpoint.path / "generation_config.json"
+    stops = generation.read_text(encoding="utf-8", errors="replace") if generation.exists() else ""
+    versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]
+    return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, tensors, context, versions)
+
+
+def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | None:
+    from safetensors.torch import load_file
+
+    graphs, constants = store.get(key, ".json"), store.get(key, ".safetensors")
+    if graphs is None or constants is None:
+        return None
+    try:
+        kept: _Kept = decode(_Kept, json.loads(graphs.read_bytes()))
+        return kept, dict(load_file(str(constants)))
+    except (CodecError, ValueError, OSError):  # damaged: captured afresh and written over
+        graphs.unlink(missing_ok=True)
+        constants.unlink(missing_ok=True)
+        return None
+
+
+def _write(store: Store, key: str, made: Captured) -> None:
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in made.constants.items()}
+    store.write(key, save(tensors), ".safetensors")
+    kept = _Kept(info=made.info, decode=made.decode, prefill=made.prefill)
+    store.write(key, canonical(encode(kept)), ".json")
+
+
+def _weights(checkpoint: Checkpoint, hashes: Path) -> str:
+    """The weights' digest; file hashes are remembered, because hashing gigabytes takes seconds."""
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        loaded = json.loads(hashes.read_text(encoding="utf-8"))
+        known = {str(k): str(v) for k, v in loaded.items()} if isinstance(loaded, dict) else {}
+    before = dict(known)
+    weights = checkpoint.digest(known)
+    if known != before:
+        with contextlib.suppress(OSError):  # a cache: the next run hashes again
+            hashes.parent.mkdir(parents=True, exist_ok=True)
+            fresh = hashes.with_name(f"{hashes.name}.{os.getpid()}")
+            fresh.write_text(json.dumps(known), encoding="utf-8")
+            fresh.replace(hashes)
+    return weights

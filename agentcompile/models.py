@@ -1,0 +1,60 @@
+"""Where a model's checkpoint lies: a directory, `preset:NAME`, or what a lock says of it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from agentcompile.errors import AgentCompileError
+
+PRESET = "preset:"
+_GROUP = "agentcompile.models"
+_NEAR = 3
+"""Levels above a lock that a relative location may climb: further away it says more of a machine than of a model."""
+
+
+def find_model(name: str, cache: Path) -> Path:
+    """The checkpoint directory that `name` means; a preset is made below `cache` on first use.
+
+    Raises AgentCompileError (usage) for a preset that does not exist, naming the nearest.
+    """
+    if not name.startswith(PRESET):
+        return Path(name)
+    preset = name.removeprefix(PRESET)
+    known: dict[str, Any] = {}
+    for entry in entry_points(group=_GROUP):
+        makers: Mapping[str, Any] = entry.load()
+        known |= dict(makers)
+    if preset not in known:
+        near = difflib.get_close_matches(preset, list(known), n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise AgentCompileError(f"{name}: no such preset", hint=f"{meant}presets: {', '.join(sorted(known))}")
+    path: Path = known[preset](cache / "presets" / preset)
+    return path
+
+
+def location(name: str, lock: Path) -> str:
+    """How a lock at `lock` remembers a model: a preset's name, a relative path that is near, or nothing."""
+    if name.startswith(PRESET):
+        return name
+    relative = os.path.relpath(Path(name).resolve(), lock.resolve().parent)
+    return "" if relative.split(os.sep).count("..") > _NEAR else Path(relative).as_posix()
+
+
+def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:
+    """What to open for a lock: the model given by flag or variable, else what the lock remembers.
+
+    Raises AgentCompileError (usage) naming the configuration's digest when neither is there.
+    """
+    if given:
+        return given
+    if remembered.startswith(PRESET):
+        return remembered
+    if remembered and (lock.resolve().parent / remembered).is_dir():
+        return str((lock.resolve().parent / remembered).resolve())
+    text = f"{lock}: the checkpoint of this lock (config {config[:12]}) is not where it was"
+    raise AgentCompileError(text, hint="give its directory with --model or AGENTCOMPILE_MODEL")

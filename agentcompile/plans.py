@@ -1,0 +1,146 @@
+"""From rankings to plans: what each region may run at what cost, and the cover of both phases that costs least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile.choose import Ranking
+from agentcompile.cuts import CHUNK, Cut
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
+from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.regions.cover import cover, cover_jointly
+from agentcompile.regions.problem import Option, Problem
+from agentcompile.tune import Subject, templates_of
+
+STEPS_PER_CHUNK = 128
+"""Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
+OPTIMISM = 0.75
+"""How much faster a region might get by searching it: one that even so enters no cover is not searched further."""
+_PREFILL = Fallback(reason="prefill runs the captured operators: their matrix products are compute bound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Both phases covered, agreeing on layouts."""
+
+    decode: tuple[Part, ...]
+    prefill: tuple[Part, ...]
+    layouts: Layouts
+    exact: bool
+    decode_ns: float
+    """Sum of the parts' own times: an estimate that admission replaces by a measurement."""
+
+
+def contenders(
+    cut: Cut, subjects: Sequence[Subject], best_ns: Mapping[str, float], fallback_ns: Callable[[Region], float]
+) -> tuple[Subject, ...]:
+    """The subjects worth a search: those that enter the cheapest cover when they alone are `OPTIMISM` times as slow.
+
+    `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
+    """
+    now = {id: best_ns.get(id, fallback_ns(region)) for id, region in cut.regions.items()}
+    placeholder = Fallback(reason="estimate")
+    kept = []
+    for subject in subjects:
+        own = subject.region.id
+        hoped = {id: max(ns * OPTIMISM, subject.floor_ns) if id == own else ns for id, ns in now.items()}
+        options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in hoped.items()}
+        found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
+        if any(part.region == own for part in found.parts[0]):
+            kept.append(subject)
+    return tuple(kept)
+
+
+def plan(
+    decode: Cut,
+    prefill: Cut,
+    subjects: Sequence[Subject],
+    rankings: Mapping[str, Ranking],
+    trials: Mapping[str, Sequence[Trial]],
+    fallback_ns: Callable[[Region], float],
+    ceiling: Ceiling,
+    forbidden: Collection[tuple[str, Choice]] = (),
+) -> Planned:
+    """Cover both phases at once; `forbidden` names (region id, choice) pairs that the step has rejected."""
+    options = {
+        id: _decode_options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
+        for id, region in decode.regions.items()
+    }
+    problems = [
+        Problem(graph=decode.graph, partition=decode.partition, options=options),
+        Problem(
+            graph=prefill.graph,
+            partition=prefill.partition,
+            options=_prefill_options(prefill, ceiling),
+            weight=1 / STEPS_PER_CHUNK,
+        ),
+    ]
+    found = cover_jointly(problems, forbidden=forbidden)
+    return Planned(
+        decode=found.parts[0],
+        prefill=found.parts[1],
+        layouts=found.layouts,
+        exact=found.exact,
+        decode_ns=found.cost_ns,
+    )
+
+
+def _decode_options(
+    region: Region, ranking: Ranking | None, fallback_ns: float, subjects: Sequence[Subject], trials: Sequence[Trial]
+) -> tuple[Option, ...]:
+    """The fallback, and the best kernel of each layout at its confirmed time."""
+    fallback = ranking.fallback if ranking is not None else Fallback(reason="no template serves this region here")
+    options = [Option(cost_ns=fallback_ns, choice=fallback)]
+    if ranking is None:
+        return tuple(options)
+    subject = next(s for s in subjects if s.region.id == region.id)
+    templates = templates_of(subject)
+    for _, kernels in ranking.kernels:
+        for kernel in kernels:
+            layouts = templates[kernel.candidate.template].layouts
+            options.append(Option(layouts=layouts, cost_ns=confirmed_ns(kernel, trials), choice=kernel))
+    return tuple(options)
+
+
+def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
+    """The median of the last confirming trial of a kernel; KeyError when there is none."""
+    from agentcompile.ir.trial import Measured
+
+    times = {
+        trial.candidate.id: float(trial.verdict.measurement.median_ns)
+        for trial in trials
+        if trial.fidelity == "confirm" and isinstance(trial.verdict, Measured)
+    }
+    return times[kernel.candidate.id]
+
+
+def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, ...]]:
+    """Every operator by itself, in PyTorch. A packed weight is unpacked through scratch for each chunk: read, written,
+    and read again."""
+    options: dict[str, tuple[Option, ...]] = {}
+    for id, region in prefill.regions.items():
+        if len(region.body.nodes) != 1:
+            continue
+        base = 1e9 * region.cost.flops / ceiling.flops_per_s + 1e9 * region.cost.bytes / ceiling.dram_bytes_per_s
+        found = [Option(cost_ns=base, choice=_PREFILL)]
+        matrices = [port for port in region.ports if port.role == "weight" and len(port.shape) == 2]
+        for port in matrices:
+            for layout in LAYOUTS:
+                if layout != "row-major" and fits(layout, port.shape, port.dtype):
+                    moved = 3 * _bytes(port.shape, port.dtype)
+                    cost = base + 1e9 * moved / ceiling.dram_bytes_per_s
+                    found.append(Option(layouts=((port.family, layout),), cost_ns=cost, choice=_PREFILL))
+        options[id] = tuple(found)
+    return options
+
+
+def _bytes(shape: tuple[int | str, ...], dtype: str) -> int:
+    from agentcompile.ir.graph import ITEM_BYTES
+
+    count = ITEM_BYTES[dtype]
+    for dim in shape:
+        count *= dim if isinstance(dim, int) else CHUNK
+    return count

@@ -1,0 +1,67 @@
+"""Whole steps on the judge's clock, and the policy under which all numbers of a run are comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentcompile.build import Binary, compile
+from agentcompile.captures import Model
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.target import Residency
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import Crashed, TimedOut
+from agentcompile.judge import WorkerJudge
+from agentcompile.machine import Machine
+from agentcompile.measure import POLICY, Timing
+from agentcompile.validate import POLICY as TOLERANCES
+
+POSITION = 256
+"""Where in the cache whole steps are timed: the middle of a short chat."""
+_LIMIT_S = 60.0
+
+
+def policy_digest(residency: Residency) -> str:
+    """Identity of tolerances, timing protocol and residency: results under another are not comparable."""
+    return POLICY.digest(tolerances=TOLERANCES, residency=residency)
+
+
+def binaries(here: Machine, sources: Mapping[str, Source], wanted: Sequence[str]) -> dict[str, Binary]:
+    """Build, or find in the store, the sources `wanted` names by digest.
+
+    Raises AgentCompileError (environment) for one that built before and does not any more.
+    """
+    found = {}
+    for source in wanted:
+        made = compile(sources[source], here.store, toolchain=here.toolchain, limit_s=_LIMIT_S)
+        if not isinstance(made, Binary):
+            text = f"source {source[:12]} no longer builds with {here.toolchain.name}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="compile again on this machine")
+        found[source] = made
+    return found
+
+
+class StepClock:
+    """Times programs of one model beside one another, in worker processes that hold its real weights."""
+
+    def __init__(self, here: Machine, judge: WorkerJudge, model: Model, sources: Mapping[str, Source]) -> None:
+        self._here, self._judge, self._model, self._sources = here, judge, model, sources
+
+    def __call__(
+        self, programs: Sequence[tuple[str, Program]], *, rounds: int, processes: int, claim: float, seed: int
+    ) -> Timing | Crashed | TimedOut:
+        """Time labelled programs in interleaved rounds at a position in the middle of a short chat."""
+        calls = [call for _, program in programs for call in program.calls]
+        wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
+        built = binaries(self._here, self._sources, wanted)
+        return self._judge.steps(
+            programs,
+            checkpoint=self._model.captured.checkpoint,
+            constants=self._model.constants,
+            binaries={source: binary.path for source, binary in built.items()},
+            position=min(POSITION, self._model.captured.info.context - 1),
+            rounds=rounds,
+            processes=processes,
+            claim=claim,
+            seed=seed,
+        )

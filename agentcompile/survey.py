@@ -1,0 +1,112 @@
+"""What is known about each region of a step while its search goes on, and how the budget is shared out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from agentcompile import check
+from agentcompile.choose import Ranking, Traits, rank
+from agentcompile.cuts import Cut
+from agentcompile.ir.graph import ITEM_BYTES
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Candidate, Source
+from agentcompile.ir.trial import Measured, Trial
+from agentcompile.layouts import fits
+from agentcompile.search import STRATEGIES, Budget
+from agentcompile.tune import Subject, Tuner, templates_of
+
+LEAST = 6
+"""Candidates that a searched region may spend however small its share."""
+MOST = 48
+"""Candidates beyond which a region's search stops paying, whatever the budget."""
+
+
+class Survey:
+    """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
+
+    def __init__(self, decode: Cut, subjects: Sequence[Subject], tuner: Tuner) -> None:
+        self._decode = decode
+        self._subjects = {subject.region.id: subject for subject in subjects}
+        self._tuner = tuner
+        self.trials: dict[str, list[Trial]] = {}
+        """Search trials, then confirming ones, by region id."""
+
+    @property
+    def candidates(self) -> int:
+        """Distinct candidates judged."""
+        return len({trial.candidate.id for trials in self.trials.values() for trial in trials})
+
+    def look(self, budget: int) -> None:
+        """Try the head of every template of every region, largest share first, as far as the budget reaches."""
+        for id, subject in self._subjects.items():
+            if self.candidates < budget:
+                self.trials[id] = self._tuner.heads(subject)
+
+    def best_ns(self) -> dict[str, float]:
+        """The least measured time of a site, by region, fallback included."""
+        best = {}
+        for id, trials in self.trials.items():
+            times = [t.verdict.measurement.median_ns for t in trials if isinstance(t.verdict, Measured)]
+            best[id] = float(min([*times, self.fallback_ns(self._subjects[id].region)]))
+        return best
+
+    def fallback_ns(self, region: Region) -> float:
+        """Time of a site as captured, run by PyTorch."""
+        return float(self._tuner.fallback_ns(region, self._decode.residency))
+
+    def search(self, chosen: Sequence[Subject], budget: int) -> None:
+        """Spend what is left of the budget on `chosen`, by the square root of their shares of the step."""
+        shares = {row.id: max(row.share, 1e-6) for row in self._decode.summary.rows}
+        total = sum(math.sqrt(shares[subject.region.id]) for subject in chosen)
+        left = max(budget - self.candidates, 0)
+        for subject in chosen:
+            own = subject.region.id
+            known = len({trial.candidate.id for trial in self.trials.get(own, ())})
+            fair = round(left * math.sqrt(shares[own]) / total)
+            trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
+            _, strategy = STRATEGIES[0]
+            asked = Budget(trials=trials)
+            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()))
+
+    def confirm(self, chosen: Sequence[Subject]) -> None:
+        """Re-time the finalists of `chosen` on fresh data."""
+        for subject in chosen:
+            own = subject.region.id
+            self.trials[own] = [*self.trials.get(own, ()), *self._tuner.confirm(subject, self.trials.get(own, ()))]
+
+    def rankings(self) -> dict[str, Ranking]:
+        """Kernels that beat the fallback, best first, for every region that was tried."""
+        return {
+            id: rank(trials, templates_of(self._subjects[id]), traits=self._traits(self._subjects[id]))
+            for id, trials in self.trials.items()
+        }
+
+    def sources(self) -> dict[str, Source]:
+        """The source of every candidate that was tried, by digest."""
+        found = {}
+        for id, trials in self.trials.items():
+            for candidate in {trial.candidate.id: trial.candidate for trial in trials}.values():
+                source = self._tuner.source(self._subjects[id], candidate)
+                found[source.digest] = source
+        return found
+
+    def _traits(self, subject: Subject) -> _TraitsOf:
+        return _TraitsOf(subject, self._tuner)
+
+
+class _TraitsOf:
+    """Risk flags and workspace of a candidate: what breaks ties."""
+
+    def __init__(self, subject: Subject, tuner: Tuner) -> None:
+        self._subject, self._tuner = subject, tuner
+
+    def __call__(self, candidate: Candidate) -> Traits:
+        template = templates_of(self._subject)[candidate.template]
+        target = self._subject.space.target
+        findings = check.check(self._subject.region, template, candidate.params, target, layout_fits=fits)
+        spaces = self._tuner.source(self._subject, candidate).workspaces
+        return Traits(
+            risks=sum(finding.severity == "warning" for finding in findings),
+            workspace_bytes=sum(ITEM_BYTES[dtype] * count for _, dtype, count, _ in spaces),
+        )

@@ -1,0 +1,256 @@
+"""One region's search: propose, check, prepare, time, until the strategy has finalists; then confirm those afresh.
+
+In: a bounded space with advice, and a judge. Out: trials, each emitted before anything acts on it. Trials that the run
+or the measurement database already has are used as they are, so a killed run repeats nothing and a second run is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile import check
+from agentcompile.choose import finalists
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
+from agentcompile.history import History
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.digest import digest
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Residency, Target
+from agentcompile.ir.template import Candidate, Source, Template
+from agentcompile.ir.trial import Crashed, Impossible, Measured, NumericReport, Rejected, TimedOut, Trial, Verdict
+from agentcompile.judge import Baseline, Job, Judge, Prepared
+from agentcompile.layouts import fits
+from agentcompile.materialize import specialise
+from agentcompile.measure import POLICY, Timing, impossible, measurement
+from agentcompile.notes import Notes
+from agentcompile.search import Budget, Strategy
+from agentcompile.space import Space
+
+CONFIRMED = 3
+"""Finalists of each layout that are timed again on fresh data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A region with its bounded space, what the adviser says of it, and where the step finds its weights."""
+
+    region: Region
+    space: Space
+    advice: Advice
+    residency: Residency
+    floor_ns: float
+    """The roofline floor of one site at that residency."""
+
+
+class Past:
+    """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
+
+    def __init__(self, trials: Sequence[Trial], history: History | None, policy: str) -> None:
+        self._own: dict[tuple[str, str, str], list[Trial]] = {}
+        for trial in trials:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        self._history = history
+        self.policy = policy
+
+    def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
+        """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
+        for trial in self._own.get((candidate.id, source, fidelity), []):
+            if _rounds(trial) >= rounds:
+                return trial, True
+        if self._history is not None:
+            known = self._history.get(candidate.id, source, self.policy, fidelity)
+            if known is not None and _rounds(known) >= rounds:
+                return known, False
+        return None
+
+    def keep(self, trial: Trial) -> None:
+        """Remember a fresh trial for later runs. What died is tried again: the fault may have been the machine's."""
+        if self._history is not None and not isinstance(trial.verdict, (Crashed, TimedOut)):
+            self._history.put(trial, self.policy)
+
+
+def _rounds(trial: Trial) -> int:
+    """Rounds asked of a trial; a failure stands for any number."""
+    if not isinstance(trial.verdict, Measured):
+        return 1 << 30
+    return trial.verdict.measurement.rounds + trial.verdict.measurement.dropped
+
+
+class Tuner:
+    """Searches regions one after another with one judge."""
+
+    def __init__(self, target: Target, judge: Judge, past: Past, notes: Notes, emit: Emit, seed: int) -> None:
+        self._target = target
+        self._judge = judge
+        self._past = past
+        self._notes = notes
+        self._emit = emit
+        self._seed = seed
+        self._sources: dict[str, Source] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._pytorch_ns: dict[str, int] = {}
+
+    def source(self, subject: Subject, candidate: Candidate) -> Source:
+        """The program text of a candidate; made once."""
+        if candidate.id not in self._sources:
+            template = self._template(subject, candidate)
+            source = specialise(template, subject.region, candidate.params, self._target)
+            self._sources[candidate.id] = source
+        return self._sources[candidate.id]
+
+    def heads(self, subject: Subject) -> list[Trial]:
+        """Try the most promising candidate of each template: enough to see which regions are worth a search."""
+        order = subject.advice.sorted(tuple(subject.space))
+        first = {candidate.template: candidate for candidate in reversed(order)}
+        heads = [candidate for candidate in order if first[candidate.template] is candidate]
+        return self._timed(subject, heads, POLICY.search_rounds, fidelity="search")
+
+    def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
+        """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
+        found = list(trials)
+        space = tuple(subject.space)
+        while True:
+            proposal = strategy(space, subject.advice, found, budget)
+            if not proposal.candidates:
+                return found
+            found += self._timed(subject, proposal.candidates, proposal.rounds, fidelity="search")
+
+    def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
+        """Time the best few beside the fallback in fresh processes; only these numbers decide."""
+        chosen = finalists(trials, templates_of(subject), each=CONFIRMED)
+        return self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm") if chosen else []
+
+    def fallback_ns(self, region: Region, residency: Residency) -> int:
+        """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
+        if region.id not in self._pytorch_ns:
+            key = digest("fallback/1", region.id, self._target.digest, self._past.policy)
+            known = self._notes.get(key)
+            if known is None:
+                timing = self._judge.time(
+                    region, [Baseline()], rounds=POLICY.search_rounds, residency=residency, seed=self._seed, processes=1
+                )
+                if not isinstance(timing, Timing):
+                    text = f"{region.name}: the captured operators cannot be run: {timing}"
+                    raise AgentCompileError(
+                        text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume"
+                    )
+                known = round(timing.median_ns(0))
+                self._notes.put(key, known)
+            self._pytorch_ns[region.id] = known
+        return self._pytorch_ns[region.id]
+
+    def _template(self, subject: Subject, candidate: Candidate) -> Template:
+        return next(t for t in subject.space.templates if t.id == candidate.template)
+
+    def _judged(self, subject: Subject, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+        """Check, prepare and time what is not known; one trial for each candidate."""
+        return self._timed(subject, candidates, rounds, fidelity="search")
+
+    def _timed(self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str) -> list[Trial]:
+        done: dict[str, Trial] = {}
+        fresh: list[Job] = []
+        processes = POLICY.confirm_processes if fidelity == "confirm" else 1
+        for candidate in candidates:
+            source = self.source(subject, candidate)
+            known = self._past.take(candidate, source.digest, fidelity, rounds * processes)
+            if known is not None:
+                done[candidate.id] = known[0]
+                self._note_baseline(subject, known[0])
+                if not known[1]:
+                    self._emit(TrialFinished(trial=known[0]))
+                continue
+            template = self._template(subject, candidate)
+            fresh.append(Job(candidate=candidate, region=subject.region, template=template, source=source))
+        for trial in self._fresh(subject, fresh, rounds, processes, fidelity):
+            done[trial.candidate.id] = trial
+            self._emit(TrialFinished(trial=trial))
+            self._past.keep(trial)
+        return [done[candidate.id] for candidate in candidates]
+
+    def _fresh(
+        self, subject: Subject, jobs: Sequence[Job], rounds: int, processes: int, fidelity: str
+    ) -> Iterator[Trial]:
+        ready: list[Prepared] = []
+        waiting: list[Job] = []
+        for job in jobs:
+            findings = check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
+            if errors := check.errors(findings):
+                yield _trial(job, Rejected(findings=errors), fidelity)
+            elif job.candidate.id in self._prepared:
+                ready.append(self._prepared[job.candidate.id])
+            else:
+                waiting.append(job)
+                self._emit(
+                    TrialStarted(region=job.candidate.region, candidate=job.candidate.id, label=job.candidate.label)
+                )
+        for job, result in self._judge.prepare(waiting):
+            if isinstance(result, Prepared):
+                self._prepared[job.candidate.id] = result
+                ready.append(result)
+            else:
+                yield _trial(job, result, fidelity)
+        order = {job.candidate.id: at for at, job in enumerate(jobs)}
+        ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
+        if ready:
+            yield from self._verdicts(subject, ready, rounds, processes, fidelity)
+
+    def _verdicts(
+        self, subject: Subject, ready: Sequence[Prepared], rounds: int, processes: int, fidelity: str
+    ) -> Iterator[Trial]:
+        self._emit(RoundsProgress(region=subject.region.id, done=0, total=rounds * processes))
+        seed = self._seed + (1 << 20 if fidelity == "confirm" else 0)
+        timing = self._judge.time(
+            subject.region,
+            [Baseline(), *ready],
+            rounds=rounds,
+            residency=subject.residency,
+            seed=seed,
+            processes=processes,
+            claim=POLICY.claim if fidelity == "confirm" else POLICY.search_claim,
+        )
+        if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
+            for prepared in ready:
+                yield _trial(prepared.job, timing, fidelity)
+            return
+        self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
+        failed: Mapping[int, Crashed | TimedOut] = dict(timing.failed)
+        for arm, prepared in enumerate(ready, 1):
+            verdict: Verdict
+            if arm in failed:
+                verdict = failed[arm]
+            else:
+                claim = POLICY.claim if fidelity == "confirm" else POLICY.search_claim
+                verdict = judged(
+                    timing, arm, subject.region.cost.bytes, subject.floor_ns, prepared.report, claim, len(ready)
+                )
+            yield _trial(prepared.job, verdict, fidelity)
+
+    def _note_baseline(self, subject: Subject, trial: Trial) -> None:
+        if isinstance(trial.verdict, Measured):
+            self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
+
+
+def judged(
+    timing: Timing, arm: int, nbytes: int, floor_ns: float, report: NumericReport, claim: float, arms: int
+) -> Measured | Impossible:
+    """The verdict on an arm that was timed beside arm 0: a time that the machine cannot reach is quarantined."""
+    found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=arms)
+    if impossible(found.median_ns, floor_ns):
+        return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
+    return Measured(report=report, measurement=found)
+
+
+def templates_of(subject: Subject) -> dict[str, Template]:
+    """The templates of a subject's space by id."""
+    return {template.id: template for template in subject.space.templates}
+
+
+def _trial(job: Job, verdict: Verdict, fidelity: str) -> Trial:
+    return Trial(
+        candidate=job.candidate,
+        source=job.source.digest,
+        verdict=verdict,
+        fidelity="confirm" if fidelity == "confirm" else "search",
+    )
