@@ -66,29 +66,26 @@ def signature_of(template: Template) -> Signature:
     return tuple(sorted((family, layout) for family, layout in template.layouts if layout != "row-major"))
 
 
-def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, count: int) -> tuple[Candidate, ...]:
-    """The candidates to re-time on fresh data, best first: the best of each layout signature, then the next best.
+def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, each: int) -> tuple[Candidate, ...]:
+    """The candidates to re-time on fresh data: the best `each` of every layout signature, best first.
 
-    A candidate that failed in any trial is left out. At least one of each signature is kept, so there may be more than
-    `count` when signatures are many.
+    A candidate stands by its longest search measurement, and is left out when any of its trials failed.
     """
+    searched = [trial for trial in trials if trial.fidelity == "search"]
+    failed = {trial.candidate.id for trial in searched if not isinstance(trial.verdict, Measured)}
     longest: dict[str, Trial] = {}
-    for trial in trials:
-        if isinstance(trial.verdict, Measured):
-            known = longest.get(trial.candidate.id)
-            if known is None or _rounds(trial) >= _rounds(known):
-                longest[trial.candidate.id] = trial
-    failed = {trial.candidate.id for trial in trials if not isinstance(trial.verdict, Measured)}
-    ranked = sorted(
-        (t for id, t in longest.items() if id not in failed), key=lambda t: (-_log_ratio(t), t.candidate.id)
-    )
-    heads: dict[Signature, str] = {}
-    for trial in ranked:
-        heads.setdefault(signature_of(templates[trial.candidate.template]), trial.candidate.id)
-    room = max(count - len(heads), 0)
-    rest = [trial.candidate.id for trial in ranked if trial.candidate.id not in heads.values()][:room]
-    kept = {*heads.values(), *rest}
-    return tuple(trial.candidate for trial in ranked if trial.candidate.id in kept)
+    for trial in searched:
+        known = longest.get(trial.candidate.id)
+        if trial.candidate.id not in failed and (known is None or _rounds(trial) >= _rounds(known)):
+            longest[trial.candidate.id] = trial
+    taken = Counter[Signature]()
+    kept = list[Candidate]()
+    for trial in sorted(longest.values(), key=lambda trial: (-_log_ratio(trial), trial.candidate.id)):
+        signature = signature_of(templates[trial.candidate.template])
+        taken[signature] += 1
+        if taken[signature] <= each:
+            kept.append(trial.candidate)
+    return tuple(kept)
 
 
 def rank(
@@ -171,7 +168,8 @@ def why_fallback(trials: Sequence[Trial]) -> str:
     fates = Counter(_fate(trial) for trial in last.values())
     parts = ", ".join(f"{fates[fate]} {fate}" for fate in FATES if fates[fate])
     measured = [trial for trial in last.values() if _fate(trial) in TIMED]
-    text = f"no kernel is faster: of {len(last)} candidates {parts}"
+    count = f"{len(last)} candidate{'s' if len(last) > 1 else ''}"
+    text = f"no kernel is faster: of {count} {parts}"
     if measured:
         near = min(measured, key=lambda trial: (-_log_ratio(trial), trial.candidate.id))
         m = _measurement(near)

@@ -8,6 +8,7 @@ machines; they order the search and nothing else, so a wrong one costs trials.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ LIBRARY_CALL_NS = 5000
 """Dispatch of one PyTorch operator from Python with its arguments bound."""
 PREFETCH_BYTES = 4096
 """The best distance of a software prefetch on streams from DRAM: far enough for the latency, short of a page ahead."""
+CACHED_PREFETCH_BYTES = 1024
+"""A longer distance in a cache only pushes out what is needed sooner."""
 VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "neon": 16}
 
 
@@ -99,30 +102,23 @@ class _Machine:
 
 
 def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
-    """What no parameter changes: the call, the unit, the layout, the launches."""
+    """What no parameter changes: the call, the vectors, the layout, the launches."""
     if template.language == "library":
         share = 0.6 if machine.dtype == "bf16" else 0.1
         share += LIBRARY_CALL_NS * max(len(machine.region.body.nodes), 1) / machine.floor_ns
         yield Loss(share=share, reason="a library call, with PyTorch's dispatch and no fusion")
         return
-    if machine.dot_products:
-        if machine.dot_products in template.arch:
-            yield Loss(share=0.0, reason="bf16 pairs multiplied by one instruction")
-        elif "avx512f" in template.arch:
-            yield Loss(share=0.06, reason="bf16 widened to float32 in 512-bit vectors")
-        else:
-            yield Loss(share=0.15, reason="bf16 widened to float32 in short vectors")
-    elif template.arch:
-        wide = next((isa for isa in VECTOR_BYTES if isa in machine.target.isa), "")
-        best = wide in template.arch
-        yield Loss(share=0.0 if best else 0.05, reason="the widest vectors" if best else "vectors below the widest")
-    else:
-        yield Loss(share=0.1, reason="vectors left to the compiler")
+    asked = next((isa for isa in VECTOR_BYTES if isa in template.arch), "")
+    if asked and VECTOR_BYTES[asked] < machine.vector_bytes:
+        yield Loss(
+            share=0.05, reason=f"vectors of {VECTOR_BYTES[asked]} bytes where {machine.vector_bytes} are to be had"
+        )
     matrices = [port for port in machine.region.ports if port.role == "weight" and len(port.shape) == 2]
     if matrices and any(template.layout(port.family) != "row-major" for port in matrices):
-        yield Loss(share=0.0, reason="packed weights read in one stream")
+        unit = ", multiplied in bf16 pairs" if machine.dot_products else ""
+        yield Loss(share=0.0, reason=f"packed weights read as one stream{unit}")
     elif matrices:
-        yield Loss(share=0.04 if machine.dram else 0.02, reason="row-major weights, a stream for each row")
+        yield Loss(share=0.04, reason="row-major weights, summed across the vector at the end of each row")
     extra = max(len(template.launches) - 1, 0)
     if extra:
         yield Loss(share=extra * BARRIER_NS / machine.floor_ns, reason=f"{extra + 1} launches with a barrier each")
@@ -136,70 +132,93 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
         role = role_of(param)
         if role == "other" or not isinstance(value, int):
             at, default = param.domain.index(value), param.domain.index(param.default)
-            yield Loss(share=0.01 * abs(at - default), reason=f"{param.name} at {value}")
+            yield Loss(share=0.01 * abs(at - default), reason=f"{param.name}={value}")
         else:
             roles.setdefault(role, []).append((param, value))
     for param, value in roles.get("prefetch", []):
         yield _prefetch(param, value, machine)
-    rows = math.prod(value for _, value in roles.get("rows", []))
+    streams = math.prod(max(value, 1) for _, value in roles.get("streams", []))
     unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
-    if roles.get("rows") or roles.get("unroll"):
-        yield _registers(max(rows, 1) * unroll, machine)
+    if roles.get("streams"):
+        yield _streams(streams, machine)
+    if roles.get("streams") or roles.get("unroll"):
+        yield _registers(streams * unroll, machine)
     split = math.prod(max(value, 1) for _, value in roles.get("split", []))
-    threads = min([value for _, value in roles.get("threads", [])], default=machine.threads)
-    yield _balance(max(rows, 1), split, min(max(threads, 1), machine.threads), machine, tuned=bool(roles))
+    threads = min((value for _, value in roles.get("threads", [])), default=machine.threads)
+    if template.language != "library":
+        rows = streams * max((_tile_rows(layout) for _, layout in template.layouts), default=1)
+        yield _balance(rows, split, min(max(threads, 1), machine.threads), machine)
     for param, value in roles.get("tile", []):
         yield _tile(param, value, machine)
 
 
 def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
-    """Streams from DRAM want a software prefetch about a page ahead; what lies in a cache needs none."""
+    """Streams from DRAM want a software prefetch about a page ahead; what lies in a cache wants a short one or none."""
     distance = in_bytes(param, value, machine.target.line_bytes)
     if not machine.dram:
-        return Loss(share=0.0 if not distance else 0.02, reason=f"{param.name}={value} for data that stays in cache")
+        share = 0.0 if distance <= 0 else 0.01 + 0.005 * max(math.log2(distance / CACHED_PREFETCH_BYTES), 0)
+        return Loss(share=share, reason=f"{param.name}={value} on data that stays in cache")
     if distance <= 0:
-        return Loss(share=0.2, reason="no prefetch for a stream from DRAM")
+        return Loss(share=0.2, reason="no prefetch on a stream from DRAM")
     away = abs(math.log2(distance / PREFETCH_BYTES))
-    return Loss(share=0.03 * away, reason=f"{distance} bytes of prefetch ahead of a DRAM stream")
+    return Loss(share=0.03 * away, reason=f"a prefetch {distance} bytes ahead of a DRAM stream")
+
+
+def _streams(streams: int, machine: _Machine) -> Loss:
+    """DRAM serves one long stream a thread best; a cache feeds several, which share the loads of the activation."""
+    share = 0.02 * math.log2(streams) if machine.dram else 0.02 * abs(math.log2(streams / 4))
+    many = f"{streams} streams" if streams > 1 else "one stream"
+    return Loss(share=share, reason=f"{many} a thread from {'DRAM' if machine.dram else 'cache'}")
 
 
 def _registers(chains: int, machine: _Machine) -> Loss:
-    """Eight independent sums hide the latency of two multiply-add units; more than fit spill at every step."""
-    room = machine.registers - 4
+    """Independent sums hide the latency of the multiply-add units: four keep up with DRAM, eight with a cache.
+
+    More than the registers hold are spilled at every step.
+    """
+    room, wanted = machine.registers - 4, 4 if machine.dram else 8
     if chains > room:
-        share = 0.3 * math.log2(chains / room) + 0.1
-        return Loss(share=share, reason=f"{chains} sums in {machine.registers} registers, which spill")
-    share = 0.04 * abs(math.log2(chains / min(8, room)))
+        return Loss(
+            share=0.1 + 0.3 * math.log2(chains / room), reason=f"{chains} sums spill from {machine.registers} registers"
+        )
+    away = math.log2(chains / wanted)
+    share = 0.01 * away if away > 0 else -0.05 * away
     return Loss(share=share, reason=f"{chains} sums in flight in {machine.registers} registers")
 
 
-def _balance(rows: int, split: int, threads: int, machine: _Machine, *, tuned: bool) -> Loss:
+def _tile_rows(layout: str) -> int:
+    """Rows that a packed layout keeps together, by its name: 16 for `rows16-k2`."""
+    found = re.match(r"rows(\d+)", layout)
+    return int(found[1]) if found else 1
+
+
+def _balance(rows: int, split: int, threads: int, machine: _Machine) -> Loss:
     """The slowest thread decides: pieces are dealt out whole; splitting helps only where there are too few."""
-    pieces = max(machine.units // rows, 1) * split
-    turns = math.ceil(pieces / threads)
-    idle = turns * threads / pieces - 1
+    pieces = max(math.ceil(machine.units / rows), 1) * split
+    idle = math.ceil(pieces / threads) * threads / pieces - 1
     slow = machine.threads / threads - 1 if machine.floor_ns > 2 * BARRIER_NS else 0.0
     merge = 0.02 * math.log2(split) if pieces // split >= machine.threads else 0.0
-    reason = f"{pieces} pieces over {threads} threads"
-    return Loss(share=min(idle, 1.0) + slow + merge, reason=reason if tuned else "")
+    return Loss(share=min(idle, 1.0) + slow + merge, reason=f"{pieces} pieces over {threads} threads")
 
 
 def _tile(param: Param, value: int, machine: _Machine) -> Loss:
-    """A tile of the stream should fill about half of the first cache: less is overhead, more is read twice."""
-    width = machine.dims.get("head_dim", 0) or machine.vector_bytes // machine.item
-    nbytes = max(value, 1) * width * machine.item
+    """A tile of keys and values should fill about half of the first cache; of rows, the default is as good as any."""
+    width = machine.dims.get("head_dim", 0)
+    if not width:
+        away = abs(param.domain.index(value) - param.domain.index(param.default))
+        return Loss(share=0.005 * away, reason=f"{param.name}={value}")
+    nbytes = 2 * max(value, 1) * width * machine.item
     half = max(machine.target.cache_bytes[0] // 2, 1) if machine.target.cache_bytes else 1 << 14
     share = 0.05 * math.log2(nbytes / half) if nbytes > half else 0.01 * math.log2(half / nbytes)
-    return Loss(share=share, reason=f"{param.name}={value} touches {nbytes} bytes at a time")
+    return Loss(share=share, reason=f"{param.name}={value} looks at {nbytes} bytes at a time")
 
 
 def _sentence(losses: Iterable[Loss]) -> str:
-    """The two best and the worst of what is expected, in one sentence."""
-    spoken = sorted((loss for loss in losses if loss.reason), key=lambda loss: loss.share)
+    """What is expected to be right, what is expected to cost most, and the sum."""
+    spoken = sorted(losses, key=lambda loss: loss.share)
     total = sum(loss.share for loss in spoken)
-    good = [loss.reason for loss in spoken[:2]]
-    text = "; ".join(good) if good else "one way to run it"
-    if len(spoken) > 2 and spoken[-1].share >= 0.02:
+    text = "; ".join(loss.reason for loss in spoken[:3]) or "one way to run it"
+    if len(spoken) > 3 and spoken[-1].share >= 0.02:
         text += f"; but {spoken[-1].reason}"
     return f"{text}: about {100 * total:.0f} % above the floor."
 

@@ -7,14 +7,14 @@ from typing import Literal
 
 from agentcompile.ir.template import Param
 
-Role = Literal["prefetch", "rows", "unroll", "split", "tile", "threads", "other"]
+Role = Literal["prefetch", "streams", "unroll", "split", "tile", "threads", "other"]
 NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
-    ("prefetch", re.compile(r"AHEAD|PREFETCH|DISTANCE|LOOKAHEAD")),
-    ("split", re.compile(r"SPLIT|PARTS|PIECES")),
-    ("threads", re.compile(r"THREADS|WORKERS|CORES")),
-    ("unroll", re.compile(r"UNROLL|VECS|VECTORS|LANES|ACC|CHAINS|COLS")),
-    ("tile", re.compile(r"TILE|CHUNK|SLOTS|KEYS|PANEL|DEPTH")),
-    ("rows", re.compile(r"ROWS|BLOCK|HEADS|GROUPS?$|MR$")),
+    ("prefetch", re.compile(r"AHEAD|PREFETCH|DISTANCE")),
+    ("split", re.compile(r"SPLIT|PARTS")),
+    ("threads", re.compile(r"THREADS|WORKERS")),
+    ("unroll", re.compile(r"UNROLL|VECS|VECTORS|CHAINS")),
+    ("streams", re.compile(r"STREAMS|TILES|ROWS")),
+    ("tile", re.compile(r"TILE|CHUNK|BLOCK|SLOTS")),
 )
 """The first pattern that is found in a name decides."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Cost, Port, Regime, Region, Site
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Launch, Param, Template, Workspace
+from agentcompile.ir.template import Candidate, Launch, Param, Template, Workspace
+from agentcompile.ir.trial import BuildFailed, Comparison, Measured, Measurement, NumericReport, Trial
 
 DECODE = Regime(phase="decode", context=(1, 2048))
 
@@ -110,3 +115,58 @@ def rows_template(**changes: object) -> Template:
         includes=(("vec.h", "#pragma once\nstatic inline int one() { return 1; }\n"),),
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def measured(
+    candidate: Candidate,
+    log_ratio: float,
+    *,
+    comparison: Comparison | None = None,
+    rounds: int = 5,
+    fidelity: Literal["search", "confirm"] = "search",
+    half_width: float = 0.002,
+) -> Trial:
+    """A trial that ran and was right; its comparison follows from the ratio unless it is given."""
+    fair: Comparison = "FASTER" if log_ratio > half_width + 0.005 else "SLOWER" if log_ratio < -0.005 else "SAME"
+    measurement = Measurement(
+        median_ns=round(100_000 * math.exp(-log_ratio)),
+        p95_ns=110_000,
+        baseline_ns=100_000,
+        baseline="pytorch",
+        log_ratio=log_ratio,
+        half_width=half_width,
+        comparison=comparison or fair,
+        rounds=rounds,
+        dropped=0,
+        processes=3 if fidelity == "confirm" else 1,
+        batch=16,
+        residency="dram",
+        bytes_per_s=1e10,
+    )
+    verdict = Measured(report=RIGHT, measurement=measurement)
+    return Trial(candidate=candidate, source=f"source of {candidate.id}", verdict=verdict, fidelity=fidelity)
+
+
+RIGHT = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=16)
+
+
+class RecordedJudge:
+    """Judges by a table of true log ratios by label, with noise that shrinks with the rounds; others fail to build."""
+
+    def __init__(self, truth: Mapping[str, float], *, noise: float = 0.0, seed: int = 0) -> None:
+        self.truth = truth
+        self.noise = noise
+        self.generator = random.Random(seed)
+        self.asked: list[tuple[str, int]] = []
+
+    def judge(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+        """One search trial for each candidate."""
+        trials = []
+        for candidate in candidates:
+            self.asked.append((candidate.label, rounds))
+            if candidate.label in self.truth:
+                seen = self.truth[candidate.label] + self.generator.gauss(0, self.noise) / math.sqrt(rounds)
+                trials.append(measured(candidate, seen, rounds=rounds))
+            else:
+                trials.append(Trial(candidate=candidate, source="", verdict=BuildFailed(log="error: no such thing")))
+        return trials
