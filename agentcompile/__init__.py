@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentcompile.pipeline import compile
+    from agentcompile.api import compile
     from agentcompile.runtime import load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "compile", "load"]
 
-_LATE = {"compile": "agentcompile.pipeline", "load": "agentcompile.runtime"}
+_LATE = {"compile": "agentcompile.api", "load": "agentcompile.runtime"}
 
 
 def __getattr__(name: str) -> object:

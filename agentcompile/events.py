@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -296,26 +294,6 @@ DURABLE = (RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Run
 
 def silent(event: Event) -> None:
     """An `Emit` for callers that do not watch."""
-
-
-@contextmanager
-def staged(
-    emit: Emit, stage: FlowStage, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[str], None]]:
-    """Around one step of the flow: says that it began and, unless it raises, that it ended and how long it took.
-
-    Yields a function that takes the line which people will read: ``with staged(emit, "capture") as told: told("…")``.
-    """
-    detail = ""
-
-    def told(text: str) -> None:
-        nonlocal detail
-        detail = text
-
-    begin = clock()
-    emit(StageStarted(stage=stage))
-    yield told
-    emit(StageFinished(stage=stage, detail=detail, seconds=round(clock() - begin, 3)))
 
 
 def encode(event: Event) -> Json:

@@ -16,7 +16,6 @@ from agentcompile.events import (
     Event,
     RegionFound,
     StageFinished,
-    StageStarted,
     TrialFinished,
     Warned,
     clean,
@@ -89,21 +88,6 @@ def test_a_stage_detail_keeps_its_lines_and_a_name_does_not() -> None:
 @pytest.mark.parametrize("event", WHOLE, ids=lambda event: event.kind)
 def test_an_event_survives_its_json(event: Event) -> None:
     assert events.decode(json.loads(json.dumps(events.encode(event)))) == event
-
-
-def test_a_step_says_that_it_began_and_how_it_ended() -> None:
-    seen: list[Event] = []
-    times = iter((10.0, 12.5))
-    with events.staged(seen.append, "capture", clock=lambda: next(times)) as told:
-        told("88 operators")
-    assert seen == [StageStarted(stage="capture"), StageFinished(stage="capture", detail="88 operators", seconds=2.5)]
-
-
-def test_a_step_that_fails_does_not_say_that_it_ended() -> None:
-    seen: list[Event] = []
-    with pytest.raises(ValueError, match="x"), events.staged(seen.append, "capture"):
-        raise ValueError("x")
-    assert seen == [StageStarted(stage="capture")]
 
 
 def test_every_kind_is_its_own() -> None:
