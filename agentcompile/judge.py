@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,7 @@ from typing import Protocol
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
@@ -234,11 +235,10 @@ class WorkerJudge:
         An arm that takes its process down is named in `Timing.failed` and the others are timed afresh; a failure that no
         arm is to blame for is returned as it is.
         """
-        while busy := [s.worker for s in self._seats if s.worker is not None and s.worker.busy and not s.worker.done]:
-            wait(busy)
-        live, failed = list(range(len(arms))), dict[int, Crashed | TimedOut]()
-        while True:
-            request = p.Time(
+        labels = tuple(_arm(arm).label for arm in arms)
+
+        def request(live: Sequence[int]) -> p.Time:
+            return p.Time(
                 region=replace(region, sites=()),
                 arms=tuple(_arm(arms[i]) for i in live),
                 rounds=rounds,
@@ -247,19 +247,68 @@ class WorkerJudge:
                 policy=self._policy,
                 seed=seed,
             )
-            samples = self._processes(request, processes) if live else ()
+
+        trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
+        return self._beside(labels, request, processes, trusted, residency)
+
+    def steps(
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        checkpoint: Path,
+        constants: Path,
+        binaries: Mapping[str, str],
+        position: int,
+        rounds: int,
+        processes: int,
+        claim: float,
+        residency: Residency,
+        seed: int,
+    ) -> Timing | Crashed | TimedOut:
+        """Time labelled whole steps beside one another over the weights at `checkpoint`, as `time` does regions.
+
+        `binaries` has the path of every source that a program calls; `residency` only labels the result.
+        """
+
+        def request(live: Sequence[int]) -> p.TimeSteps:
+            return p.TimeSteps(
+                arms=tuple(p.StepArm(label=programs[i][0], program=programs[i][1]) for i in live),
+                checkpoint=str(checkpoint),
+                constants=str(constants),
+                binaries=tuple(sorted(binaries.items())),
+                position=position,
+                rounds=rounds,
+                claim=claim,
+                policy=self._policy,
+                seed=seed,
+            )
+
+        labels = tuple(label for label, _ in programs)
+        return self._beside(labels, request, processes, frozenset(), residency)
+
+    def _beside(
+        self,
+        labels: tuple[str, ...],
+        request: Callable[[Sequence[int]], p.Time | p.TimeSteps],
+        processes: int,
+        trusted: frozenset[int],
+        residency: Residency,
+    ) -> Timing | Crashed | TimedOut:
+        """Time the arms that live; one that takes its process down is named, and the others are timed afresh."""
+        while busy := [s.worker for s in self._seats if s.worker is not None and s.worker.busy and not s.worker.done]:
+            wait(busy)
+        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut]()
+        while True:
+            samples = self._processes(request(live), processes) if live else ()
             if isinstance(samples, tuple):
-                labels = tuple(_arm(arm).label for arm in arms)
                 gone = tuple(sorted(failed.items()))
-                return Timing(
-                    arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency
-                )
+                return Timing(arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency)
             at, verdict = samples.at, samples.verdict
-            if not 0 <= at < len(live) or isinstance(arms[live[at]], Baseline):
+            if not 0 <= at < len(live) or live[at] in trusted:
                 return verdict
             failed[live.pop(at)] = verdict
 
-    def _processes(self, request: p.Time, processes: int) -> tuple[Samples, ...] | _Blamed:
+    def _processes(self, request: p.Time | p.TimeSteps, processes: int) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
         for number in range(processes):
             if processes > 1:

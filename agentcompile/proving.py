@@ -12,7 +12,7 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Crashed, TimedOut
 from agentcompile.judge import WorkerJudge
-from agentcompile.machine import Machine
+from agentcompile.machine import Machine, residency
 from agentcompile.measure import POLICY, Timing
 from agentcompile.validate import POLICY as TOLERANCES
 
@@ -46,6 +46,7 @@ class StepClock:
 
     def __init__(self, here: Machine, judge: WorkerJudge, model: Model, sources: Mapping[str, Source]) -> None:
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
+        self._residency = residency(model.captured.decode, here.target)
 
     def __call__(
         self, programs: Sequence[tuple[str, Program]], *, rounds: int, processes: int, claim: float, seed: int
@@ -63,5 +64,6 @@ class StepClock:
             rounds=rounds,
             processes=processes,
             claim=claim,
+            residency=self._residency,
             seed=seed,
         )

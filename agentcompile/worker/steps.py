@@ -1,0 +1,69 @@
+"""Whole decode steps as arms: programs bound to the real weights, timed beside one another at one position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.measure.clock import quantum_ns, waited_ns
+from agentcompile.measure.rounds import run_rounds
+from agentcompile.measure.samples import Samples
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.native import Executor, Library
+from agentcompile.runtime.step import Step
+from agentcompile.worker.box import NOTHING, Box
+from agentcompile.worker.protocol import TimeSteps
+
+
+def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
+    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
+    programs = [arm.program for arm in request.arms]
+    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, _constants(request.constants))
+    memory.position[0] = request.position
+    libraries = _libraries(programs, dict(request.binaries))
+    arms = [
+        _StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index)
+        for index, program in enumerate(programs)
+    ]
+    samples = run_rounds(
+        arms,
+        rounds=request.rounds,
+        policy=request.policy,
+        claim=request.claim,
+        seed=request.seed,
+        quantum_ns=quantum_ns(),
+        waited_ns=waited_ns,
+    )
+    box.write(NOTHING)
+    return samples
+
+
+class _StepArm:
+    """One program. The position is put back before every interval: all arms attend over the same context."""
+
+    def __init__(self, step: Step, memory: Memory, position: int, box: Box, index: int) -> None:
+        self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
+
+    def interval_ns(self, batch: int) -> int:
+        """Nanoseconds of `batch` steps; one more runs before them, so that caches hold what this arm leaves."""
+        self._box.write(self._index)
+        self._memory.position[0] = self._position
+        self._memory.token[0] = 0
+        self._step.time(1, 1)
+        return self._step.time(batch, 1)[0]
+
+
+def _constants(path: str) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(path))
+
+
+def _libraries(programs: Sequence[Program], binaries: Mapping[str, str]) -> dict[str, Library]:
+    """The loaded binary of every source that a program calls."""
+    sources = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
+    return {source: Library(Path(binaries[source])) for source in sorted(sources)}
