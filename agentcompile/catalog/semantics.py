@@ -21,6 +21,8 @@ from agentcompile.ir.template import Param, Template
 MAX_POINTS = 65_536
 """The most points that the domains of one template may span before constraints; a search never sees more."""
 _PARAM = re.compile(r"[A-Z][A-Z0-9_]*")
+_VARIANT = re.compile(r"[a-z][a-z0-9-]*")
+"""It enters `#line` directives, command lines and locks as it is."""
 _LOWER = re.compile(r"[a-z][a-z0-9_]*")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
@@ -78,7 +80,10 @@ def verify(template: Template, *, file: str, kinds: Mapping[str, KindFacts], lay
 
 
 def _folder(template: Template, beside: Beside) -> Iterator[Fault]:
-    folder = template.id.partition("/")[0]
+    folder, _, variant = template.id.partition("/")
+    if not _VARIANT.fullmatch(variant):
+        text = f"{variant!r} cannot name a variant"
+        yield Fault(key="", text=text, hint="rename the folder: small letters, digits and hyphens, a letter first")
     if folder != template.region:
         text = f'"{template.region}" differs from the folder {folder}/'
         yield Fault(key="region", text=text, hint="a template lies in the folder of its kind: <kind>/<variant>/")

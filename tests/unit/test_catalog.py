@@ -310,3 +310,16 @@ def test_a_kernel_of_a_megabyte_and_one_that_is_not_text_are_refused(tmp_path: P
     (root / "rmsnorm-linear/rows/kernel.cpp").write_bytes(b"\xff")
     with pytest.raises(AgentCompileError, match=r"b/rmsnorm-linear/rows/kernel\.cpp:1: byte 0xff is not UTF-8"):
         catalog(root)
+
+
+@pytest.mark.parametrize("variant", ["Rows", "two words", 'quo"te', "new\nline", "-flag", "dot.ted", "ünï"])
+def test_a_folder_whose_name_could_be_read_as_anything_else_is_refused(tmp_path: Path, variant: str) -> None:
+    with pytest.raises(AgentCompileError) as caught:
+        catalog(write(tmp_path, id=f"rmsnorm-linear/{variant}"))
+    assert f"{variant!r} cannot name a variant" in caught.value.message
+
+
+def test_a_manifest_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "linear" / "odd" / "template.toml").mkdir(parents=True)
+    with pytest.raises(AgentCompileError, match=r"template\.toml: cannot be read: Is a directory"):
+        catalog(tmp_path)
