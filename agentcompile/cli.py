@@ -7,6 +7,7 @@ Verbs of front ends come from the entry points of the group ``agentcompile.verbs
 from __future__ import annotations
 
 import functools
+import io
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -57,7 +58,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr bu
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     _add_verbs()
     try:

@@ -90,9 +90,9 @@ def _verify(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str
 
 
 def _target(options: Options) -> Target:
-    from agentcompile import pipeline
+    from agentcompile.machine import this_machine
 
-    return pipeline.target_of(options)
+    return this_machine(options).target
 
 
 REAL = Flow(

@@ -30,16 +30,18 @@ def replay(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a generation went. The first token is the prompt's; the others give the rate."""
+    """How fast a generation went. The first piece waits for the prompt; what comes after it gives the rate."""
 
     tokens: int
+    rest: int
+    """Tokens that came after the first piece."""
     first_s: float
     rest_s: float
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens after the first, a second; 0 when there was one at most."""
-        return (self.tokens - 1) / self.rest_s if self.tokens > 1 and self.rest_s > 0 else 0.0
+        """The rate after the first piece; 0 when nothing came after it."""
+        return self.rest / self.rest_s if self.rest and self.rest_s > 0 else 0.0
 
 
 def generate(
@@ -77,15 +79,18 @@ def generate(
 def _stream(pieces: Iterator[Piece], screen: Screen | None) -> tuple[str, Speed]:
     begin = time.perf_counter()
     first = last = begin
-    tokens, text = 0, ""
+    tokens, rest, text = 0, 0, ""
     for piece in pieces:
         last = time.perf_counter()
-        first = last if tokens == 0 else first
+        if tokens == 0:
+            first = last
+        else:
+            rest += piece.tokens
         tokens += piece.tokens
         text += piece.text
         if screen is not None:
             screen.text(piece.text, end="")
-    return text, Speed(tokens=tokens, first_s=first - begin, rest_s=last - first)
+    return text, Speed(tokens=tokens, rest=rest, first_s=first - begin, rest_s=last - first)
 
 
 def _speed(speed: Speed) -> str:

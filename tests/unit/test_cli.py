@@ -183,6 +183,12 @@ def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None
     assert "PyTorch eager" in err.getvalue()
 
 
+def test_the_rate_counts_what_came_after_the_first_piece() -> None:
+    speed = running.Speed(tokens=9, rest=8, first_s=1.0, rest_s=2.0)
+    assert speed.tokens_per_s == 4.0
+    assert running.Speed(tokens=1, rest=0, first_s=1.0, rest_s=0.0).tokens_per_s == 0.0
+
+
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(AgentCompileError, match="--prompt"):
         running.generate({}, Path("x"), Request(prompt=""), beside_eager=False, screen=paper()[0], flow=flow())
