@@ -46,6 +46,8 @@ def _append(imp: Importer, cache: Any, new: Any, index: Any) -> Edge | None:
     if not isinstance(index, Pos) or not is_cache(target) or not target.plain or len(target.shape) != 4:
         return None
     source = imp.edge(new)
+    if len(source.shape) < 4:
+        source = source.reshape((1,) * (4 - len(source.shape)) + source.shape)
     _, heads, _, width = target.shape
     if source.shape != (1, heads, imp.pool.tokens, width) or source.dtype != target.dtype:
         return None
@@ -121,8 +123,12 @@ def _sdpa(imp: Importer, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_
 
 
 def _explicit(imp: Importer, weights: Any, v: Any) -> Edge | None:
+    return explicit(imp, imp.edge(weights), imp.edge(v))
+
+
+def explicit(imp: Importer, weights: Edge, v: Edge) -> Edge | None:
     """softmax(q · kᵀ · scale + mask) · v, with the scale before or after the product."""
-    probabilities = uncast(imp.edge(weights))
+    probabilities = uncast(weights)
     if probabilities.term.op != "softmax":
         return None
     scores = uncast(probabilities.term.args[0].through(probabilities.layout, probabilities.base))
@@ -138,8 +144,8 @@ def _explicit(imp: Importer, weights: Any, v: Any) -> Edge | None:
     turned, also = _scaled(uncast(turned))
     if len(turned.shape) != 4:
         return None
-    made = attention(imp, q, turned.permute((0, 1, 3, 2)), uncast(imp.edge(v)), scale * before * also, span)
-    return idioms.cast(imp.pool, made, imp.edge(weights).dtype) if made is not None else None
+    made = attention(imp, q, turned.permute((0, 1, 3, 2)), uncast(v), scale * before * also, span)
+    return idioms.cast(imp.pool, made, weights.dtype) if made is not None else None
 
 
 def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:

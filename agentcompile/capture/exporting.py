@@ -107,12 +107,12 @@ def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) 
 def _evaluator(exported: Any, bindings: Mapping[str, Binding], context: int, fixed: bool) -> Positional:
     graph = exported.graph
     holders = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
-    inputs = {b.role: holders[name] for name, b in bindings.items() if b.role in ("token", "position")}
+    positions = next(holders[name] for name, b in bindings.items() if b.role == "position")
     values = {holders[name]: b.value for name, b in bindings.items() if b.value is not None}
     for node in holders.values():
         if node.op == "get_attr":
             values[node] = getattr(exported.graph_module, str(node.target))
-    positional = Positional(inputs["token"], inputs["position"], context, values, fixed)
+    positional = Positional(positions, context, values, fixed)
     positional.number(graph)
     return positional
 

@@ -250,6 +250,9 @@ def rope(pool: Pool, x: Edge, cos: Edge, sin: Edge, dtype: DType) -> Edge | None
 def cat(pool: Pool, parts: list[Edge], axis: int, dtype: DType) -> Edge:
     """Concatenation; raises the halves spelling of `rope`."""
     axis %= len(parts[0].shape)
+    parts = [part for part in parts if part.shape[axis]] or parts[:1]
+    if len(parts) == 1:
+        return cast(pool, parts[0], dtype)
     if len(parts) == 2 and axis == len(parts[0].shape) - 1 and (raised := _rope_halves(pool, parts[0], parts[1], dtype)) is not None:
         return raised
     total = sum(part.shape[axis] for part in parts)

@@ -18,7 +18,7 @@ from torch import fx
 
 from agentcompile.capture import attention, operators
 from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, dense
-from agentcompile.capture.positional import Positional
+from agentcompile.capture.positional import Positional, extent, packet, shape_only
 from agentcompile.capture.terms import Edge, Pool, Shape, inverse, of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType
@@ -152,14 +152,8 @@ class Importer:
         return [i for i, extent in enumerate(fake.shape) if not isinstance(extent, int) and self.size(extent, TOKENS) == TOKENS]
 
     def size(self, value: Any, tokens: int = 0) -> int:
-        """A symbolic integer with the token count put in; raises when it is no function of T alone."""
-        if isinstance(value, int):
-            return value
-        expr = value.node.expr
-        bound = expr.subs({symbol: tokens or self.pool.tokens for symbol in expr.free_symbols})
-        if len(expr.free_symbols) > 1 or not bound.is_Integer:
-            raise AgentCompileError(f"a size of the captured program, {expr}, depends on more than the token count", hint="make every shape a function of the number of tokens")
-        return int(bound)
+        """An extent for this token axis, or for another."""
+        return extent(value, tokens or self.pool.tokens)
 
     def shape(self, fake: Any) -> Shape:
         """The extents of an example value."""
@@ -177,10 +171,12 @@ class Importer:
             return self.size(value)
         if value is None or isinstance(value, (bool, float, torch.SymBool, torch.SymFloat)):
             return value
-        name = _name(node)
+        name = packet(node)
         args = fx.node.map_arg(node.args, self._env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, self._env.__getitem__)
-        flat = [arg for arg in _flatten((args, kwargs)) if isinstance(arg, (Handle, Pos, Edge))]
+        ignored = shape_only(node)
+        used = [self._env[arg] for arg in node.all_input_nodes if arg is not ignored]
+        flat = [arg for arg in used if not isinstance(arg, (int, float, bool))]
         self._follow(node, name)
         if name == "getitem":
             return Pos(node, args[0].moves) if isinstance(args[0], Pos) else args[0][args[1]]
@@ -248,16 +244,18 @@ class Importer:
         env: dict[fx.Node, Any] = {}
         for at in self.positional.plan(node):
             value = at.meta.get("val")
+            if (like := shape_only(at)) is not None and like not in env:
+                env[like] = self.edge(self._env[like])
             if at is self.positional.positions:
                 env[at] = attention.positions(self.pool)
             elif at.op in ("placeholder", "get_attr"):
-                env[at] = self.table(Pos(at, False)) if at is not self.positional.tokens else None
+                env[at] = self.table(Pos(at, False))
             elif isinstance(value, (int, torch.SymInt)):
                 env[at] = self.size(value)
             else:
                 args = fx.node.map_arg(at.args, env.__getitem__)
                 kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
-                env[at] = args[0][args[1]] if _name(at) == "getitem" else self.generic(at, args, kwargs)
+                env[at] = args[0][args[1]] if packet(at) == "getitem" else self.generic(at, args, kwargs)
         made = env[node]
         assert isinstance(made, Edge)
         return made
@@ -307,26 +305,11 @@ def _overload(node: fx.Node) -> Any:
     return target
 
 
-def _name(node: fx.Node) -> str:
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name).split("::")[1] if target.namespace == "aten" else str(target)
-    return getattr(target, "__name__", str(target))
-
-
 def _aliases(node: fx.Node) -> bool:
     """Whether the example output shares its storage with the first operand."""
     first: Any = node.args[0]
     made, given = node.meta["val"], first.meta["val"]
     return bool(made.untyped_storage()._cdata == given.untyped_storage()._cdata)
-
-
-def _flatten(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _flatten(item)]
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _flatten(item)]
-    return [value]
 
 
 def _where(node: fx.Node, prefix: str) -> tuple[str, str]:

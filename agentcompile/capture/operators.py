@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agentcompile.capture import idioms
+from agentcompile.capture import attention, idioms
 from agentcompile.capture.layout import Inexpressible, Layout, chain
 from agentcompile.capture.terms import Edge, Pool
 from agentcompile.errors import AgentCompileError
@@ -380,7 +380,8 @@ def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **_: 
     left = x.permute([a.index(c) for c in [*batch, *rows, *summed]])
     right = y.permute([b.index(c) for c in [*batch, *summed, *columns]])
     order = [*batch, *rows, *columns]
-    return idioms.matmul(imp.pool, left, right).permute([order.index(c) for c in out])
+    made = attention.explicit(imp, left, right) or idioms.matmul(imp.pool, left, right)
+    return made.permute([order.index(c) for c in out])
 
 
 COMPUTE: dict[str, Callable[..., Any]] = {

@@ -13,16 +13,56 @@ from typing import Any
 import torch
 from torch import fx
 
+from agentcompile.errors import AgentCompileError
+
 Node = fx.Node
 PROOF_ELEMENTS = 1 << 24
 """Masks up to this many elements are proved at every position; larger ones at chosen positions."""
+SHAPE_ONLY = {
+    "sym_size": 0,
+    "expand_as": 1,
+    "view_as": 1,
+    "reshape_as": 1,
+    "type_as": 1,
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like"), 0),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), 0),
+}
+"""Operators that read one argument for its shape and type alone: the value there does not matter."""
+
+
+def packet(node: Node) -> str:
+    """An operator's name: `index_copy_` for `aten.index_copy_.default`; others keep their namespace."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name).split("::")[1] if target.namespace == "aten" else str(target)
+    return getattr(target, "__name__", str(target))
+
+
+def shape_only(node: Node) -> Node | None:
+    """The operand that a node reads for its shape alone, if any."""
+    index = SHAPE_ONLY.get(packet(node)) if node.op == "call_function" else None
+    found = node.args[index] if index is not None and index < len(node.args) else None
+    return found if isinstance(found, Node) else None
+
+
+def extent(value: Any, tokens: int) -> int:
+    """An extent with the token count put in. Raises `AgentCompileError` when it is no function of T alone."""
+    if isinstance(value, int):
+        return value
+    expr = value.node.expr
+    bound = expr.subs(dict.fromkeys(expr.free_symbols, tokens))
+    if len(expr.free_symbols) > 1 or not bound.is_Integer:
+        raise AgentCompileError(
+            f"a size of the captured program, {expr}, depends on more than the token count",
+            hint="make every shape a function of the number of tokens",
+        )
+    return int(bound)
 
 
 @dataclass(slots=True)
 class Positional:
     """Runs position-only nodes of an exported graph. `fixed`: it was exported for one token, not for T."""
 
-    tokens: Node
     positions: Node
     context: int
     constants: Mapping[Node, torch.Tensor]
@@ -52,7 +92,10 @@ class Positional:
             if at in seen:
                 continue
             seen.add(at)
+            ignored = shape_only(at)
             for arg in at.all_input_nodes:
+                if arg is ignored:
+                    continue
                 stack.append(arg)
                 for writer in self.mutators.get(self.roots.get(arg, arg), []):
                     if self._order[writer] < self._order[at]:
@@ -65,9 +108,11 @@ class Positional:
         """The value of `node` for these positions (int64 [T])."""
         env: dict[Node, Any] = {}
         for at in self.plan(node):
-            if at is self.tokens:
-                env[at] = torch.zeros(1, positions.numel(), dtype=torch.int64)
-            elif at is self.positions:
+            if (like := shape_only(at)) is not None:
+                fake: Any = like.meta["val"]
+                shape = [extent(n, positions.numel()) for n in fake.shape]
+                env[like] = env.get(like, torch.empty((), dtype=fake.dtype).expand(shape))
+            if at is self.positions:
                 env[at] = positions.clone()
             elif at.op in ("placeholder", "get_attr"):
                 env[at] = self.constants[at].clone()
