@@ -265,12 +265,13 @@ def runs_list(json: Json = False) -> int:
 @_verb
 def runs_status(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Every region, not the plan's alone.")] = False,
     json: Json = False,
 ) -> int:
     """How far a run is."""
     from agentcompile.commands import looking
 
-    return looking.runs_status({}, run, screen=_screen(json))
+    return looking.runs_status({}, run, every=every, screen=_screen(json))
 
 
 @cache_app.command("ls")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from agentcompile import progress
 from agentcompile.events import DriftFound, Event, LockWritten, PlanAdmitted, StageFinished, Warned, clean, encode
-from agentcompile.ir.codec import encode as encode_any
 from agentcompile.ir.digest import Json
-from agentcompile.ir.trial import Fallback, Kernel, Plan
+from agentcompile.tables import Table, plan_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -66,10 +65,10 @@ class Screen:
         if self.format == "events":
             print(json.dumps(encode(event), separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
 
-    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-        """Aligned columns on stdout, for people."""
-        if self.format == "text" and rows:
-            self.text("\n".join(columns(heads, rows, right=right)))
+    def table(self, table: Table) -> None:
+        """Aligned columns on stdout, for people; nothing when there are no rows."""
+        if table.rows:
+            self.text("\n".join(columns(table)))
 
 
 def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
@@ -80,97 +79,15 @@ def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
         print(f"hint: {clean(hint, lines=True)}", file=err, flush=True)
 
 
-def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Lines with columns padded to their widest cell; `right` names the columns aligned to the right."""
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    aligned = [
-        [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in (heads, *rows)
-    ]
-    return ["  ".join(row).rstrip() for row in aligned]
+def columns(table: Table) -> list[str]:
+    """Lines with columns padded to their widest cell."""
+    lines = (table.heads, *table.rows)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.heads))]
 
+    def padded(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if i in table.right else cell.ljust(widths[i])
 
-def duration(ns: float) -> str:
-    """Nanoseconds in the unit that reads best: ``812 ns``, ``14.2 µs``, ``3.41 ms``, ``1.20 s``."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            value = ns / size
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def size(count: float) -> str:
-    """Bytes in decimal units: ``1.19 GB``."""
-    for unit, per in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= per:
-            return f"{count / per:.3g} {unit}"
-    return f"{count:.0f} B"
-
-
-REGION_HEADS = ("region", "sites", "share", "floor", "pytorch", "best", "ratio", "choice")
-REGION_RIGHT = (1, 2, 3, 4, 5, 6)
-
-
-def region_rows(state: progress.State) -> list[tuple[str, ...]]:
-    """The region table, largest share first; a dash where nothing is known yet."""
-    return [_region_row(row) for row in sorted(state.rows, key=lambda row: (-row.share, row.name))]
-
-
-def _region_row(row: progress.Row) -> tuple[str, ...]:
-    best = row.best
-    return (
-        row.name,
-        str(row.sites),
-        f"{row.share:.1%}",
-        duration(row.floor_ns),
-        duration(best.measurement.baseline_ns) if best else "-",
-        duration(best.measurement.median_ns) if best else "-",
-        f"{best.ratio:.2f}×" if best else "-",
-        _choice(row),
-    )
-
-
-def _choice(row: progress.Row) -> str:
-    match row.choice:
-        case Kernel(candidate=candidate):
-            return candidate.label
-        case Fallback(reason=reason):
-            return f"PyTorch: {reason}"
-        case None:
-            return f"{row.points} candidates" if row.points else row.state
-
-
-def plan_line(plan: Plan) -> str:
-    """One line on a plan: its step beside the best baseline's."""
-    if not plan.step_ns:
-        return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
-    import math
-
-    ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
-    step = f"{duration(plan.step_ns)} a step, baseline {duration(plan.baseline_ns)}"
-    return f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
-
-
-def state_json(state: progress.State) -> dict[str, Json]:
-    """A run for programs: everything but the single trials."""
-    return {
-        "status": state.status,
-        "model": state.model,
-        "target": encode_any(state.target),
-        "stages": encode_any(state.stages),
-        "graphs": encode_any(state.graphs),
-        "boundaries": encode_any(state.boundaries),
-        "regions": encode_any(state.rows),
-        "plans": encode_any(state.plans),
-        "lock": encode_any(state.lock),
-        "drift": encode_any(state.drift),
-        "warnings": encode_any(state.warnings),
-        "failure": encode_any(state.failure),
-        "trials": encode_any(state.counts),
-    }
+    return ["  ".join(padded(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines]
 
 
 class Reporter(AbstractContextManager["Reporter"]):

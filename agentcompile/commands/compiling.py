@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentcompile import progress, session
+from agentcompile import progress, session, tables
 from agentcompile.commands.flow import REAL, Flow
 from agentcompile.errors import AgentCompileError
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import Options, resolve
-from agentcompile.render import REGION_HEADS, REGION_RIGHT, Reporter, Screen, plan_line, region_rows, state_json, tee
+from agentcompile.render import Reporter, Screen, tee
 
 
 def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL) -> int:
@@ -25,7 +25,8 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
         emit = tee(journal.append, reporter)
         with recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"):
             flow.compile(options, emit, reporter.state.trials)
-    _show(reporter.state, screen, run.path)
+    show(reporter.state, screen)
+    screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0
 
 
@@ -35,17 +36,34 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
     _needs_model(options)
     with Reporter(screen) as reporter:
         flow.inspect(options, reporter)
-    _show(reporter.state, screen)
+    state = reporter.state
+    for graph in state.graphs:
+        unknown = f"; PyTorch runs {', '.join(graph.unknown)}" if graph.unknown else ""
+        screen.text(f"{graph.phase}: {graph.operators} operators, graph {graph.digest[:12]}{unknown}")
+    screen.table(tables.summary(state))
+    _boundaries(state, screen)
+    screen.json(tables.state_json(state))
     return 0
 
 
-def _show(state: progress.State, screen: Screen, run: Path | None = None) -> None:
-    screen.table(REGION_HEADS, region_rows(state), right=REGION_RIGHT)
+def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
+    """The regions that the decode plan runs, with what they measured; all of them when there is no plan, or on request."""
+    plan = next((plan for plan in state.plans if plan.phase == "decode"), None)
+    if plan is None or every:
+        screen.table(tables.regions(state))
+    else:
+        screen.table(tables.plan(state, plan))
+        out = len(state.rows) - len({part.region for part in plan.parts})
+        if out:
+            screen.text(f"{out} more regions overlap these; `agentcompile runs status --all` shows them")
+    _boundaries(state, screen)
+    for done in state.plans:
+        screen.text(tables.plan_line(done))
+
+
+def _boundaries(state: progress.State, screen: Screen) -> None:
     for boundary in state.boundaries:
         screen.text(f"boundary: {boundary.op} ({boundary.reason}): {boundary.detail}")
-    for plan in state.plans:
-        screen.text(plan_line(plan))
-    screen.json({**state_json(state), "run": str(run) if run else ""})
 
 
 def _new(options: Options) -> session.RunDirectory:

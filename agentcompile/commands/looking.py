@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from agentcompile import __version__, progress, session
+from agentcompile.commands.compiling import show
 from agentcompile.commands.flow import REAL, Flow
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import encode
@@ -27,7 +28,8 @@ from agentcompile.ir.trial import (
     Verdict,
 )
 from agentcompile.options import Options, resolve
-from agentcompile.render import REGION_HEADS, REGION_RIGHT, Screen, duration, plan_line, region_rows, size, state_json
+from agentcompile.render import Screen
+from agentcompile.tables import Table, amount, duration, state_json
 
 
 def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
@@ -43,7 +45,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
         screen.text(_why(row))
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
-        screen.table(heads, [_trial_row(trial) for trial in trials], right=(2, 3, 4, 5))
+        screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
     screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json})
@@ -121,7 +123,7 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
         status = _status(run, state)
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
-    screen.table(("run", "status", "trials", "model"), table, right=(2,))
+    screen.table(Table(heads=("run", "status", "trials", "model"), rows=table, right=(2,)))
     screen.json(rows)
     return 0
 
@@ -132,7 +134,7 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
     return state.status
 
 
-def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
+def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """One run: how far it is, its regions, its plans."""
     options = resolve(flags).options
     if name:
@@ -146,9 +148,7 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen) -> in
     )
     if state.failure:
         screen.text(f"failed: {state.failure.message}")
-    screen.table(REGION_HEADS, region_rows(state), right=REGION_RIGHT)
-    for plan in state.plans:
-        screen.text(plan_line(plan))
+    show(state, screen, every=every)
     screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
     return 0
 
@@ -158,7 +158,8 @@ def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
     options = resolve(flags).options
     parts = (("store", options.store), ("history", options.history), ("runs", options.runs))
     sizes = [(name, path, _bytes(path)) for name, path in parts]
-    screen.table(("what", "size", "where"), [(name, size(count), str(path)) for name, path, count in sizes], right=(1,))
+    rows = [(name, amount(count), str(path)) for name, path, count in sizes]
+    screen.table(Table(heads=("what", "size", "where"), rows=rows, right=(1,)))
     screen.json([{"what": name, "bytes": count, "path": str(path)} for name, path, count in sizes])
     return 0
 
@@ -171,7 +172,7 @@ def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) ->
         from agentcompile.store import Store
 
         freed = Store(options.store).prune(keep_mb * 1_000_000)
-    screen.text(f"{options.store}: freed {size(freed)}")
+    screen.text(f"{options.store}: freed {amount(freed)}")
     screen.json({"path": str(options.store), "freed_bytes": freed})
     return 0
 
@@ -188,7 +189,8 @@ def config_show(flags: Mapping[str, object], *, screen: Screen) -> int:
     values = encode(resolved.options)
     assert isinstance(values, dict)
     rows = [(name.replace("_", "-"), values[name], source) for name, source in resolved.sources]
-    screen.table(("setting", "value", "from"), [(name, _shown(value), source) for name, value, source in rows])
+    table = [(name, _shown(value), source) for name, value, source in rows]
+    screen.table(Table(heads=("setting", "value", "from"), rows=table))
     screen.json({name: {"value": value, "from": source} for name, value, source in rows})
     return 0
 
@@ -216,7 +218,8 @@ def doctor(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) ->
         checks.append(("machine", False, f"{error.message}; {error.hint}"))
     checks.append(_folder(options.cache))
     checks.append(_folder(options.runs))
-    screen.table(("", "check", "found"), [("ok" if ok else "MISSING", name, found) for name, ok, found in checks])
+    table = [("ok" if ok else "MISSING", name, found) for name, ok, found in checks]
+    screen.table(Table(heads=("", "check", "found"), rows=table))
     screen.json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
     return ExitCode.OK if all(ok for _, ok, _ in checks) else ExitCode.ENVIRONMENT
 
@@ -238,4 +241,4 @@ def _folder(path: Path) -> tuple[str, bool, str]:
         free = shutil.disk_usage(path).free
     except OSError as error:
         return str(path), False, error.strerror or str(error)
-    return str(path), free > 500_000_000, f"{size(free)} free"
+    return str(path), free > 500_000_000, f"{amount(free)} free"

@@ -11,7 +11,8 @@ from agentcompile.commands.flow import REAL, Flow, Piece, Request
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import Json
 from agentcompile.options import resolve
-from agentcompile.render import Reporter, Screen, state_json
+from agentcompile.render import Reporter, Screen
+from agentcompile.tables import Table, state_json
 
 
 def replay(
@@ -107,6 +108,7 @@ def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Sc
     if not lines:
         raise AgentCompileError(f"{prompts}: holds no prompt", hint="a text file, one prompt a line")
     figures = flow.verify(lock, options, lines)
-    screen.table(("figure", "value"), [(n, v if isinstance(v, str) else f"{v:.4g}") for n, v in figures.items()])
+    rows = [(name, value if isinstance(value, str) else f"{value:.4g}") for name, value in figures.items()]
+    screen.table(Table(heads=("figure", "value"), rows=rows))
     screen.json(dict(figures))
     return 0

@@ -28,6 +28,7 @@ from agentcompile.ir.trial import (
     Measured,
     Measurement,
     NumericReport,
+    Part,
     Plan,
     Trial,
     Verdict,
@@ -83,7 +84,10 @@ FOUND = RegionFound(
     share=0.6,
 )
 KERNEL = Kernel(candidate=candidate(), source="s", speedup=1.65, half_width=0.01)
-PLAN = Plan(regime=REGIME, parts=(), exact=True, step_ns=100_000, baseline_ns=250_000, log_ratio=0.9, half_width=0.02)
+PARTS = (Part(region=REGION, choice=KERNEL),)
+PLAN = Plan(
+    regime=REGIME, parts=PARTS, exact=True, step_ns=100_000, baseline_ns=250_000, log_ratio=0.9, half_width=0.02
+)
 
 WHOLE: tuple[Event, ...] = (
     STARTED,
