@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from runs import FOUND, KERNEL, PLAN, REGION, STARTED, WHOLE, trial
 
@@ -47,10 +48,8 @@ def test_the_summary_says_what_a_region_must_cost() -> None:
 
 
 def test_a_plan_shows_the_sites_it_covers_and_the_confirmed_number() -> None:
-    admitted = PlanAdmitted(
-        plan=PLAN.__class__(regime=PLAN.regime, parts=(Part(region=REGION, choice=KERNEL, sites=(0, 1)),), exact=True)
-    )
-    state = fold([*WHOLE, admitted])
+    some = replace(PLAN, parts=(Part(region=REGION, choice=KERNEL, sites=(0, 1)),))
+    state = fold([*WHOLE, PlanAdmitted(plan=some)])
     row = only(tables.plan(state, state.plans[0]))
     assert (row["sites"], row["share"], row["chosen"], row["ratio"]) == ("2", "17.1%", "1 µs", "1.65×")
 
