@@ -43,7 +43,7 @@ class Policy:
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02
-    """A round whose threads waited longer for a core than this share of it is contended."""
+    """A round in which some arm's threads waited for a core longer than this share of its intervals is contended."""
     max_spread: float = 0.25
     """A round in which an arm's two samples differ by more than this (as a logarithm) is contended."""
 

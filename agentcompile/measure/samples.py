@@ -10,13 +10,22 @@ from agentcompile.ir.trial import Crashed, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """One timed batch of launches of one arm."""
+
+    ns: int
+    waited_ns: int = 0
+    """Time in it that our threads were ready to run and had no core, summed over threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One random permutation of the arms followed by its reverse: two intervals an arm."""
 
     intervals_ns: tuple[tuple[int, int], ...]
     """By arm: the first and the second interval, each around `Samples.batch` launches."""
-    waited_ns: int = 0
-    """Time that our threads were ready to run and had no core, summed over threads."""
+    waited_ns: tuple[int, ...]
+    """By arm: how long our threads waited for a core in the two together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

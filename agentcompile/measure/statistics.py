@@ -46,8 +46,10 @@ def contrast(
     beforehand.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
-    kept = [[timed for timed in process.rounds if not contended(timed, policy)] for process in timing.processes]
-    ratios = [[_log_ratio(timed, a, b) for timed in rounds] for rounds in kept]
+    ratios = [
+        [_log_ratio(timed, a, b) for timed in process.rounds if usable(timed, a, b, claim=claim, policy=policy)]
+        for process in timing.processes
+    ]
     pooled = [ratio for process in ratios for ratio in process]
     total = sum(len(process.rounds) for process in timing.processes)
     dropped = total - len(pooled)
@@ -107,15 +109,24 @@ def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bo
     return median_ns < policy.floor_fraction * floor_ns
 
 
-def contended(timed: Round, policy: Policy) -> bool:
-    """Whether a round is to be dropped whole: threads waited for a core, or an arm's two intervals are far apart.
+def usable(timed: Round, arm: int, baseline: int, *, claim: float, policy: Policy) -> bool:
+    """Whether a round says something about two arms (by their place in it).
 
-    Both signs are the same for every arm, so that dropping favours none.
+    One in which threads waited for a core, or an arm's two intervals are far apart, is dropped whole; unless the arms
+    differ by more than the claim even when its waiting is taken from the slower one, and its lower interval is above
+    the other's higher: then contention does not explain the difference.
     """
-    total = sum(sum(pair) for pair in timed.intervals_ns)
-    if timed.waited_ns > policy.max_wait_share * max(total, 1):
+    if any(min(pair) <= 0 for pair in timed.intervals_ns):
+        return False
+    arms = list(zip(timed.intervals_ns, timed.waited_ns, strict=True))
+    if all(
+        waited <= policy.max_wait_share * sum(pair) and math.log(max(pair) / min(pair)) <= policy.max_spread
+        for pair, waited in arms
+    ):
         return True
-    return any(min(pair) <= 0 or math.log(max(pair) / min(pair)) > policy.max_spread for pair in timed.intervals_ns)
+    (fast, _), (slow, waited) = sorted((arms[arm], arms[baseline]), key=lambda timed: sum(timed[0]))
+    edge = 1.0 + claim
+    return sum(slow) - waited > sum(fast) * edge and min(slow) > max(fast) * edge
 
 
 def _log_ratio(timed: Round, arm: int, baseline: int) -> float:

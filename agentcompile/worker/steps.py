@@ -9,9 +9,9 @@ import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import NativeCall, Program
-from agentcompile.measure.clock import quantum_ns, waited_ns
+from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.rounds import run_rounds
-from agentcompile.measure.samples import Samples
+from agentcompile.measure.samples import Interval, Samples
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step
@@ -36,7 +36,6 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
         claim=request.claim,
         seed=request.seed,
         quantum_ns=quantum_ns(),
-        waited_ns=waited_ns,
     )
     box.write(NOTHING)
     return samples
@@ -48,13 +47,14 @@ class _StepArm:
     def __init__(self, step: Step, memory: Memory, position: int, box: Box, index: int) -> None:
         self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
 
-    def interval_ns(self, batch: int) -> int:
-        """Nanoseconds of `batch` steps; one more runs before them, so that caches hold what this arm leaves."""
+    def interval(self, batch: int) -> Interval:
+        """`batch` steps; one more runs before them, so that caches hold what this arm leaves."""
         self._box.write(self._index)
+        settle()
         self._memory.position[0] = self._position
         self._memory.token[0] = 0
         self._step.time(1, 1)
-        return self._step.time(batch, 1)[0]
+        return interval(lambda: self._step.time(batch, 1)[0])
 
 
 def _constants(path: str) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The arms of a timed comparison: kernels through the executor, PyTorch through Python, each as the runtime calls it."""
+"""The arms of a timed comparison: kernels through the executor, PyTorch through Python, as the runtime calls both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from pathlib import Path
 
 import torch
 
-from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.target import Target
 from agentcompile.layouts import LAYOUTS
-from agentcompile.measure.clock import quantum_ns, waited_ns
+from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.measure.samples import Samples
+from agentcompile.measure.samples import Interval, Samples
 from agentcompile.reference import Interpreter
 from agentcompile.runtime import library
 from agentcompile.runtime.native import Call, Executor, Library, Program
@@ -51,7 +50,6 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box) -> Sa
         claim=request.claim,
         seed=request.seed,
         quantum_ns=quantum_ns(),
-        waited_ns=waited_ns,
     )
     box.write(NOTHING)
     return samples
@@ -103,12 +101,14 @@ class _KernelArm:
         self._workspaces = workspaces(made.source)
         self._calls: dict[int, list[Call]] = {}
 
-    def interval_ns(self, batch: int) -> int:
-        """Nanoseconds of `batch` launches, measured beside the launches in C++."""
+    def interval(self, batch: int) -> Interval:
+        """`batch` launches, measured beside them in C++."""
         self._box.write(self._index)
+        settle()
         warm = max(1, batch // _WARM)
-        self._program(warm).run()
-        return self._program(batch).time(1, 1)[0]
+        warm_up, program = self._program(warm), self._program(batch)
+        warm_up.run()
+        return interval(lambda: program.time(1, 1)[0])
 
     def _program(self, batch: int) -> Program:
         first, count = self._bench.take(batch), self._bench.slots.count
@@ -134,11 +134,13 @@ class _TorchArm:
         self._bench, self._box, self._index, self._call = bench, box, index, call
         self._inputs: dict[int, dict[str, torch.Tensor]] = {}
 
-    def interval_ns(self, batch: int) -> int:
-        """Nanoseconds of `batch` calls, measured in Python."""
+    def interval(self, batch: int) -> Interval:
+        """`batch` calls, measured in Python."""
         self._box.write(self._index)
-        self._run(self._prepared(max(1, batch // _WARM)))
-        return self._run(self._prepared(batch))
+        settle()
+        warm_up, inputs = self._prepared(max(1, batch // _WARM)), self._prepared(batch)
+        self._run(warm_up)
+        return interval(lambda: self._run(inputs))
 
     def _run(self, inputs: list[dict[str, torch.Tensor]]) -> int:
         call = self._call
@@ -176,11 +178,11 @@ def _shape(port: Port) -> tuple[int, ...]:
 
 
 def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:
-    """Inputs as a step has them: normal activations, the last position of the regime's context, ids inside the table."""
+    """Inputs as a step has them: normal values, the last position of the regime's context, ids inside the table."""
     shape, dtype = _shape(port), _TORCH[port.dtype]
     if port.role == "output":
         return torch.zeros(shape, dtype=dtype)
-    if ITEM_BYTES[port.dtype] >= 4 and not dtype.is_floating_point:
+    if not dtype.is_floating_point:
         if port.family == "positions":
             return torch.full(shape, region.regime.context[1] - 1, dtype=dtype)
         rows = dict(region.dims).get("vocab") or _fewest_rows(region)
