@@ -47,7 +47,7 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
 
 
 def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
-    """The regions that the decode plan runs, with their measurements; all of them when there is no plan, or on demand."""
+    """The regions that the decode plan runs, and their measurements; all when there is no plan, or on demand."""
     plan = next((plan for plan in state.plans if plan.phase == "decode"), None)
     if plan is None or every:
         screen.table(tables.regions(state))
