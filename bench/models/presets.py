@@ -196,9 +196,7 @@ def materialise(
     if shard_bytes < 1:
         raise ValueError(f"{preset_name}: shard_bytes {shard_bytes} is less than 1")
     preset = with_layers(PRESETS[preset_name], layers)
-    receipt = Receipt(
-        preset_name, dtype, seed, _int(preset.config, "num_hidden_layers"), shard_bytes
-    )
+    receipt = Receipt(preset_name, dtype, seed, _int(preset.config, "num_hidden_layers"), shard_bytes)
     out = Path(out_dir)
     if out.exists():
         if _receipt_matches(out, receipt):
@@ -247,11 +245,7 @@ def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None
         names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
         index = {
             "metadata": {"total_size": preset.parameters * item},
-            "weight_map": {
-                tensor.name: name
-                for name, shard in zip(names, shards, strict=True)
-                for tensor in shard
-            },
+            "weight_map": {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard},
         }
         (directory / "model.safetensors.index.json").write_text(_json(index), encoding="utf-8")
     for name, shard in zip(names, shards, strict=True):
@@ -273,9 +267,7 @@ def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorS
     yield tuple(shard)
 
 
-def _write_safetensors(
-    file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dtype, seed: int
-) -> None:
+def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dtype, seed: int) -> None:
     """The safetensors layout: header length (u64, little endian), JSON header, raw data.
 
     Written by hand because `safetensors.torch.save_file` wants every tensor in memory.
@@ -309,9 +301,7 @@ def _quantiles() -> torch.Tensor:
     return torch.tensor([-z for z in reversed(upper)] + upper, dtype=torch.float64)
 
 
-def _values(
-    tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
-) -> Iterator[bytes]:
+def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int) -> Iterator[bytes]:
     """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
     import torch
 

@@ -1,0 +1,110 @@
+"""The sample's corpus: a Python library's own source, split by file into three parts.
+
+In: a `Lib` directory. Out: files for training, validation and the held-out measurement.
+Invariant: a file's part depends on its relative path alone, and no training file is a
+near-duplicate of a file in another part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Directories that hold installed packages, caches or machine-written settings.
+SKIPPED_DIRECTORIES = frozenset({"site-packages", "__pycache__", "Icons", "pydoc_data"})
+# Generated tables (code pages, build settings) and files that are broken on purpose.
+SKIPPED_PREFIXES = ("_sysconfigdata", "bad", "nocaret")
+SKIPPED_TEXT = ("decoding_table = (", "decoding_map = codecs.make_identity_dict")
+
+HELDOUT_PERCENT = 4
+VALIDATION_PERCENT = 2
+WINDOW_LINES = 6
+DUPLICATE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file: its path below the library, with forward slashes, and its text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The three parts, each ordered by path, and what was left out of training."""
+
+    train: tuple[SourceFile, ...]
+    validation: tuple[SourceFile, ...]
+    heldout: tuple[SourceFile, ...]
+    dropped_duplicates: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the part, path and text of every file."""
+        sha = hashlib.sha256()
+        for part in (self.train, self.validation, self.heldout):
+            sha.update(b"part\0")
+            for file in part:
+                sha.update(f"{file.path}\0{len(file.text)}\0{file.text}".encode())
+        return sha.hexdigest()
+
+
+def read_corpus(lib: Path) -> Corpus:
+    """Read and split every UTF-8 source file below `lib`."""
+    files = _read(lib)
+    train = [file for file in files if _part(file.path) == "train"]
+    validation = [file for file in files if _part(file.path) == "validation"]
+    heldout = [file for file in files if _part(file.path) == "heldout"]
+    kept = _without_duplicates(_without_duplicates(train, validation), heldout)
+    kept_paths = {file.path for file in kept}
+    return Corpus(
+        train=tuple(kept),
+        validation=tuple(_without_duplicates(validation, heldout)),
+        heldout=tuple(heldout),
+        dropped_duplicates=tuple(file.path for file in train if file.path not in kept_paths),
+    )
+
+
+def _read(lib: Path) -> list[SourceFile]:
+    files = []
+    for path in sorted(lib.rglob("*.py")):
+        relative = path.relative_to(lib)
+        if SKIPPED_DIRECTORIES & set(relative.parts) or path.name.startswith(SKIPPED_PREFIXES):
+            continue
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        if text.strip() and not any(mark in text for mark in SKIPPED_TEXT):
+            files.append(SourceFile(relative.as_posix(), text))
+    return sorted(files, key=lambda file: file.path)
+
+
+def _part(path: str) -> str:
+    bucket = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big") % 100
+    if bucket < HELDOUT_PERCENT:
+        return "heldout"
+    return "validation" if bucket < HELDOUT_PERCENT + VALIDATION_PERCENT else "train"
+
+
+def _windows(text: str) -> frozenset[int]:
+    """Digests of every run of WINDOW_LINES lines, indentation and blank lines aside."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    return frozenset(
+        int.from_bytes(hashlib.sha256("\n".join(lines[i : i + WINDOW_LINES]).encode()).digest()[:8])
+        for i in range(max(1, len(lines) - WINDOW_LINES + 1))
+    )
+
+
+def _without_duplicates(files: Sequence[SourceFile], others: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files that share at most DUPLICATE_SHARE of the smaller one's windows with any other."""
+    other_windows = [_windows(other.text) for other in others]
+    kept = []
+    for file in files:
+        own = _windows(file.text)
+        if all(len(own & theirs) <= DUPLICATE_SHARE * min(len(own), len(theirs)) for theirs in other_windows):
+            kept.append(file)
+    return kept

@@ -1,0 +1,394 @@
+"""Train the sample checkpoint from a Python library's own source.
+
+In: a `Lib` directory and a budget in minutes or steps. Out: a directory in Hugging Face form
+(bf16 Qwen3 weights, byte-level BPE tokenizer) and `training.json`, the run's log.
+Invariant: the held-out files are never read for training, for choosing a checkpoint or for the
+tokenizer; validation files choose the checkpoint. Exported weights give the same logits in
+`Qwen3ForCausalLM` as in the model trained here, or the export fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tokenizers
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from .corpus import Corpus, SourceFile, read_corpus
+
+END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT_ID = 0
+# Qwen's own pre-tokenizer, so that a tokenizer rebuilt for the model type agrees with ours.
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+EXPORT_TOLERANCE = 2e-3  # largest fp32 logit difference between this model and transformers'
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model's shape, in the words of `Qwen3Config`."""
+
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    intermediate_size: int = 768
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 64
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: a budget in minutes or in steps, and the optimiser's settings."""
+
+    minutes: float | None
+    steps: int | None
+    batch: int
+    context: int
+    learning_rate: float
+    weight_decay: float
+    dropout: float
+    seed: int
+    warmup: float = 0.02  # share of the budget
+    evaluations: int = 25
+
+    def progress(self, step: int, elapsed_s: float) -> float:
+        """The share of the budget used; 1 or more when training is over."""
+        if self.steps is not None:
+            return step / self.steps
+        assert self.minutes is not None
+        return elapsed_s / (60 * self.minutes)
+
+    def rate(self, progress: float) -> float:
+        """The learning rate: linear warm-up, then a cosine to zero."""
+        if progress < self.warmup:
+            return self.learning_rate * (progress + 1e-3) / (self.warmup + 1e-3)
+        done = min(1.0, (progress - self.warmup) / (1 - self.warmup))
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """The state of training at one evaluation; losses in nats per token."""
+
+    step: int
+    elapsed_s: float
+    train_loss: float
+    validation_loss: float
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with normed queries and keys; names as in transformers."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.head_dim = shape.head_dim
+        query = shape.num_attention_heads * shape.head_dim
+        key = shape.num_key_value_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.hidden_size, query, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, key, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, key, bias=False)
+        self.o_proj = nn.Linear(query, shape.hidden_size, bias=False)
+        self.q_norm = nn.RMSNorm(shape.head_dim, shape.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(shape.head_dim, shape.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, time, hidden] -> the same shape."""
+        batch, time_steps, _ = x.shape
+        heads = (batch, time_steps, -1, self.head_dim)
+        q = _rotate(self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2), cos, sin)
+        k = _rotate(self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2), cos, sin)
+        v = self.v_proj(x).view(heads).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
+        out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, time_steps, -1))
+        return out
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Mlp(nn.Module):
+    """The gated feed-forward block."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    """One decoder layer; dropout acts on what each block adds to the residual."""
+
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.mlp = Mlp(shape)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, time, hidden] -> the same shape."""
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x), cos, sin))
+        out: Tensor = x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+        return out
+
+
+class Model(nn.Module):
+    """The decoder with a tied head; parameter names are transformers' less the `model.`."""
+
+    cos: Tensor  # [positions, head_dim]
+    sin: Tensor
+
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_hidden_layers))
+        self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.dropout = nn.Dropout(dropout)
+        half = torch.arange(0, shape.head_dim, 2) / shape.head_dim
+        positions = torch.arange(shape.max_position_embeddings)[:, None]
+        angles = (positions * shape.rope_theta**-half).repeat(1, 2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                depth = (2 * shape.num_hidden_layers) ** -0.5
+                into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=0.03 * (depth if into_residual else 1.0))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, time] token ids -> [batch, time, vocab] logits."""
+        x = self.dropout(self.embed_tokens(tokens))
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return F.linear(self.norm(x), self.embed_tokens.weight)
+
+    def loss(self, windows: Tensor) -> Tensor:
+        """[batch, context + 1] token ids -> mean nats per predicted token."""
+        logits = self(windows[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+
+
+def train_tokenizer(files: Sequence[SourceFile], vocab_size: int) -> tokenizers.Tokenizer:
+    """Byte-level BPE over the training files; id 0 is the end of a text."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((file.text for file in files), trainer)
+    assert tokenizer.token_to_id(END_OF_TEXT) == END_OF_TEXT_ID
+    return tokenizer
+
+
+def encode(tokenizer: tokenizers.Tokenizer, files: Sequence[SourceFile]) -> Tensor:
+    """All files as one stream of ids, an end of text before each and after the last."""
+    stream = [END_OF_TEXT_ID]
+    for encoding in tokenizer.encode_batch([file.text for file in files]):
+        stream.extend(encoding.ids)
+        stream.append(END_OF_TEXT_ID)
+    return torch.tensor(stream, dtype=torch.int64)
+
+
+def optimiser(model: Model, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW that decays matrices and leaves norm weights alone."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim == 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
+    ]
+    fused = parameters[0].is_cuda
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=fused)
+
+
+def windows(stream: Tensor, starts: Tensor, context: int) -> Tensor:
+    """[batch, context + 1] ids from `stream`, a row per start."""
+    return stream[starts[:, None] + torch.arange(context + 1, device=stream.device)]
+
+
+@torch.no_grad()
+def validate(model: Model, stream: Tensor, context: int) -> float:
+    """Mean nats per token over back-to-back windows of the stream."""
+    model.eval()
+    starts = torch.arange(0, len(stream) - context - 1, context, device=stream.device)
+    losses = []
+    for some in torch.split(starts, 16):
+        with torch.autocast(stream.device.type, torch.bfloat16):
+            losses.append(model.loss(windows(stream, some, context)) * len(some))
+    model.train()
+    return float(torch.stack(losses).sum()) / len(starts)
+
+
+def train(
+    model: Model, recipe: Recipe, training: Tensor, validation: Tensor
+) -> tuple[dict[str, Tensor], list[LogEntry]]:
+    """Train in place; return the weights with the lowest validation loss, and the log."""
+    device = training.device
+    generator = torch.Generator(device).manual_seed(recipe.seed)
+    adam = optimiser(model, recipe)
+    step_loss = torch.compile(model.loss) if device.type == "cuda" else model.loss
+    best: dict[str, Tensor] = {}
+    log: list[LogEntry] = []
+    started = time.monotonic()
+    step, progress, next_evaluation = 0, 0.0, 1 / recipe.evaluations
+    while progress < 1:
+        for group in adam.param_groups:
+            group["lr"] = recipe.rate(progress)
+        high = len(training) - recipe.context - 1
+        starts = torch.randint(high, (recipe.batch,), generator=generator, device=device)
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = step_loss(windows(training, starts, recipe.context))
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        step += 1
+        if step % 10 == 0 and device.type == "cuda":
+            torch.cuda.synchronize()  # the clock below reads finished work only
+        progress = recipe.progress(step, time.monotonic() - started)
+        if progress >= min(1.0, next_evaluation):
+            next_evaluation += 1 / recipe.evaluations
+            value = validate(model, validation, recipe.context)
+            if not log or value < min(entry.validation_loss for entry in log):
+                best = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+            log.append(LogEntry(step, time.monotonic() - started, float(loss.detach()), value))
+            print(json.dumps(asdict(log[-1])), flush=True)
+    return best, log
+
+
+def export(weights: dict[str, Tensor], shape: Shape, tokenizer: tokenizers.Tokenizer, out: Path) -> None:
+    """Write the bf16 checkpoint and tokenizer; raise if transformers disagrees on the logits."""
+    settings = asdict(shape)
+    config = transformers.Qwen3Config(
+        **{key: value for key, value in settings.items() if key != "rope_theta"},
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        tie_word_embeddings=True,
+        attention_bias=False,
+        bos_token_id=END_OF_TEXT_ID,
+        eos_token_id=END_OF_TEXT_ID,
+        pad_token_id=END_OF_TEXT_ID,
+    )
+    rounded = {key: value.to(torch.bfloat16) for key, value in weights.items()}
+    published = transformers.Qwen3ForCausalLM(config)
+    nn.Module.to(published, torch.bfloat16)
+    published.model.load_state_dict(rounded)
+    published.save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)
+    tokenizer.save(str(out / "tokenizer.json"))
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "model_max_length": shape.max_position_embeddings,
+        "clean_up_tokenization_spaces": False,
+    }
+    text = json.dumps(tokenizer_config, indent=2) + "\n"
+    (out / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+    ours = Model(shape, dropout=0.0).eval()
+    ours.load_state_dict({key: value.float() for key, value in rounded.items()})
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    probe = torch.tensor([tokenizer.encode("import os\n\n\ndef main():\n    return 0\n").ids])
+    with torch.no_grad():
+        difference = float((ours(probe) - theirs(probe).logits).abs().max())
+    if difference > EXPORT_TOLERANCE:
+        raise RuntimeError(f"{out}: logits differ by {difference} from transformers'")
+
+
+def describe(corpus: Corpus) -> dict[str, object]:
+    """The corpus in numbers, for the log."""
+    parts = {"train": corpus.train, "validation": corpus.validation, "heldout": corpus.heldout}
+    return {
+        "digest": corpus.digest,
+        "dropped_duplicates": len(corpus.dropped_duplicates),
+        "files": {name: len(part) for name, part in parts.items()},
+        "bytes": {name: sum(len(f.text.encode()) for f in part) for name, part in parts.items()},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train the sample checkpoint and write it to a directory."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--lib", required=True, type=Path, help="a Python library's Lib directory")
+    parser.add_argument("--out", required=True, type=Path)
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--minutes", type=float)
+    budget.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int, default=32, help="windows a step")
+    parser.add_argument("--context", type=int, default=2048, help="tokens a window")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.5)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = vars(parser.parse_args(argv))
+    lib, out = arguments.pop("lib"), arguments.pop("out")
+    recipe, shape = Recipe(**arguments), Shape()
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(recipe.seed)
+    torch.set_float32_matmul_precision("high")
+    out.mkdir(parents=True, exist_ok=True)
+    corpus = read_corpus(lib)
+    tokenizer = train_tokenizer(corpus.train, shape.vocab_size)
+    training = encode(tokenizer, corpus.train).to(device)
+    validation = encode(tokenizer, corpus.validation).to(device)
+    model = Model(shape, recipe.dropout).to(device)
+    weights, log = train(model, recipe, training, validation)
+    export(weights, shape, tokenizer, out)
+    tokens = log[-1].step * recipe.batch * recipe.context
+    report = {
+        "corpus": describe(corpus),
+        "shape": asdict(shape),
+        "recipe": asdict(recipe),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "train_tokens": len(training),
+        "seen_tokens": tokens,
+        "epochs": round(tokens / len(training), 1),
+        "steps": log[-1].step,
+        "wall_s": round(log[-1].elapsed_s, 1),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+        "best": asdict(min(log, key=lambda entry: entry.validation_loss)),
+        "log": [asdict(entry) for entry in log],
+    }
+    (out / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
