@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.ir.region import Region
+from agentcompile.ir.region import Port, Region
 from agentcompile.validate.tolerance import Depth
 
 Style = Literal[
@@ -29,6 +30,9 @@ ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tried; the first is the everyday one."""
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
 """Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
+
+_REDRAWN = 1 << 24
+"""Weight elements beyond which a search does not draw and pack the parameters a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,8 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     if "argmax" in ops:
         found.insert(1, Case(style="aligned", place=1.0))
     if depth == "search":
-        return (*found, Case(style="exact", length=1, weights=-1))
+        small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
+        return (*found, Case(style="exact", length=1, weights=-1)) if small else tuple(found)
     found += _thorough(lengths, everyday, attends)
     found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
@@ -108,6 +113,10 @@ def _context(region: Region) -> int:
             extent = shape[0] if node.op == "position_table" else shape[2]
             return extent if isinstance(extent, int) else 1
     return 1
+
+
+def _elements(port: Port) -> int:
+    return math.prod(dim for dim in port.shape if isinstance(dim, int))
 
 
 def _near(lengths: list[int], wanted: int) -> int:

@@ -35,16 +35,28 @@ def generator(seed: int, *names: str) -> torch.Generator:
 
 
 def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:
-    """Normal numbers; large tensors repeat a tile, which costs memory bandwidth only."""
+    """Normal numbers; large tensors repeat a tile."""
     count = math.prod(shape)
-    if count <= _TILE:
-        return torch.randn(shape, generator=rng) * scale
-    tile = (torch.randn(_TILE, generator=rng) * scale).to(torch.bfloat16)
-    out = torch.empty(count, dtype=torch.bfloat16)
-    whole = count // _TILE
-    out[: whole * _TILE].view(whole, _TILE).copy_(tile)
-    out[whole * _TILE :] = tile[: count - whole * _TILE]
-    return out.view(shape)
+    drawn = torch.randn(min(count, _TILE), generator=rng) * scale
+    return _tiled(drawn if count <= _TILE else drawn.to(torch.bfloat16), count).view(shape)
+
+
+def whole(shape: tuple[int, ...], low: int, high: int, rng: torch.Generator) -> Tensor:
+    """Integers from low to high, both included and zero left out, as floats; large tensors repeat a tile."""
+    count = math.prod(shape)
+    drawn = torch.randint(low, high, (min(count, _TILE),), generator=rng)
+    return _tiled((drawn + (drawn >= 0)).to(torch.bfloat16), count).view(shape)
+
+
+def _tiled(tile: Tensor, count: int) -> Tensor:
+    """`tile` over and over: this costs memory bandwidth only."""
+    if count <= tile.numel():
+        return tile
+    out = torch.empty(count, dtype=tile.dtype)
+    times = count // tile.numel()
+    out[: times * tile.numel()].view(times, -1).copy_(tile)
+    out[times * tile.numel() :] = tile[: count - times * tile.numel()]
+    return out
 
 
 class Generator:
@@ -70,7 +82,7 @@ class Generator:
     def _parameter(self, value: Value, which: int, rng: torch.Generator) -> Tensor:
         shape = extent(value.shape, self.tokens)
         if which < 0:
-            return torch.randint(1, 3, shape, generator=rng) * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)
+            return whole(shape, -2, 2, rng)
         ops = {node.op for node in self._readers[value.id]}
         if "rms_norm" in ops or (len(shape) == 1 and "linear" not in ops):
             size = torch.rand(shape, generator=rng) * 1.5 + 0.25
@@ -113,7 +125,7 @@ class Generator:
     def _past(self, shape: tuple[int, ...], case: Case, value: Value, rng: torch.Generator) -> Tensor:
         """A cache [1, kv_heads, context, D]."""
         if case.weights < 0:
-            return torch.randint(-4, 5, shape, generator=rng) * 16 if self._is_value(value) else torch.zeros(shape)
+            return whole(shape, -4, 4, rng) * 16 if self._is_value(value) else torch.zeros(shape)
         past = normal(shape, 1.0, rng)
         if case.past == "ramp" and self._is_value(value):
             past = past.float() * 0.1 + torch.arange(shape[2])[None, None, :, None] / max(case.length, 1) * 4.0 - 2.0

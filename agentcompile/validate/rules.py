@@ -75,8 +75,8 @@ def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     wide = x.wide()
     scale = (wide.square().mean(-1, keepdim=True) + float(attrs["eps"])).rsqrt()  # type: ignore[arg-type]
     value = wide * scale * gain
-    direct = (scale * gain).abs()
-    through = (wide * scale.pow(3) * gain).abs()
+    direct: Tensor = (scale * gain).abs()
+    through: Tensor = (wide * scale.pow(3) * gain).abs()
 
     def worst(part: Part) -> Part:
         if part is None:

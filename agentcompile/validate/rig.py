@@ -1,0 +1,135 @@
+"""A candidate's buffers and one launch on them: poison before, redzones, neighbouring slots and inputs after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.region import Region
+from agentcompile.layouts import LAYOUTS
+from agentcompile.validate.arena import Arena, Poison, fingerprint, poison
+from agentcompile.validate.bound import Append
+from agentcompile.validate.compare import Tally, compare
+from agentcompile.validate.inputs import extent
+from agentcompile.validate.tolerance import Facts
+
+Run = Callable[[Mapping[str, Tensor]], None]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Bitwise equality, NaNs included."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruments:
+    """What measures. `selftest` proves that each of them, when it is broken, is noticed."""
+
+    compare: Callable[..., None] = compare
+    poison: Callable[[Tensor, Poison], None] = poison
+    fingerprint: Callable[[Tensor], str] = fingerprint
+    same_bits: Callable[[Tensor, Tensor], bool] = same_bits
+    broken: Callable[[Arena], list[str]] = Arena.broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one launch left: copies of every output and of the appended slots, by port."""
+
+    tensors: dict[str, Tensor]
+    pattern: Poison
+
+
+class Rig:
+    """Buffers by port and workspace name, loaded with inputs and launched on."""
+
+    def __init__(
+        self,
+        region: Region,
+        facts: Facts,
+        run: Run,
+        tally: Tally,
+        tools: Instruments,
+        *,
+        seed: int,
+        tokens: int,
+        fenced: bool = False,
+    ) -> None:
+        self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
+        self._arena = Arena(seed=seed)
+        self._layouts: dict[str, str] = {}
+        self._outputs = [port for port in region.ports if port.role == "output"]
+        self._inputs = [port for port in region.ports if port.role != "output"]
+        self._prints: dict[str, str] = {}
+        wanted = dict(facts.layouts)
+        for port in region.ports:
+            shape = extent(port.shape, tokens)
+            layout = wanted.get(port.family, "row-major") if port.role == "weight" else "row-major"
+            if layout != "row-major":
+                self._layouts[port.name] = layout
+                shape = (LAYOUTS[layout].numel(shape),)
+            self._arena.add(port.name, shape, port.dtype, fenced=fenced)
+        for name, dtype, count, zeroed in facts.workspaces:
+            tensor = self._arena.add(name, (count,), dtype, fenced=fenced)
+            if zeroed:
+                tensor.zero_()
+        self._buffers = self._arena.tensors()
+
+    def load(self, inputs: Mapping[str, Tensor]) -> None:
+        """Copy inputs, by port, to their buffers; weights are packed as the candidate wants them."""
+        for port in self._inputs:
+            if port.name in inputs:
+                tensor, layout = inputs[port.name], self._layouts.get(port.name)
+                self._buffers[port.name].copy_(LAYOUTS[layout].pack(tensor) if layout else tensor)
+                if port.access == "read":
+                    self._prints[port.name] = self._tools.fingerprint(self._buffers[port.name])
+
+    def launch(
+        self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor] | None = None
+    ) -> Result:
+        """Poison what the candidate must write or must not read, launch, and check what it must not touch.
+
+        With `inputs` the slots of a state beside the appended ones are compared too.
+        """
+        for port in self._outputs:
+            self._tools.poison(self._buffers[port.name], pattern)
+        for name, _, _, zeroed in self._facts.workspaces:
+            if not zeroed:
+                self._tools.poison(self._buffers[name], pattern)
+        for append in appends:
+            self._tools.poison(self._buffers[append.port][:, :, int(append.slots.min()) :], pattern)
+        self._run(self._buffers)
+        broken = self._tools.broken(self._arena)
+        self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
+        if inputs is not None:
+            self._beside(appends, pattern, where, inputs)
+        found = {port.name: self._buffers[port.name].clone() for port in self._outputs}
+        found |= {append.port: self._buffers[append.port][:, :, append.slots].clone() for append in appends}
+        return Result(tensors=found, pattern=pattern)
+
+    def _beside(self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor]) -> None:
+        for append in appends:
+            state = self._buffers[append.port]
+            first, last = int(append.slots.min()), int(append.slots.max()) + 1
+            rest = torch.empty_like(state[:, :, last:])
+            self._tools.poison(rest, pattern)
+            kept = self._tools.same_bits(state[:, :, last:], rest)
+            kept = kept and self._tools.same_bits(state[:, :, :first], inputs[append.port][:, :, :first])
+            self._tally.claim("state", kept, f"{where}: slots of {append.port} beside {first}..{last - 1} changed")
+
+    def untouched(self, where: str) -> None:
+        """Check that no input was written since it was loaded."""
+        now = {name: self._tools.fingerprint(self._buffers[name]) for name in self._prints}
+        changed = [name for name, print in self._prints.items() if now[name] != print]
+        self._tally.claim("inputs", not changed, f"{where}: {', '.join(changed)} was written")
+
+    def same(self, name: str, first: Result, other: Result, where: str) -> None:
+        """Check that two launches on the same inputs left the same bits."""
+        changed = [
+            port for port, tensor in first.tensors.items() if not self._tools.same_bits(tensor, other.tensors[port])
+        ]
+        self._tally.claim(name, not changed, f"{where}: {', '.join(changed)} differs")
