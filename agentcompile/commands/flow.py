@@ -66,15 +66,26 @@ def _inspect(options: Options, emit: Emit) -> None:
 
 
 def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-    from agentcompile import pipeline
+    from agentcompile.replay import open_lock, replay_lock
 
-    pipeline.replay_lock(lock, options, emit, locked=locked, check=check)
+    (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
 
 
 def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
-    from agentcompile import pipeline
+    from agentcompile.replay import replay_lock
 
-    yield from (Piece(text=text, tokens=tokens) for text, tokens in pipeline.generate_pieces(lock, options, request))
+    # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
+    model = replay_lock(lock, options)
+    stream = model.stream(
+        request.prompt,
+        max_new_tokens=request.max_new_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        seed=request.seed,
+        stop=request.stop,
+    )
+    return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
 
 
 def _eager(options: Options, request: Request) -> Iterator[Piece]:

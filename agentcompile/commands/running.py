@@ -58,8 +58,9 @@ def generate(
     options = resolve(flags).options
     if not request.prompt:
         raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
+    pieces = flow.generate(lock, options, request)
     screen.text(request.prompt, end="")
-    text, speed = _stream(flow.generate(lock, options, request), screen)
+    text, speed = _stream(pieces, screen)
     screen.text("")
     screen.say(f"agentcompile  {_speed(speed)}")
     result: dict[str, Json] = {
