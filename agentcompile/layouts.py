@@ -77,7 +77,10 @@ LAYOUTS: dict[str, Layout] = {
         (torch.bfloat16, torch.float16),
     ),
     "rows16-k1": _tiled(
-        16, 1, "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.", (torch.float32,)
+        16,
+        1,
+        "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.",
+        (torch.float32,),
     ),
 }
 """Every layout by name; templates, plans and locks speak of these."""

@@ -68,7 +68,15 @@ def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
     return y if b is None else y + b
 
 
-def _plain_attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, *, scale: float, window: int = 0) -> torch.Tensor:  # fmt: skip
+def _plain_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
     """Decode attention as two batched products and a softmax in float32; shapes as in `reference.attention`."""
     last = int(positions[-1])
     low = max(0, last - window + 1) if window else 0

@@ -69,7 +69,7 @@ class Library:
             raise AgentCompileError(
                 f"{self.path}: has no entry {name!r}",
                 exit_code=ExitCode.ENVIRONMENT,
-                hint='every [[launch]] entry needs an `extern "C" void entry(const entry_args&, int, int)` in its kernel',
+                hint='a kernel defines each entry as `extern "C" void entry(const entry_args&, int, int)`',
             )
         return address
 
@@ -103,8 +103,8 @@ class Call:
 class Executor:
     """The process's pool of `threads` pinned threads; the calling thread is one of them while a program runs.
 
-    Executors of equal `threads` share one pool, whose jobs exclude each other; pools of different sizes are independent.
-    Calls are safe from any thread.
+    Executors of equal `threads` share one pool, whose jobs exclude each other; pools of different sizes are
+    independent. Calls are safe from any thread.
     """
 
     def __init__(self, library: Path, threads: int) -> None:

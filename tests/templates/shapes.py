@@ -1,0 +1,183 @@
+"""One region of any kind at any extents, cut from a graph of its operators alone, as the compiler would cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentcompile.ir.graph import DType
+from agentcompile.ir.kind import KindFacts, PortFacts
+from agentcompile.ir.region import Access, PortRole, Regime, Region
+from agentcompile.regions.kinds import REGION_KINDS, SIGNATURES, Kind
+from agentcompile.regions.partition import partition
+from tests.unit.graphs import Builder, seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extents:
+    """What a region is made at; a kind reads those that it has."""
+
+    hidden: int = 64
+    rows: tuple[int, ...] = (48,)
+    bias: bool = False
+    q_heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    context: int = 80
+    window: int = 0
+    offset: float = 0.0
+    dtype: DType = "bf16"
+
+
+def region(kind: str, at: Extents) -> Region:
+    """The region of `kind` at these extents."""
+    build = Builder("decode", at.dtype)
+    outputs = _MAKERS[kind](build, at)
+    graph = build.graph(**outputs)
+    regime = Regime(phase="decode", batch=1, context=(1, at.context))
+    return next(region for region in partition(graph, regime).regions if region.kind == kind)
+
+
+def kinds() -> dict[str, KindFacts]:
+    """The facts of every kind that templates may serve."""
+    table = {kind.name: _facts(kind) for kind in REGION_KINDS}
+    for op, names in SIGNATURES.items():
+        name = op.replace("_", "-")
+        ports = [PortFacts(family=n, role="activation", access="read") for n in names]
+        ports.append(PortFacts(family="y", role="output", access="write"))
+        table.setdefault(name, KindFacts(name=name, ports=tuple(ports), dims=("numel", "tokens")))
+    return table
+
+
+def _facts(kind: Kind) -> KindFacts:
+    pattern = kind.parse()
+    ports: dict[str, PortFacts] = {}
+    appended = {line.args[0].name for line in pattern.lines if line.op == "cache_append"}
+    for line in pattern.lines:
+        for arg in line.args:
+            if arg.name not in pattern.defined:
+                role: PortRole = "state" if arg.name in appended else _ROLES.get(arg.name, "activation")
+                access: Access = "append" if arg.name in appended else "read"
+                many = bool(arg.family)
+                ports.setdefault(
+                    arg.name, PortFacts(family=arg.name, role=role, access=access, many=many, optional=arg.optional)
+                )
+    outs = {line.out: bool(line.family) for line in pattern.lines}
+    for name in (*sorted(pattern.results), *kind.exposes):
+        ports[name] = PortFacts(
+            family=name, role="output", access="write", many=outs[name], optional=name in kind.exposes
+        )
+    return KindFacts(
+        name=kind.name,
+        ports=tuple(ports.values()),
+        dims=(*(size.name for size in kind.parse_dims()), "tokens"),
+        constants=tuple(size.name for size in kind.parse_constants()),
+        interior=tuple(sorted(pattern.defined - pattern.results)),
+    )
+
+
+_ROLES: dict[str, PortRole] = dict.fromkeys(("w", "b", "wg", "wu", "norm", "q_norm", "k_norm", "table"), "weight")
+
+
+def _x(build: Builder, at: Extents) -> str:
+    return build.input("x", (1, 1, at.hidden), "activation")
+
+
+def _norm(build: Builder, at: Extents, x: str) -> str:
+    norm = build.input("norm", (at.hidden,))
+    return build.op("rms_norm", x, norm, shape=(1, 1, at.hidden), eps=1e-6, offset=at.offset)
+
+
+def _linear(build: Builder, at: Extents, x: str, name: str, rows: int) -> str:
+    inputs = [x, build.input(name, (rows, at.hidden))]
+    if at.bias:
+        inputs.append(build.input(f"{name}_bias", (rows,)))
+    return build.op("linear", *inputs, shape=(1, 1, rows))
+
+
+def _linears(build: Builder, at: Extents, x: str) -> dict[str, str]:
+    return {f"y{i}": _linear(build, at, x, f"w{i}", rows) for i, rows in enumerate(at.rows)}
+
+
+def _residual(build: Builder, at: Extents) -> dict[str, str]:
+    rows = at.rows[0]
+    p = _linear(build, at, _x(build, at), "w", rows)
+    return {"y": build.op("add", p, build.input("r", (1, 1, rows), "activation"), shape=(1, 1, rows))}
+
+
+def _swiglu(build: Builder, at: Extents, x: str) -> dict[str, str]:
+    shape = (1, 1, at.rows[0])
+    g, u = (_linear(build, at, x, name, at.rows[0]) for name in ("gate", "up"))
+    return {"y": build.op("mul", build.op("silu", g, shape=shape), u, shape=shape)}
+
+
+def _silu_mul(build: Builder, at: Extents) -> dict[str, str]:
+    shape = (1, 1, at.rows[0])
+    g, u = (build.input(name, shape, "activation") for name in ("g", "u"))
+    return {"y": build.op("mul", build.op("silu", g, shape=shape), u, shape=shape)}
+
+
+def _choice(build: Builder, at: Extents, x: str) -> dict[str, str]:
+    logits = _linear(build, at, x, "w", at.rows[0])
+    return {"logits": logits, "token": build.op("argmax", logits, shape=(1, 1), dtype="int64")}
+
+
+def _embedding(build: Builder, at: Extents) -> dict[str, str]:
+    ids = build.input("ids", (1, 1), "token", "int64")
+    table = build.input("table", (at.rows[0], at.hidden))
+    return {"y": build.op("embedding", ids, table, shape=(1, 1, at.hidden))}
+
+
+def _position_table(build: Builder, at: Extents) -> dict[str, str]:
+    positions = build.input("positions", (1,), "position", "int64")
+    table = build.input("table", (at.context, at.hidden), "constant")
+    return {"y": build.op("position_table", positions, table, shape=(1, 1, at.hidden))}
+
+
+def _attention(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
+    def make(build: Builder, at: Extents) -> dict[str, str]:
+        d, positions = at.head_dim, build.input("positions", (1,), "position", "int64")
+        cos, sin = (build.input(name, (1, 1, d), "activation") for name in ("cos", "sin"))
+        turned = []
+        for name, heads in (("q", at.q_heads), ("k", at.kv_heads)):
+            value = build.input(name, (1, 1, heads * d), "activation")
+            use = seen(value, 1, heads, 1, d)
+            if norms:
+                normed = build.op(
+                    "rms_norm",
+                    seen(value, 1, 1, heads, d),
+                    build.input(f"{name}_norm", (d,)),
+                    shape=(1, 1, heads, d),
+                    eps=1e-6,
+                    offset=at.offset,
+                )
+                use = seen(normed, 1, heads, 1, d)
+            turned.append(build.op("rope", use, cos, sin, shape=(1, heads, 1, d), style="half"))
+        v = seen(build.input("v", (1, 1, at.kv_heads * d), "activation"), 1, at.kv_heads, 1, d)
+        caches = []
+        for name, new in (("k.0", turned[1]), ("v.0", v)):
+            extents = (1, at.kv_heads, at.context, d)
+            state = build.input(name, extents, "state")
+            caches.append(build.op("cache_append", state, new, positions, shape=extents, alias=state, mutates=(0,)))
+        shape = (1, at.q_heads, 1, d)
+        return {"y": build.op("attention", turned[0], *caches, positions, shape=shape, scale=d**-0.5, window=at.window)}
+
+    return make
+
+
+_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
+    "embedding": _embedding,
+    "position-table": _position_table,
+    "rmsnorm": lambda b, at: {"y": _norm(b, at, _x(b, at))},
+    "linear": lambda b, at: _linears(b, at, _x(b, at)),
+    "linear-merged": lambda b, at: _linears(b, at, _x(b, at)),
+    "rmsnorm-linear": lambda b, at: _linears(b, at, _norm(b, at, _x(b, at))),
+    "linear-residual": _residual,
+    "silu-mul": _silu_mul,
+    "gateup-silu-mul": lambda b, at: _swiglu(b, at, _x(b, at)),
+    "rmsnorm-gateup-silu-mul": lambda b, at: _swiglu(b, at, _norm(b, at, _x(b, at))),
+    "rope-attention-decode": _attention(False),
+    "qknorm-rope-attention-decode": _attention(True),
+    "linear-argmax": lambda b, at: _choice(b, at, _x(b, at)),
+    "rmsnorm-linear-argmax": lambda b, at: _choice(b, at, _norm(b, at, _x(b, at))),
+}
