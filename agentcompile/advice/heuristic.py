@@ -28,8 +28,8 @@ LIBRARY_CALL_NS = 5000
 """Dispatch of one PyTorch operator from Python with its arguments bound."""
 PREFETCH_BYTES = 4096
 """The best distance of a software prefetch on streams from DRAM: far enough for the latency, short of a page ahead."""
-CACHED_PREFETCH_BYTES = 1024
-"""A longer distance in a cache only pushes out what is needed sooner."""
+CACHED_PREFETCH_BYTES = 2048
+"""The same for the last-level cache, whose latency is a few times shorter."""
 VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "neon": 16}
 
 
@@ -153,20 +153,19 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
 
 
 def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
-    """Streams from DRAM want a software prefetch about a page ahead; what lies in a cache wants a short one or none."""
+    """DRAM wants a software prefetch about a page ahead, the last-level cache a shorter one; without, both lose."""
     distance = in_bytes(param, value, machine.target.line_bytes)
-    if not machine.dram:
-        share = 0.0 if distance <= 0 else 0.01 + 0.005 * max(math.log2(distance / CACHED_PREFETCH_BYTES), 0)
-        return Loss(share=share, reason=f"{param.name}={value} on data that stays in cache")
+    place = "DRAM" if machine.dram else "cache"
     if distance <= 0:
-        return Loss(share=0.2, reason="no prefetch on a stream from DRAM")
-    away = abs(math.log2(distance / PREFETCH_BYTES))
-    return Loss(share=0.03 * away, reason=f"a prefetch {distance} bytes ahead of a DRAM stream")
+        return Loss(share=0.2 if machine.dram else 0.05, reason=f"no prefetch on a stream from {place}")
+    best = PREFETCH_BYTES if machine.dram else CACHED_PREFETCH_BYTES
+    share = (0.03 if machine.dram else 0.01) * abs(math.log2(distance / best))
+    return Loss(share=share, reason=f"a prefetch {distance} bytes ahead of a stream from {place}")
 
 
 def _streams(streams: int, machine: _Machine) -> Loss:
-    """DRAM serves one long stream a thread best; a cache feeds several, which share the loads of the activation."""
-    share = 0.02 * math.log2(streams) if machine.dram else 0.02 * abs(math.log2(streams / 4))
+    """DRAM serves one long stream a thread well; a cache feeds several, which share the loads of the activation."""
+    share = 0.005 * math.log2(streams) if machine.dram else 0.02 * abs(math.log2(streams / 4))
     many = f"{streams} streams" if streams > 1 else "one stream"
     return Loss(share=share, reason=f"{many} a thread from {'DRAM' if machine.dram else 'cache'}")
 
@@ -174,15 +173,14 @@ def _streams(streams: int, machine: _Machine) -> Loss:
 def _registers(chains: int, machine: _Machine) -> Loss:
     """Independent sums hide the latency of the multiply-add units: four keep up with DRAM, eight with a cache.
 
-    More than the registers hold are spilled at every step.
+    One sum alone waits for each multiply-add; more than the registers hold are spilled at every step.
     """
     room, wanted = machine.registers - 4, 4 if machine.dram else 8
     if chains > room:
-        return Loss(
-            share=0.1 + 0.3 * math.log2(chains / room), reason=f"{chains} sums spill from {machine.registers} registers"
-        )
+        share = 0.1 + 0.3 * math.log2(chains / room)
+        return Loss(share=share, reason=f"{chains} sums spill from {machine.registers} registers")
     away = math.log2(chains / wanted)
-    share = 0.01 * away if away > 0 else -0.05 * away
+    share = 0.01 * away if away > 0 else 0.05 * away * away
     return Loss(share=share, reason=f"{chains} sums in flight in {machine.registers} registers")
 
 
