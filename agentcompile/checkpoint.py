@@ -21,7 +21,15 @@ from agentcompile.ir.graph import ITEM_BYTES, DType
 if TYPE_CHECKING:
     import torch
 
-DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64", "I64": "int64", "I32": "int32", "BOOL": "bool"}
+DTYPES: dict[str, DType] = {
+    "BF16": "bf16",
+    "F16": "fp16",
+    "F32": "fp32",
+    "F64": "fp64",
+    "I64": "int64",
+    "I32": "int32",
+    "BOOL": "bool",
+}
 """safetensors' names of the element types that are supported."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -63,7 +71,9 @@ class Checkpoint:
         path = Path(path)
         if not path.is_dir():
             what = "is a file, not a directory" if path.is_file() else "no such directory"
-            raise AgentCompileError(f"{path}: {what}", hint="give a local directory that holds config.json and model.safetensors")
+            raise AgentCompileError(
+                f"{path}: {what}", hint="give a local directory that holds config.json and model.safetensors"
+            )
         config = read_json(path / "config.json", "download the model's config.json into the directory")
         check_config(path / "config.json", config)
         return cls(path=path, config=config, _tensors=_index(path))
@@ -75,16 +85,24 @@ class Checkpoint:
     def info(self, name: str) -> TensorInfo:
         """One tensor's place. Raises `AgentCompileError` when the checkpoint has none of that name."""
         if name not in self._tensors:
-            raise AgentCompileError(f"{self.path}: {name}: no such tensor among {len(self._tensors)}", hint="the checkpoint does not belong to its config.json, or is incomplete: download it again")
+            raise AgentCompileError(
+                f"{self.path}: {name}: no such tensor among {len(self._tensors)}",
+                hint="the checkpoint does not belong to its config.json, or is incomplete: download it again",
+            )
         return self._tensors[name]
 
     def expect(self, name: str, shape: tuple[int, ...], dtype: DType) -> TensorInfo:
-        """`info`, checked against what the model needs. Raises `AgentCompileError` naming file, tensor and both values."""
+        """`info`, checked against what the model needs. Raises `AgentCompileError` with both values."""
         info = self.info(name)
         if info.shape != shape:
-            raise AgentCompileError(f"{info.file}: {name}: shape {list(info.shape)}, but config.json asks for {list(shape)}", hint="use the config.json that the weights were saved with")
+            raise AgentCompileError(
+                f"{info.file}: {name}: shape {list(info.shape)}, but config.json asks for {list(shape)}",
+                hint="use the config.json that the weights were saved with",
+            )
         if info.dtype != dtype:
-            raise AgentCompileError(f"{info.file}: {name}: {info.dtype}, but the model is {dtype}", hint=f"save every tensor as {dtype}")
+            raise AgentCompileError(
+                f"{info.file}: {name}: {info.dtype}, but the model is {dtype}", hint=f"save every tensor as {dtype}"
+            )
         return info
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -93,7 +111,9 @@ class Checkpoint:
 
         info = self.info(name)
         if info.file not in self._mapped:
-            self._mapped[info.file] = torch.UntypedStorage.from_file(str(info.file), shared=False, nbytes=info.file.stat().st_size)
+            self._mapped[info.file] = torch.UntypedStorage.from_file(
+                str(info.file), shared=False, nbytes=info.file.stat().st_size
+            )
         kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
         kinds |= {"int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
         storage, dtype, count = self._mapped[info.file], kinds[info.dtype], math.prod(info.shape)
@@ -156,18 +176,28 @@ def _index(path: Path) -> dict[str, TensorInfo]:
         raise AgentCompileError(f"{path}: neither {SINGLE} nor {INDEX}", hint=hint)
     weights = read_json(path / INDEX, "download the index again").get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(isinstance(v, str) for v in weights.values()):
-        raise AgentCompileError(f"{path / INDEX}: weight_map: not a table of file names", hint="download the index again")
+        raise AgentCompileError(
+            f"{path / INDEX}: weight_map: not a table of file names", hint="download the index again"
+        )
     shards: dict[str, dict[str, TensorInfo]] = {}
     for name in sorted(set(weights.values())):
         if Path(name).name != name:
-            raise AgentCompileError(f"{path / INDEX}: weight_map: {name!r} is no plain file name", hint="keep every shard in the checkpoint's directory")
+            raise AgentCompileError(
+                f"{path / INDEX}: weight_map: {name!r} is no plain file name",
+                hint="keep every shard in the checkpoint's directory",
+            )
         if not (path / name).is_file():
-            raise AgentCompileError(f"{path / INDEX}: weight_map: {name}: no such file", hint=f"download {name} into {path}")
+            raise AgentCompileError(
+                f"{path / INDEX}: weight_map: {name}: no such file", hint=f"download {name} into {path}"
+            )
         shards[name] = _header(path / name)
     out: dict[str, TensorInfo] = {}
     for tensor, name in sorted(weights.items()):
         if tensor not in shards[name]:
-            raise AgentCompileError(f"{path / name}: {tensor}: no such tensor, though {INDEX} puts it there", hint="download index and shards from the same revision")
+            raise AgentCompileError(
+                f"{path / name}: {tensor}: no such tensor, though {INDEX} puts it there",
+                hint="download index and shards from the same revision",
+            )
         out[tensor] = shards[name][tensor]
     return out
 
@@ -180,7 +210,9 @@ def _header(path: Path) -> dict[str, TensorInfo]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, HEADER_LIMIT):
-                raise AgentCompileError(f"{path}: cut short or no safetensors: {size} bytes, header of {length}", hint=remedy)
+                raise AgentCompileError(
+                    f"{path}: cut short or no safetensors: {size} bytes, header of {length}", hint=remedy
+                )
             raw = json.loads(file.read(length))
     except OSError as error:
         raise AgentCompileError(f"{path}: {error.strerror}", hint="make the file readable") from None
@@ -200,16 +232,25 @@ def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> TensorIn
     if not sound:
         raise AgentCompileError(f"{path}: {name}: a broken header entry", hint="download the file again")
     if kind not in DTYPES:
-        raise AgentCompileError(f"{path}: {name}: element type {kind} is not supported", hint=f"use a checkpoint in one of {', '.join(DTYPES)}; quantised weights are not supported yet")
+        raise AgentCompileError(
+            f"{path}: {name}: element type {kind} is not supported",
+            hint=f"use a checkpoint in one of {', '.join(DTYPES)}; quantised weights are not supported yet",
+        )
     info = TensorInfo(name=name, shape=shape, dtype=DTYPES[kind], file=path, offset=start + begin)
     if end - begin != info.nbytes:
-        raise AgentCompileError(f"{path}: {name}: {end - begin} bytes for shape {list(shape)} of {kind}, which needs {info.nbytes}", hint="download the file again")
+        raise AgentCompileError(
+            f"{path}: {name}: {end - begin} bytes for shape {list(shape)} of {kind}, which needs {info.nbytes}",
+            hint="download the file again",
+        )
     if start + end > size:
-        raise AgentCompileError(f"{path}: {name}: cut short: ends at byte {start + end} of a file of {size}", hint="download the file again")
+        raise AgentCompileError(
+            f"{path}: {name}: cut short: ends at byte {start + end} of a file of {size}", hint="download the file again"
+        )
     return info
 
 
-SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+SIZES = (*NEEDED, "intermediate_size", "num_key_value_heads", "head_dim", "max_position_embeddings")
 """Config keys that must be positive and plausible where they are given."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -217,23 +258,37 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse configs that are broken or not supported, with the key, its value and the remedy."""
     if not isinstance(config.get("model_type"), str):
-        raise AgentCompileError(f"{path}: model_type: {config.get('model_type')!r}", hint="config.json must name the architecture: \"model_type\": \"qwen3\"")
+        raise AgentCompileError(
+            f"{path}: model_type: {config.get('model_type')!r}",
+            hint='config.json must name the architecture: "model_type": "qwen3"',
+        )
     if config.get("quantization_config") or config.get("compression_config"):
         kind = config.get("quantization_config") or config.get("compression_config")
         method = kind.get("quant_method", "?") if isinstance(kind, dict) else "?"
-        raise AgentCompileError(f"{path}: quantization_config: quantised weights ({method}) are not supported", hint="use the unquantised checkpoint (bf16, fp16 or fp32)")
+        raise AgentCompileError(
+            f"{path}: quantization_config: quantised weights ({method}) are not supported",
+            hint="use the unquantised checkpoint (bf16, fp16 or fp32)",
+        )
     for key in EXPERTS:
         if isinstance(config.get(key), int) and config[key] > 1:
-            raise AgentCompileError(f"{path}: {key}: {config[key]}: mixture-of-experts models are not supported", hint="use a dense model")
+            raise AgentCompileError(
+                f"{path}: {key}: {config[key]}: mixture-of-experts models are not supported", hint="use a dense model"
+            )
     for key in SIZES:
         value = config.get(key)
-        if value is None and key not in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        if value is None and key not in NEEDED:
             continue
         if type(value) is not int or not 1 <= value <= LARGEST:
             raise AgentCompileError(f"{path}: {key}: {value!r}", hint=f"a whole number from 1 to {LARGEST} is expected")
     heads = config["num_attention_heads"]
     groups = config.get("num_key_value_heads") or heads
     if heads % groups:
-        raise AgentCompileError(f"{path}: num_key_value_heads: {groups} does not divide num_attention_heads {heads}", hint="every key-value head serves the same number of query heads")
+        raise AgentCompileError(
+            f"{path}: num_key_value_heads: {groups} does not divide num_attention_heads {heads}",
+            hint="every key-value head serves the same number of query heads",
+        )
     if config.get("head_dim") is None and config["hidden_size"] % heads:
-        raise AgentCompileError(f"{path}: num_attention_heads: {heads} does not divide hidden_size {config['hidden_size']}", hint="give head_dim, or sizes that divide")
+        raise AgentCompileError(
+            f"{path}: num_attention_heads: {heads} does not divide hidden_size {config['hidden_size']}",
+            hint="give head_dim, or sizes that divide",
+        )

@@ -43,7 +43,10 @@ def position_table(positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float, offset: float = 0.0) -> torch.Tensor:
-    """x · rsqrt(mean(x²) + eps) over the last axis in float32 or wider, rounded to x's type, times (offset + weight)."""
+    """x · rsqrt(mean(x²) + eps) over the last axis in float32 or wider, rounded to x's type, times the weight.
+
+    With an offset the weight is (offset + weight), applied before the one rounding, as Gemma does.
+    """
     wide = x if x.dtype == torch.float64 else x.float()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     if offset:
@@ -69,7 +72,15 @@ def cache_append(cache: torch.Tensor, new: torch.Tensor, positions: torch.Tensor
     return cache.index_copy_(2, positions, new)
 
 
-def attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, *, scale: float, window: int = 0) -> torch.Tensor:  # fmt: skip
+def attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
     """Causal attention of q [1, heads, T, D] over whole caches [1, kv_heads, context, D] -> [1, heads, T, D].
 
     The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
@@ -138,14 +149,21 @@ class Interpreter:
         self._observe = observe
         self._inputs = [(name, self._slots[name]) for name in graph.inputs]
         self._unbound = next(
-            ((i, axis) for i in graph.inputs for axis, extent in enumerate(graph.table()[i].shape) if isinstance(extent, str)), None
+            (
+                (i, axis)
+                for i in graph.inputs
+                for axis, extent in enumerate(graph.table()[i].shape)
+                if isinstance(extent, str)
+            ),
+            None,
         )
         last: dict[str, int] = {use.value: i for i, node in enumerate(graph.nodes) for use in node.inputs}
         for _, use in graph.outputs:
             last[use.value] = len(graph.nodes)
         kept = set(graph.inputs)
         self._steps = [
-            (self._step(node), tuple(self._slots[v] for v in _dying(node, i, last, kept))) for i, node in enumerate(graph.nodes)
+            (self._step(node), tuple(self._slots[v] for v in _dying(node, i, last, kept)))
+            for i, node in enumerate(graph.nodes)
         ]
         self._outputs = [(name, self._reader(use)) for name, use in graph.outputs]
 

@@ -48,7 +48,9 @@ def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str |
     if not isinstance(model, torch.nn.Module):
         return _directory(Path(model), context)
     if save_to is None:
-        raise AgentCompileError(f"{type(model).__name__}: nowhere to save its weights", hint="give save_to, a directory")
+        raise AgentCompileError(
+            f"{type(model).__name__}: nowhere to save its weights", hint="give save_to, a directory"
+        )
     return _module(model, Path(save_to), context)
 
 
@@ -58,10 +60,22 @@ def _directory(path: Path, context: int) -> Captured:
     checkpoint = Checkpoint.open(path)
     config = dict(checkpoint.config)
     if config["model_type"] == in_memory.MODEL_TYPE:
-        raise AgentCompileError(f"{path / 'config.json'}: model_type: {in_memory.MODEL_TYPE}: saved from a module, whose code is not in the directory", hint="give the nn.Module itself")
+        raise AgentCompileError(
+            f"{path / 'config.json'}: model_type: {in_memory.MODEL_TYPE}: saved from a module, without its code",
+            hint="give the nn.Module itself",
+        )
+    stored, layers = len(checkpoint.tensors()), config["num_hidden_layers"]
+    if layers > stored:
+        raise AgentCompileError(
+            f"{path / 'config.json'}: num_hidden_layers: {layers}, but only {stored} tensors are stored",
+            hint="use the config.json that the weights were saved with",
+        )
     limit = config.get("max_position_embeddings")
     if limit is not None and context > limit:
-        raise AgentCompileError(f"context: {context} is more than max_position_embeddings {limit} of {path / 'config.json'}", hint=f"choose a context of at most {limit}")
+        raise AgentCompileError(
+            f"context: {context} is more than max_position_embeddings {limit} of {path / 'config.json'}",
+            hint=f"choose a context of at most {limit}",
+        )
     dtype = _dtype(checkpoint)
     model, mode = build(path, config, DTYPES[dtype])
     parsed: Any = model.config
@@ -81,7 +95,9 @@ def _directory(path: Path, context: int) -> Captured:
         checkpoint=checkpoint,
     )
     decoder = HuggingFaceDecoder(model, context)
-    program = export(decoder, info.states, DTYPES[dtype], context, _names(model, checkpoint), fake=mode, prefix="decoder.model")
+    program = export(
+        decoder, info.states, DTYPES[dtype], context, _names(model, checkpoint), fake=mode, prefix="decoder.model"
+    )
     return _finish(info, program, checkpoint)
 
 
@@ -112,7 +128,9 @@ def _module(model: torch.nn.Module, path: Path, context: int) -> Captured:
     return _finish(info, program, checkpoint)
 
 
-def _info(*, checkpoint: Checkpoint, kv_heads: int, context: int, head_dim: int, layers: int, dtype: DType, **rest: Any) -> ModelInfo:
+def _info(
+    *, checkpoint: Checkpoint, kv_heads: int, context: int, head_dim: int, layers: int, dtype: DType, **rest: Any
+) -> ModelInfo:
     shape = (1, kv_heads, context, head_dim)
     return ModelInfo(
         kv_heads=kv_heads,
@@ -152,7 +170,9 @@ def _dtype(checkpoint: Checkpoint) -> DType:
         raise AgentCompileError(f"{checkpoint.path}: no tensors", hint="download the weights again")
     kind = max(counts, key=lambda k: counts[k])
     if kind not in FLOATS:
-        raise AgentCompileError(f"{checkpoint.path}: weights of element type {kind}", hint="save the weights as bf16, fp16 or fp32")
+        raise AgentCompileError(
+            f"{checkpoint.path}: weights of element type {kind}", hint="save the weights as bf16, fp16 or fp32"
+        )
     return kind
 
 

@@ -112,14 +112,27 @@ def attention(imp: Importer, q: Edge, k: Edge, v: Edge, scale: float, span: int)
     return imp.pool.op("attention", [q, keys, values, positions(imp.pool)], q.shape, q.dtype, attrs)
 
 
-def _sdpa(imp: Importer, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Edge | None:  # fmt: skip
-    if attn_mask is None or is_causal or dropout_p:
+def _sdpa(
+    imp: Importer,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Edge | None:
+    mask = options.get("attn_mask", mask)
+    if mask is None or is_causal or dropout_p or options.get("is_causal") or options.get("dropout_p"):
         return None
+    scale = options.get("scale")
     query = imp.edge(q)
-    span = window(imp, imp.edge(attn_mask), keeps=True)
+    span = window(imp, imp.edge(mask), keeps=True)
     if span is None:
         return None
-    return attention(imp, query, imp.edge(k), imp.edge(v), scale if scale is not None else query.shape[-1] ** -0.5, span)
+    return attention(
+        imp, query, imp.edge(k), imp.edge(v), scale if scale is not None else query.shape[-1] ** -0.5, span
+    )
 
 
 def _explicit(imp: Importer, weights: Any, v: Any) -> Edge | None:
@@ -156,7 +169,7 @@ def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:
             span = window(imp, uncast(mask), keeps=True)
             if span is not None:
                 return uncast(value), span
-    if scores.term.op == "masked" and args and float(scores.term.attr("value")) < HIDDEN:  # type: ignore[arg-type]
+    if scores.term.op == "masked" and args and float(str(scores.term.attr("value"))) < HIDDEN:
         span = window(imp, args[1], keeps=bool(scores.term.attr("keeps")))
         if span is not None:
             return uncast(args[0]), span

@@ -11,19 +11,23 @@ import torch
 
 from agentcompile.capture import attention
 from agentcompile.capture.importing import Importer
-from agentcompile.capture.layout import Inexpressible, chain, dims
-from agentcompile.capture.terms import Edge, Shape, Term
+from agentcompile.capture.layout import Inexpressible, Shape, chain, dims
+from agentcompile.capture.terms import Edge, Term
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Attr, DType, Graph, Node, Phase, Role, Use, Value
+from agentcompile.reference import OPERATORS
 
-NORMALISED = frozenset(
-    "embedding position_table rms_norm linear rope cache_append attention silu gelu_tanh gelu relu sigmoid tanh "
-    "add sub mul div argmax cast".split()
-)
-"""Operators with a meaning of their own in `reference.py`; every other one is kept by its ATen name."""
+NORMALISED = frozenset(OPERATORS)
+"""Operators with a meaning of their own; every other one is kept by its ATen name."""
 
 X, Y = {"$": 0}, {"$": 1}
-ROLES: dict[str, Role] = {"token": "token", "position": "position", "weight": "weight", "state": "state", "constant": "constant"}
+ROLES: dict[str, Role] = {
+    "token": "token",
+    "position": "position",
+    "weight": "weight",
+    "state": "state",
+    "constant": "constant",
+}
 TABLE_ELEMENTS = 1 << 28
 """Position tables beyond this many elements are computed at run time instead."""
 
@@ -48,10 +52,11 @@ def _aten(term: Term) -> tuple[str, list[object]]:
         case "cat":
             return "aten.cat.default", [[{"$": i} for i in range(len(term.args))], term.attr("axis")]
         case "masked" if term.attr("keeps"):
-            return "aten.where.ScalarOther", [Y, X, term.attr("value")]
+            return "aten.where.ScalarOther", [Y, X, float(str(term.attr("value")))]
         case "masked":
-            return "aten.masked_fill.Scalar", [X, Y, term.attr("value")]
-    raise AssertionError(term.op)
+            return "aten.masked_fill.Scalar", [X, Y, float(str(term.attr("value")))]
+        case _:
+            raise AssertionError(term.op)
 
 
 @dataclass(slots=True)
@@ -84,30 +89,58 @@ class Emitter:
         rank = {name: i for i, name in enumerate(inputs)}
         values = sorted(self._values.values(), key=lambda v: rank.get(v.id, len(rank)))
         notes = [f"{op} x{count}: kept by name, run by PyTorch" for op, count in sorted(self.unknown.items())]
-        return Graph(phase=phase, values=tuple(values), nodes=tuple(self._nodes), inputs=tuple(inputs), outputs=made, notes=tuple(notes))
+        return Graph(
+            phase=phase,
+            values=tuple(values),
+            nodes=tuple(self._nodes),
+            inputs=tuple(inputs),
+            outputs=made,
+            notes=tuple(notes),
+        )
 
     def _value(self, id: str, shape: Shape, dtype: DType, role: Role, alias: str = "") -> str:
         if id not in self._values:
             try:
                 extents = dims(shape)
             except Inexpressible as error:
-                raise AgentCompileError(f"a value of the captured program has {error}", hint="keep the token axis apart from the others") from None
+                raise AgentCompileError(
+                    f"a value of the captured program has {error}", hint="keep the token axis apart from the others"
+                ) from None
             name = id if role != "activation" else ""
             self._values[id] = Value(id=id, shape=extents, dtype=dtype, role=role, name=name, alias=alias)
             if role != "activation":
                 self._inputs[id] = None
         return id
 
-    def _node(self, op: str, inputs: tuple[Use, ...], outs: list[tuple[Shape, DType]], attrs: tuple[tuple[str, Attr], ...], term: Term | None, alias: str = "") -> list[str]:
+    def _node(
+        self,
+        op: str,
+        inputs: tuple[Use, ...],
+        outs: list[tuple[Shape, DType]],
+        attrs: tuple[tuple[str, Attr], ...],
+        term: Term | None,
+        alias: str = "",
+    ) -> list[str]:
         number = len(self._nodes)
         ids = [f"%{number}" if len(outs) == 1 else f"%{number}.{i}" for i in range(len(outs))]
         for id, (shape, dtype) in zip(ids, outs, strict=True):
             self._value(id, shape, dtype, "activation", alias)
-        if op.partition(".")[0] != op and not op.startswith("%"):
+        if op not in NORMALISED:
             self.unknown[op] = self.unknown.get(op, 0) + 1
         writes = term.writes if term is not None else ()
         where = (term.module, term.source) if term is not None else ("", "")
-        self._nodes.append(Node(id=f"n{number}", op=op, inputs=inputs, outputs=tuple(ids), attrs=attrs, mutates=writes, module=where[0], source=where[1]))
+        self._nodes.append(
+            Node(
+                id=f"n{number}",
+                op=op,
+                inputs=inputs,
+                outputs=tuple(ids),
+                attrs=attrs,
+                mutates=writes,
+                module=where[0],
+                source=where[1],
+            )
+        )
         return ids
 
     def _term(self, term: Term) -> None:
@@ -163,7 +196,10 @@ class Emitter:
         inner = self._use(made)
         if not inner.views and made.shape == term.outs[0][0]:
             return inner.value
-        raise AgentCompileError(f"{node.name}: a value of positions that is no table of rows", hint="compute it from each token's own position")
+        raise AgentCompileError(
+            f"{node.name}: a value of positions that is no table of rows",
+            hint="compute it from each token's own position",
+        )
 
     def _constant(self, value: torch.Tensor, dtype: DType, prefix: str = "constant") -> str:
         digest = _bytes_digest(value)
@@ -188,7 +224,11 @@ def id_of(term: Term, index: int) -> tuple[int, int]:
 
 
 def _bytes_digest(value: torch.Tensor) -> str:
-    return hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest() if value.dim() else repr(value.item())
+    return (
+        hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        if value.dim()
+        else repr(value.item())
+    )
 
 
 def _ordered(roots: list[Term]) -> list[Term]:
@@ -214,7 +254,10 @@ def _ordered(roots: list[Term]) -> list[Term]:
             out.append(term)
             continue
         if id(term) in open_:
-            raise AgentCompileError("a state is read after it is overwritten, and the write depends on the read", hint="read the cache once per step")
+            raise AgentCompileError(
+                "a state is read after it is overwritten, and the write depends on the read",
+                hint="read the cache once per step",
+            )
         open_.add(id(term))
         before = [edge.term for edge in term.args]
         for i in term.writes:
@@ -222,4 +265,3 @@ def _ordered(roots: list[Term]) -> list[Term]:
         work.append((term, True))
         work.extend((t, False) for t in reversed(before) if id(t) not in done)
     return out
-

@@ -51,7 +51,16 @@ class _Step(nn.Module):
         return logits
 
 
-def export(decoder: nn.Module, states: Sequence[State], dtype: torch.dtype, context: int, names: Mapping[str, str], *, fake: Any = None, prefix: str = "decoder") -> Program:
+def export(
+    decoder: nn.Module,
+    states: Sequence[State],
+    dtype: torch.dtype,
+    context: int,
+    names: Mapping[str, str],
+    *,
+    fake: Any = None,
+    prefix: str = "decoder",
+) -> Program:
     """Trace `decoder(tokens, positions, caches)`; `names` gives checkpoint names by parameter path.
 
     `fake` is the FakeTensorMode that the parameters live in, when they do. Raises `AgentCompileError` when the
@@ -73,7 +82,7 @@ def export(decoder: nn.Module, states: Sequence[State], dtype: torch.dtype, cont
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
-        except Exception as error:  # whatever a model's own code raises while it is traced
+        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises while it is traced
             first = first or error
             continue
         bindings = _bindings(exported, states, names)
@@ -99,7 +108,11 @@ def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) 
             path = spec.target.removeprefix("decoder.")
             out[spec.arg.name] = Binding(role="weight", name=names.get(path, path))
         else:
-            value = exported.constants[spec.target] if spec.target in exported.constants else exported.state_dict[spec.target]
+            value = (
+                exported.constants[spec.target]
+                if spec.target in exported.constants
+                else exported.state_dict[spec.target]
+            )
             out[spec.arg.name] = Binding(role="constant", name=spec.target, value=value.detach())
     return out
 

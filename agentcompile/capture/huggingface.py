@@ -64,9 +64,11 @@ class HuggingFaceDecoder(nn.Module):
 
 def _layer_class() -> Any:
     """A cache layer whose slots are the positions themselves; sliding layers keep their full length too."""
-    from transformers.cache_utils import CacheLayerMixin
+    from transformers import cache_utils
 
-    class Layer(CacheLayerMixin):  # type: ignore[misc]
+    base: Any = cache_utils.CacheLayerMixin
+
+    class Layer(base):  # type: ignore[misc]
         is_compileable = True
         is_sliding = False
 
@@ -78,7 +80,7 @@ def _layer_class() -> Any:
         def lazy_initialization(self, *_: Any) -> None:
             return None
 
-        def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> Any:
             self.keys.index_copy_(2, self.positions, keys)
             self.values.index_copy_(2, self.positions, values)
             return self.keys, self.values
@@ -110,7 +112,8 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype, attention: str
         try:
             parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
             with _WithoutWeights(mode):
-                model = transformers.AutoModelForCausalLM.from_config(
+                auto: Any = transformers.AutoModelForCausalLM
+                model: Any = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
         except Exception as error:
@@ -119,4 +122,5 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype, attention: str
                 f"{path / 'config.json'}: model_type: {kind!r}: {first}",
                 hint=f"transformers {transformers.__version__} must know the architecture and accept its config",
             ) from error
-    return model.eval(), mode
+    built: nn.Module = model.eval()
+    return built, mode

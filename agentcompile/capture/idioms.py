@@ -71,9 +71,9 @@ def div(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
 def add(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
     """Sum; raises a bias into its `linear`, and `rope`."""
     for x, bias in ((a, b), (b, a)):
-        if x.term.op == "linear" and len(x.term.args) == 2 and _is_weight(bias) and bias.shape == x.shape[-1:]:
-            if x.layout.is_order_kept(x.base):
-                return linear(pool, x.term.args[0], x.term.args[1], bias).reshape(x.shape)
+        bare = x.term.op == "linear" and len(x.term.args) == 2 and x.layout.is_order_kept(x.base)
+        if bare and _is_weight(bias) and bias.shape == x.shape[-1:]:
+            return linear(pool, x.term.args[0], x.term.args[1], bias).reshape(x.shape)
     for rotated, plain in ((a, b), (b, a)):
         if (raised := _rope_full(pool, plain, rotated, dtype)) is not None:
             return raised
@@ -156,7 +156,8 @@ def _rms_norm(pool: Pool, args: tuple[Edge, ...], seen: Edge | None, dtype: DTyp
         inner = _mean_square(root)
         if not found or leaf is None or inner is None or inner[0] != x or x.dtype != dtype:
             return None
-        if leaf.shape[-1] != x.shape[-1] or numel(leaf.shape) != x.shape[-1] or numel(root.shape) * x.shape[-1] != numel(x.shape):
+        width = x.shape[-1]
+        if leaf.shape[-1] != width or numel(leaf.shape) != width or numel(root.shape) * width != numel(x.shape):
             return None
         return rms_norm(pool, x, leaf.reshape(leaf.shape[-1:]), inner[1], offset)
     return None
@@ -253,8 +254,10 @@ def cat(pool: Pool, parts: list[Edge], axis: int, dtype: DType) -> Edge:
     parts = [part for part in parts if part.shape[axis]] or parts[:1]
     if len(parts) == 1:
         return cast(pool, parts[0], dtype)
-    if len(parts) == 2 and axis == len(parts[0].shape) - 1 and (raised := _rope_halves(pool, parts[0], parts[1], dtype)) is not None:
-        return raised
+    if len(parts) == 2 and axis == len(parts[0].shape) - 1:
+        raised = _rope_halves(pool, parts[0], parts[1], dtype)
+        if raised is not None:
+            return raised
     total = sum(part.shape[axis] for part in parts)
     shape = tuple(total if i == axis else extent for i, extent in enumerate(parts[0].shape))
     return pool.op("cat", parts, shape, dtype, (("axis", axis),))
@@ -269,7 +272,8 @@ def _rope_halves(pool: Pool, first: Edge, second: Edge, dtype: DType) -> Edge | 
     x2, sin = _by_table(uncast(operands(first)[1]))
     if x1 is None or x2 is None or cos is None or sin is None:
         return None
-    crossed = {(uncast(v), t) for v, t in map(_by_table, map(uncast, operands(second))) if v is not None and t is not None}
+    products = [_by_table(uncast(part)) for part in operands(second)]
+    crossed = {(uncast(value), table) for value, table in products if value is not None and table is not None}
     x1, x2 = uncast(x1), uncast(x2)
     if crossed != {(x2, cos), (x1, sin)}:
         return None
@@ -287,7 +291,7 @@ def _whole(low: Edge, high: Edge) -> Edge | None:
     if len(groups[-1]) != 1 or groups[-1][0][1] != 1:
         return None
     groups[-1] = [(2 * half, 1)]
-    whole = Edge(low.term, low.index, low.layout._regroup(groups, (*low.shape[:-1], 2 * half)))
+    whole = Edge(low.term, low.index, low.layout.regroup(groups, (*low.shape[:-1], 2 * half)))
     return whole if whole.slice(-1, 0, half) == low and whole.slice(-1, half, 2 * half) == high else None
 
 

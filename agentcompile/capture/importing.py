@@ -17,9 +17,10 @@ import torch
 from torch import fx
 
 from agentcompile.capture import attention, operators
-from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, dense
+from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, Shape, dense
 from agentcompile.capture.positional import Positional, extent, packet, shape_only
-from agentcompile.capture.terms import Edge, Pool, Shape, inverse, of
+from agentcompile.capture.terms import Edge, Pool, inverse, of
+from agentcompile.capture.views import ALIASES, VIEWS
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType
 
@@ -85,7 +86,8 @@ class Importer:
             if node.op == "placeholder":
                 self._env[node] = self._placeholder(node)
             elif node.op == "output":
-                outputs = [self.edge(self._env[arg]) for arg in node.args[0]]
+                results: Any = node.args[0]
+                outputs = [self.edge(self._env[arg]) for arg in results]
             elif node.op == "get_attr":
                 self._env[node] = Pos(node, False)
             else:
@@ -139,17 +141,18 @@ class Importer:
         self.tables[value.node.name] = (value.node, axis)
         tokens = self.pool.tokens
         width = 1
-        for i, extent in enumerate(shape):
-            width *= 1 if i == axis else extent
+        for i, size in enumerate(shape):
+            width *= 1 if i == axis else size
         leaf = self.pool.leaf("table", value.node.name, (1, tokens, width), dtype)
         if axis is None:
             return leaf.reshape(shape)
-        rest = [extent for i, extent in enumerate(shape) if i != axis]
-        order = list(range(1, axis + 1)) + [0] + list(range(axis + 1, len(shape)))
+        rest = [size for i, size in enumerate(shape) if i != axis]
+        order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
         return leaf.reshape([tokens, *rest]).permute(order)
 
     def _token_axes(self, fake: Any) -> list[int]:
-        return [i for i, extent in enumerate(fake.shape) if not isinstance(extent, int) and self.size(extent, TOKENS) == TOKENS]
+        sizes = enumerate(fake.shape)
+        return [i for i, size in sizes if not isinstance(size, int) and self.size(size, TOKENS) == TOKENS]
 
     def size(self, value: Any, tokens: int = 0) -> int:
         """An extent for this token axis, or for another."""
@@ -162,7 +165,10 @@ class Importer:
     def dtype(self, fake: Any) -> DType:
         """The element type of an example value; raises for those the graph cannot name."""
         if fake.dtype not in DTYPES:
-            raise AgentCompileError(f"the captured program holds a {fake.dtype} value, which is not supported", hint=f"use one of {', '.join(DTYPES.values())}")
+            raise AgentCompileError(
+                f"the captured program holds a {fake.dtype} value, which is not supported",
+                hint=f"use one of {', '.join(DTYPES.values())}",
+            )
         return DTYPES[fake.dtype]
 
     def _call(self, node: fx.Node) -> Any:
@@ -172,8 +178,8 @@ class Importer:
         if value is None or isinstance(value, (bool, float, torch.SymBool, torch.SymFloat)):
             return value
         name = packet(node)
-        args = fx.node.map_arg(node.args, self._env.__getitem__)
-        kwargs = fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        args: Any = fx.node.map_arg(node.args, self._env.__getitem__)
+        kwargs: Any = fx.node.map_arg(node.kwargs, self._env.__getitem__)
         ignored = shape_only(node)
         used = [self._env[arg] for arg in node.all_input_nodes if arg is not ignored]
         flat = [arg for arg in used if not isinstance(arg, (int, float, bool))]
@@ -182,7 +188,7 @@ class Importer:
             return Pos(node, args[0].moves) if isinstance(args[0], Pos) else args[0][args[1]]
         if all(isinstance(arg, Pos) for arg in flat):
             return Pos(node, any(arg.moves for arg in flat))
-        if name in operators.VIEWS and isinstance(args[0], Handle):
+        if name in VIEWS and isinstance(args[0], Handle):
             return self._view(node, name, args, kwargs)
         if name.endswith("_") and not name.startswith("_") and isinstance(args[0], Handle):
             return self._in_place(node, name[:-1], args, kwargs)
@@ -194,7 +200,7 @@ class Importer:
         if first is None:
             return
         root = self.positional.roots.get(first, first)
-        if name in operators.VIEWS:
+        if name in VIEWS:
             self.positional.roots[node] = root
         elif name.endswith("_") and not name.startswith("_"):
             self.positional.roots[node] = root
@@ -206,12 +212,14 @@ class Importer:
         handle: Handle = args[0]
         fakes = node.meta["val"]
         try:
-            made = operators.VIEWS[name](handle.layout, fakes if isinstance(fakes, (list, tuple)) else self.shape(fakes), *args[1:], **kwargs)
+            made = VIEWS[name](
+                handle.layout, fakes if isinstance(fakes, (list, tuple)) else self.shape(fakes), *args[1:], **kwargs
+            )
         except Inexpressible:
             return self._wrap(self.generic(node, args, kwargs))
         if isinstance(made, list):
             return tuple(Handle(handle.storage, layout) for layout in made)
-        if made.numel != handle.layout.numel or name in operators.ALIASES or _aliases(node):
+        if made.numel != handle.layout.numel or name in ALIASES or _aliases(node):
             return Handle(handle.storage, made)
         return self._new(self.read(Handle(handle.storage, made)))
 
@@ -220,7 +228,9 @@ class Importer:
         old = self._store[handle.storage]
         new = self._compute(node, name, args, kwargs)
         if isinstance(new, tuple) or new.shape != handle.layout.shape:
-            raise AgentCompileError(f"{node.target}: an in-place operator with an unresolved alias", hint="write it out of place")
+            raise AgentCompileError(
+                f"{node.target}: an in-place operator with an unresolved alias", hint="write it out of place"
+            )
         if handle.layout.is_bijective(old.shape):
             self._store[handle.storage] = inverse(new, handle.layout, old.shape)
         else:
@@ -253,8 +263,8 @@ class Importer:
             elif isinstance(value, (int, torch.SymInt)):
                 env[at] = self.size(value)
             else:
-                args = fx.node.map_arg(at.args, env.__getitem__)
-                kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
+                args: Any = fx.node.map_arg(at.args, env.__getitem__)
+                kwargs: Any = fx.node.map_arg(at.kwargs, env.__getitem__)
                 env[at] = args[0][args[1]] if packet(at) == "getitem" else self.generic(at, args, kwargs)
         made = env[node]
         assert isinstance(made, Edge)
@@ -269,7 +279,11 @@ class Importer:
         op = _overload(node)
         template = {
             "args": [self._template(arg, tensors) for arg in args],
-            "kwargs": {k: self._template(v, tensors) for k, v in kwargs.items() if k not in ("layout", "pin_memory", "memory_format")},
+            "kwargs": {
+                k: self._template(v, tensors)
+                for k, v in kwargs.items()
+                if k not in ("layout", "pin_memory", "memory_format")
+            },
         }
         fakes = node.meta["val"]
         many = isinstance(fakes, (list, tuple))
@@ -300,7 +314,9 @@ def _overload(node: fx.Node) -> Any:
         namespace = getattr(torch.ops, target.namespace)
         packet = getattr(namespace, name[:-1], None)
         if packet is None or target._overloadname not in packet.overloads():
-            raise AgentCompileError(f"{target}: an in-place operator that has no functional form", hint="write it out of place")
+            raise AgentCompileError(
+                f"{target}: an in-place operator that has no functional form", hint="write it out of place"
+            )
         return getattr(packet, target._overloadname)
     return target
 

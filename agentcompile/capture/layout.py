@@ -102,22 +102,24 @@ class Layout:
             out.insert(0, group)
         return out
 
-    def _regroup(self, groups: Sequence[Sequence[Atom]], shape: Sequence[int], offset: int = 0) -> Layout:
+    def regroup(self, groups: Sequence[Sequence[Atom]], shape: Sequence[int], offset: int = 0) -> Layout:
+        """The layout of these atoms for each dimension, moved by `offset`."""
         atoms = _merged([atom for group in groups for atom in group])
         return Layout(self.offset + offset, atoms, tuple(shape))
 
     def permute(self, axes: Sequence[int]) -> Layout:
         """Reorder the dimensions."""
         groups = self.per_dim()
-        return self._regroup([groups[axis] for axis in axes], [self.shape[axis] for axis in axes])
+        return self.regroup([groups[axis] for axis in axes], [self.shape[axis] for axis in axes])
 
     def expand(self, shape: Sequence[int]) -> Layout:
         """Broadcast dimensions of size 1; leading dimensions may be added; -1 keeps an extent."""
         lead = len(shape) - len(self.shape)
         old = (1,) * lead + self.shape
         new = [o if n == -1 else n for o, n in zip(old, shape, strict=True)]
-        groups = [[(n, 0)] if o == 1 and n != 1 else g for o, n, g in zip(old, new, [[]] * lead + self.per_dim(), strict=True)]
-        return self._regroup(groups, new)
+        kept = [*[[] for _ in range(lead)], *self.per_dim()]
+        groups = [[(n, 0)] if o == 1 and n != 1 else g for o, n, g in zip(old, new, kept, strict=True)]
+        return self.regroup(groups, new)
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Layout:
         """Keep [start, stop) of an axis, `step` apart; bounds are already inside the extent."""
@@ -125,7 +127,7 @@ class Layout:
         count = max(0, -(-(stop - start) // step))
         offset, group = _slice_atoms(list(_merged(groups[axis])), start, count, step)
         groups[axis] = group
-        return self._regroup(groups, [count if i == axis else s for i, s in enumerate(self.shape)], offset)
+        return self.regroup(groups, [count if i == axis else s for i, s in enumerate(self.shape)], offset)
 
     def select(self, axis: int, index: int) -> Layout:
         """Keep one index of an axis and drop the axis."""
@@ -197,9 +199,8 @@ def _steps(layout: Layout, base: Shape, slots: Sequence[Atom]) -> list[View]:
     extents = _extents(layout, base, slots)
     free = sum(1 for slot in slots if not slot[1])
     lead = max(0, free - sum(1 for _, _, _, slot in extents if slot is None))
-    free_total = lead + sum(1 for _, _, _, slot in extents if slot is None)
     current = [1] * lead + [extent for extent, _, _, _ in extents]
-    names: list[Atom | None] = [None] * lead + [slot for _, _, _, slot in extents]
+    names: list[Atom | None] = [*[None] * lead, *(slot for _, _, _, slot in extents)]
     if tuple(current) != base:
         steps.append(View(op="reshape", args=dims(tuple(current))))
     for axis, (extent, start, count, _) in enumerate(extents, start=lead):
@@ -209,7 +210,7 @@ def _steps(layout: Layout, base: Shape, slots: Sequence[Atom]) -> list[View]:
     spare = [axis for axis, name in enumerate(names) if name is None]
     axes = [spare.pop(0) if not slot[1] else names.index(slot) for slot in slots]
     axes = spare + axes
-    assert len(axes) == len(current) and free_total >= free
+    assert len(axes) == len(current)
     if axes != sorted(axes):
         kept = [axis for axis in axes if current[axis] != 1]
         op = "permute" if kept != sorted(kept) else "reshape"

@@ -28,13 +28,20 @@ def judge(model: torch.nn.Module) -> DecoderSpec:
         )
     for name, parameter in model.named_parameters():
         if parameter.device.type != "cpu":
-            raise AgentCompileError(f"{type(model).__name__}: {name}: lies on {parameter.device}", hint="move the module to the CPU")
+            raise AgentCompileError(
+                f"{type(model).__name__}: {name}: lies on {parameter.device}", hint="move the module to the CPU"
+            )
     spec: DecoderSpec = model.spec
     for key, value in asdict(spec).items():
         if key != "eos" and not 1 <= value <= 10_000_000:
-            raise AgentCompileError(f"{type(model).__name__}: spec.{key}: {value}", hint="a positive extent is expected")
+            raise AgentCompileError(
+                f"{type(model).__name__}: spec.{key}: {value}", hint="a positive extent is expected"
+            )
     if spec.heads % spec.kv_heads:
-        raise AgentCompileError(f"{type(model).__name__}: spec.kv_heads: {spec.kv_heads} does not divide heads {spec.heads}", hint="give every key-value head the same number of query heads")
+        raise AgentCompileError(
+            f"{type(model).__name__}: spec.kv_heads: {spec.kv_heads} does not divide heads {spec.heads}",
+            hint="give every key-value head the same number of query heads",
+        )
     return spec
 
 
@@ -59,7 +66,11 @@ def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
         _write(directory / SINGLE, serialise(tensors, metadata={"format": "pt"}))
         _write(directory / "config.json", (json.dumps(heads, indent=2, sort_keys=True) + "\n").encode())
     except OSError as error:
-        raise AgentCompileError(f"{directory}: {error.strerror}", exit_code=ExitCode.ENVIRONMENT, hint="choose a directory that can be written and has room") from None
+        raise AgentCompileError(
+            f"{directory}: {error.strerror}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="choose a directory that can be written and has room",
+        ) from None
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -67,8 +78,8 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""How each ATen operator is read: views as layouts, arithmetic through the idioms; the rest stays by name."""
+"""How ATen arithmetic is read: through the idioms. A handler that returns None leaves the operator by its name."""
 
 from __future__ import annotations
 
@@ -16,134 +16,6 @@ from agentcompile.errors import AgentCompileError
 if TYPE_CHECKING:
     from agentcompile.capture.importing import Importer
 
-ALIASES = frozenset({"view", "transpose", "permute", "unsqueeze", "squeeze", "expand", "detach", "alias", "t", "select", "slice", "narrow"})
-"""Views that share their operand's storage always."""
-
-
-def _reshape(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout.reshape(shape)
-
-
-def _same(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout
-
-
-def _transpose(layout: Layout, shape: Any, a: int, b: int) -> Layout:
-    axes = list(range(len(layout.shape)))
-    axes[a], axes[b] = axes[b], axes[a]
-    return layout.permute(axes)
-
-
-def _t(layout: Layout, shape: Any) -> Layout:
-    return layout.permute(range(len(layout.shape) - 1, -1, -1))
-
-
-def _permute(layout: Layout, shape: Any, axes: Sequence[int]) -> Layout:
-    return layout.permute([axis % len(layout.shape) for axis in axes])
-
-
-def _movedim(layout: Layout, shape: Any, source: Any, target: Any) -> Layout:
-    rank = len(layout.shape)
-    source = [s % rank for s in ([source] if isinstance(source, int) else source)]
-    target = [t % rank for t in ([target] if isinstance(target, int) else target)]
-    rest = iter(i for i in range(rank) if i not in source)
-    return layout.permute([source[target.index(i)] if i in target else next(rest) for i in range(rank)])
-
-
-def _expand(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout.expand(shape)
-
-
-def _clamp(value: int | None, extent: int, default: int) -> int:
-    if value is None:
-        return default
-    return min(max(value + extent if value < 0 else value, 0), extent)
-
-
-def _slice(layout: Layout, shape: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
-    axis %= len(layout.shape)
-    extent = layout.shape[axis]
-    start, end = _clamp(start, extent, 0), _clamp(end, extent, extent)
-    if (start, end, step) == (0, extent, 1):
-        return layout
-    return layout.slice(axis, start, end, step)
-
-
-def _select(layout: Layout, shape: Any, axis: int, index: int) -> Layout:
-    axis %= len(layout.shape)
-    return layout.select(axis, index % layout.shape[axis])
-
-
-def _narrow(layout: Layout, shape: Any, axis: int, start: int, length: int) -> Layout:
-    return _slice(layout, shape, axis, start, start + length)
-
-
-def _pieces(layout: Layout, sizes: Sequence[int], axis: int) -> list[Layout]:
-    axis %= len(layout.shape)
-    out, start = list[Layout](), 0
-    for size in sizes:
-        out.append(_slice(layout, None, axis, start, start + size))
-        start += size
-    return out
-
-
-def _split(layout: Layout, fakes: Any, size: Any, axis: int = 0) -> list[Layout]:
-    extent = layout.shape[axis]
-    sizes = list(size) if not isinstance(size, int) else [min(size, extent - at) for at in range(0, extent, size)]
-    return _pieces(layout, sizes, axis)
-
-
-def _chunk(layout: Layout, fakes: Any, chunks: int, axis: int = 0) -> list[Layout]:
-    return _split(layout, fakes, -(-layout.shape[axis] // chunks), axis)
-
-
-def _unbind(layout: Layout, fakes: Any, axis: int = 0) -> list[Layout]:
-    return [layout.select(axis % len(layout.shape), i) for i in range(layout.shape[axis])]
-
-
-def _repeat_interleave(layout: Layout, shape: Any, repeats: Any, axis: int | None = None, **_: Any) -> Layout:
-    if axis is None or not isinstance(repeats, int):
-        raise Inexpressible("repeat_interleave of a flat tensor")
-    axis %= len(layout.shape)
-    old = layout.shape
-    wide = layout.reshape((*old[: axis + 1], 1, *old[axis + 1 :])).expand((*old[: axis + 1], repeats, *old[axis + 1 :]))
-    return wide.reshape(shape)
-
-
-VIEWS: dict[str, Callable[..., Layout | list[Layout]]] = {
-    "view": _reshape,
-    "reshape": _reshape,
-    "_unsafe_view": _reshape,
-    "flatten": _reshape,
-    "unflatten": _reshape,
-    "unsqueeze": _reshape,
-    "squeeze": _reshape,
-    "view_as": _reshape,
-    "reshape_as": _reshape,
-    "transpose": _transpose,
-    "swapaxes": _transpose,
-    "t": _t,
-    "numpy_T": _t,
-    "permute": _permute,
-    "movedim": _movedim,
-    "expand": _expand,
-    "expand_as": _expand,
-    "broadcast_to": _expand,
-    "slice": _slice,
-    "select": _select,
-    "narrow": _narrow,
-    "split": _split,
-    "split_with_sizes": _split,
-    "chunk": _chunk,
-    "unbind": _unbind,
-    "repeat_interleave": _repeat_interleave,
-    "contiguous": _same,
-    "clone": _same,
-    "detach": _same,
-    "alias": _same,
-    "lift_fresh_copy": _same,
-}
-
 
 def scatter_view(pool: Pool, old: Edge, layout: Layout, new: Edge) -> Edge:
     """`old` with the elements that `layout` reads replaced by `new`: kept as a PyTorch slice write."""
@@ -152,17 +24,16 @@ def scatter_view(pool: Pool, old: Edge, layout: Layout, new: Edge) -> Edge:
     except Inexpressible:
         views = ()
     if len(views) != 1 or views[0].op != "slice" or not all(isinstance(arg, int) and arg >= 0 for arg in views[0].args):
-        raise AgentCompileError("a write to part of a buffer, through a view that is no slice of one axis", hint="write whole rows, or out of place")
-    template = json.dumps({"args": [{"$": 0}, {"$": 1}, *views[0].args], "kwargs": {}}, sort_keys=True)
-    return pool.op("aten.slice_scatter.default", [old, new], old.shape, old.dtype, (("template", template),))
+        raise AgentCompileError(
+            "a write to part of a buffer, through a view that is no slice of one axis",
+            hint="write whole rows, or out of place",
+        )
+    text = json.dumps({"args": [{"$": 0}, {"$": 1}, *views[0].args], "kwargs": {}}, sort_keys=True)
+    return pool.op("aten.slice_scatter.default", [old, new], old.shape, old.dtype, (("template", text),))
 
 
 def _cast(imp: Importer, node: Any, x: Any, *_: Any, **__: Any) -> Edge:
     return idioms.cast(imp.pool, imp.edge(x), imp.dtype(node.meta["val"]))
-
-
-def _identity(imp: Importer, node: Any, x: Any, *_: Any, **__: Any) -> Edge:
-    return imp.edge(x)
 
 
 def _dropout(imp: Importer, node: Any, x: Any, p: float, train: bool) -> Edge | None:
@@ -256,7 +127,9 @@ def _last(axes: Any, rank: int) -> bool:
     return [axis % rank for axis in axes] == [rank - 1]
 
 
-def _mean(imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Edge | None:
+def _mean(
+    imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Edge | None:
     edge = imp.edge(x)
     if not _last(axes, len(edge.shape)):
         return None
@@ -264,7 +137,9 @@ def _mean(imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = Fa
     return idioms.mean_last(imp.pool, edge).reshape(imp.shape(node.meta["val"]))
 
 
-def _sum(imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Edge | None:
+def _sum(
+    imp: Importer, node: Any, x: Any, axes: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Edge | None:
     edge = imp.edge(x)
     if not _last(axes, len(edge.shape)) or edge.dtype != imp.dtype(node.meta["val"]):
         return None
@@ -306,7 +181,9 @@ def _index(imp: Importer, node: Any, x: Any, indices: Sequence[Any]) -> Edge | N
     return idioms.embedding(imp.pool, edge, ids) if ids.dtype == "int64" else None
 
 
-def _rms_norm(imp: Importer, node: Any, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Edge | None:
+def _rms_norm(
+    imp: Importer, node: Any, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Edge | None:
     if weight is None or len(shape) != 1:
         return None
     edge = imp.edge(x)
@@ -359,19 +236,19 @@ def _masked(imp: Importer, node: Any, scores: Any, mask: Any, value: Any, *, kee
     edge, hidden = imp.edge(scores), imp.edge(mask)
     if edge.shape != imp.shape(node.meta["val"]) or edge.dtype != imp.dtype(node.meta["val"]):
         return None
-    fill = max(fill, -3.4028234663852886e38)
-    return imp.pool.op("masked", [edge, hidden], edge.shape, edge.dtype, (("value", fill), ("keeps", keeps)))
+    return imp.pool.op("masked", [edge, hidden], edge.shape, edge.dtype, (("value", repr(fill)), ("keeps", keeps)))
 
 
-def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **_: Any) -> Edge | None:
+def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **__: Any) -> Edge | None:
     """A product of two operands as a (batched) matrix product; anything else stays an einsum."""
     given, _, out = equation.replace(" ", "").partition("->")
     labels = given.split(",")
     if len(labels) != 2 or "." in equation or not out or any(len(set(part)) != len(part) for part in labels):
         return None
-    (a, b), (x, y) = labels, [imp.edge(part) for part in parts]
+    a, b = labels
+    x, y = (imp.edge(part) for part in parts)
     if y.term.op != "leaf" and x.term.op == "leaf" and x.term.role == "weight":
-        (a, b), (x, y) = (b, a), (y, x)
+        a, b, x, y = b, a, y, x
     both = [c for c in a if c in b]
     batch, summed = [c for c in both if c in out], [c for c in both if c not in out]
     rows, columns = [c for c in a if c not in both], [c for c in b if c not in both]

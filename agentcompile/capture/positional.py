@@ -131,7 +131,9 @@ class Positional:
         `axis` is the token axis of the node's value. A program exported for one token is run once a position.
         """
         if self.fixed or axis is None:
-            return torch.stack([self.evaluate(node, torch.tensor([p])).reshape(-1) for p in range(start, start + count)])
+            return torch.stack(
+                [self.evaluate(node, torch.tensor([p])).reshape(-1) for p in range(start, start + count)]
+            )
         value = self.evaluate(node, torch.arange(start, start + count))
         return value.movedim(axis, 0).reshape(count, -1)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from agentcompile.capture.layout import Inexpressible, dense
 from agentcompile.capture.terms import Edge, Pool
 
-ROWWISE = frozenset({"linear", "rms_norm", "cast", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "mul_scalar", "add_scalar"})
+ROWWISE = frozenset(
+    {"linear", "rms_norm", "cast", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "mul_scalar", "add_scalar"}
+)
 """Operators whose first operand's rows give the result's rows one by one; the other operands are whole."""
 
 

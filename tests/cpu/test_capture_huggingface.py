@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from bench.models.presets import PRESETS, materialise
-from tests.models import tiny
 
 from agentcompile.capture import Captured, capture
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Graph
 from agentcompile.reference import OPERATORS
+from bench.models.presets import PRESETS, materialise, with_layers
+from tests.models import tiny
 
 CONTEXT = 48
+
+
+@dataclass(frozen=True)
+class Case:
+    path: Path
+    captured: Captured
+
+
+@pytest.fixture(scope="module", params=list(tiny.CONFIGS))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    path = tiny.write(request.param, tmp_path_factory.mktemp(request.param))
+    return Case(path, capture(path, context=CONTEXT))
 
 
 def expected(path: Path, tokens: torch.Tensor) -> torch.Tensor:
@@ -41,13 +54,11 @@ def worst(got: dict[int, torch.Tensor], want: torch.Tensor) -> float:
     return max(float((logits - want[position]).abs().max()) for position, logits in got.items())
 
 
-@pytest.mark.parametrize("name", tiny.CONFIGS)
-def test_chunked_prefill_and_decode_match_a_full_recompute(name: str, tmp_path: Path) -> None:
-    captured = capture(tiny.write(name, tmp_path / name), context=CONTEXT)
-    tokens = prompt(captured)
-    got = tiny.Stepper(captured).logits(tokens, chunks=(1, 2, 7, 5))
+def test_chunked_prefill_and_decode_match_a_full_recompute(case: Case) -> None:
+    tokens = prompt(case.captured)
+    got = tiny.Stepper(case.captured).logits(tokens, chunks=(1, 2, 7, 5))
     assert len(got) == 4 + CONTEXT - 15
-    assert worst(got, expected(tmp_path / name, tokens)) < 2e-5
+    assert worst(got, expected(case.path, tokens)) < 2e-5
 
 
 @pytest.mark.parametrize("preset", ["tiny-qwen3", "tiny-llama"])
@@ -59,9 +70,8 @@ def test_presets_match_a_full_recompute(preset: str, tmp_path: Path) -> None:
     assert worst(got, expected(path, tokens)) < 1e-5
 
 
-@pytest.mark.parametrize("name", tiny.CONFIGS)
-def test_every_operator_has_its_normalised_name(name: str, tmp_path: Path) -> None:
-    captured = capture(tiny.write(name, tmp_path / name), context=CONTEXT)
+def test_every_operator_has_its_normalised_name(case: Case) -> None:
+    captured = case.captured
     for graph in (captured.decode, captured.prefill):
         assert set(kinds(graph)) <= set(OPERATORS)
         assert graph.notes == ()
@@ -125,16 +135,17 @@ def test_the_same_architecture_gives_the_same_digest_whatever_the_weights(tmp_pa
     assert first.decode.digest() != capture(tmp_path / "a", context=CONTEXT - 1).decode.digest()
 
 
-def test_states_are_the_only_values_written_and_say_so(tmp_path: Path) -> None:
-    captured = capture(tiny.write("qwen3", tmp_path), context=CONTEXT)
-    for graph in (captured.decode, captured.prefill):
+def test_states_are_the_only_values_written_and_say_so(case: Case) -> None:
+    for graph in (case.captured.decode, case.captured.prefill):
         table = graph.table()
         for node in graph.nodes:
             assert node.mutates == ((0,) if node.op == "cache_append" else ())
             for index in node.mutates:
                 assert table[node.inputs[index].value].role == "state"
                 assert table[node.outputs[0]].alias == node.inputs[index].value
-        assert [value.id for value in graph.values if value.alias] == [n.outputs[0] for n in graph.nodes if n.op == "cache_append"]
+        assert [value.id for value in graph.values if value.alias] == [
+            n.outputs[0] for n in graph.nodes if n.op == "cache_append"
+        ]
 
 
 def test_decode_views_are_one_reshape_at_most(tmp_path: Path) -> None:
@@ -143,9 +154,8 @@ def test_decode_views_are_one_reshape_at_most(tmp_path: Path) -> None:
     assert all(len(chain) <= 1 and all(view.op == "reshape" for view in chain) for chain in chains)
 
 
-def test_values_and_nodes_are_in_topological_order(tmp_path: Path) -> None:
-    captured = capture(tiny.write("phi3", tmp_path), context=CONTEXT)
-    for graph in (captured.decode, captured.prefill):
+def test_values_and_nodes_are_in_topological_order(case: Case) -> None:
+    for graph in (case.captured.decode, case.captured.prefill):
         known = set(graph.inputs)
         for node in graph.nodes:
             assert {use.value for use in node.inputs} <= known
@@ -170,10 +180,10 @@ def test_stop_tokens_come_from_the_generation_config_first(tmp_path: Path) -> No
 
 
 def test_a_published_shape_is_captured_without_its_weights(tmp_path: Path) -> None:
-    preset = PRESETS["qwen3-0.6b"]
+    preset = with_layers(PRESETS["qwen3-0.6b"], 3)
     path = tiny.header_only(tmp_path / "shape", dict(preset.config), {t.name: t.shape for t in preset.tensors})
     captured = capture(path, context=4096)
-    assert kinds(captured.decode)["linear"] == 7 * 28 + 1
+    assert kinds(captured.decode)["linear"] == 7 * 3 + 1
     assert captured.constants["rope.cos"].shape == (4096, 128)
     assert captured.constants["rope.cos"].dtype == torch.bfloat16
 
@@ -191,7 +201,17 @@ def test_weights_of_another_shape_are_refused_with_both_shapes(tmp_path: Path) -
     tiny.write("llama", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 128}))
-    with pytest.raises(AgentCompileError, match=r"gate_proj.weight: shape \[112, 64\], but config.json asks for \[128, 64\]"):
+    with pytest.raises(
+        AgentCompileError, match=r"gate_proj.weight: shape \[112, 64\], but config.json asks for \[128, 64\]"
+    ):
+        capture(tmp_path, context=CONTEXT)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_built(tmp_path: Path) -> None:
+    tiny.write("llama", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 5_000_000}))
+    with pytest.raises(AgentCompileError, match="num_hidden_layers: 5000000, but only 21 tensors are stored"):
         capture(tmp_path, context=CONTEXT)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models import tiny
-from tests.models.handwritten import Handwritten, Leaky, Odd, Shape, Spelling, Stubborn
 from torch import nn
 
 from agentcompile.capture import Captured, capture
 from agentcompile.capture.protocol import DecoderSpec
 from agentcompile.errors import AgentCompileError
+from tests.models import tiny
+from tests.models.handwritten import Handwritten, Leaky, Odd, Shape, Spelling, Stubborn
 
 CONTEXT = 32
 
@@ -22,11 +22,20 @@ def options() -> list[dict[str, object]]:
     """One departure from the default spelling at a time, and a few together."""
     hints = typing.get_type_hints(Spelling)
     single: list[dict[str, object]] = [
-        {name: value} for name, hint in hints.items() for value in ((True,) if hint is bool else typing.get_args(hint)[1:])
+        {name: value}
+        for name, hint in hints.items()
+        for value in ((True,) if hint is bool else typing.get_args(hint)[1:])
     ]
     together: list[dict[str, object]] = [
         {"norm": "pow", "attention": "softmax", "rotate": "chunk", "mask": "additive", "linear": "matmul"},
-        {"norm": "divide", "attention": "masked", "rotate": "halves", "cache": "scatter", "silu": "sigmoid", "flat": True},
+        {
+            "norm": "divide",
+            "attention": "masked",
+            "rotate": "halves",
+            "cache": "scatter",
+            "silu": "sigmoid",
+            "flat": True,
+        },
         {"norm": "wide", "attention": "einsum", "rotate": "before", "cache": "assign", "mask": "where", "packed": True},
     ]
     return single + together
@@ -43,7 +52,9 @@ def taken(model: nn.Module, tmp_path: Path) -> Captured:
     return capture(model, context=CONTEXT, save_to=tmp_path / "weights")
 
 
-def agrees(model: Handwritten, captured: Captured, chunks: tuple[int, ...] = (1, 2, 5), tolerance: float = 1e-5) -> None:
+def agrees(
+    model: Handwritten, captured: Captured, chunks: tuple[int, ...] = (1, 2, 5), tolerance: float = 1e-5
+) -> None:
     tokens = torch.randint(0, model.shape.vocab, (CONTEXT,), generator=torch.Generator().manual_seed(5))
     got, want = tiny.Stepper(captured).logits(tokens, chunks), eager(model, tokens)
     assert len(got) >= 20
@@ -62,12 +73,16 @@ def test_a_handwritten_decoder_runs_as_itself(tmp_path: Path, default: Captured)
 
 
 @pytest.mark.parametrize("changes", options(), ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()))
-def test_two_spellings_of_one_program_have_one_digest(changes: dict[str, object], tmp_path: Path, default: Captured) -> None:
+def test_two_spellings_of_one_program_have_one_digest(
+    changes: dict[str, object], tmp_path: Path, default: Captured
+) -> None:
     model = Handwritten().respelled(**changes)
     captured = taken(model, tmp_path)
     assert captured.decode.digest() == default.decode.digest()
     assert captured.prefill.digest() == default.prefill.digest()
-    assert {name: table.tobytes() for name, table in numpy(captured).items()} == {n: t.tobytes() for n, t in numpy(default).items()}
+    assert {name: table.tobytes() for name, table in numpy(captured).items()} == {
+        n: t.tobytes() for n, t in numpy(default).items()
+    }
     agrees(model, captured)
 
 
@@ -75,8 +90,12 @@ def numpy(captured: Captured) -> dict[str, typing.Any]:
     return {name: table.numpy() for name, table in captured.constants.items()}
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pow", "attention": "softmax", "rotate": "halves", "linear": "matmul"}])
-@pytest.mark.parametrize("extents", [{"kv_heads": 1}, {"kv_heads": 4}, {"heads": 1, "kv_heads": 1}, {"bias": True}, {"window": 5}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pow", "attention": "softmax", "rotate": "halves", "linear": "matmul"}]
+)
+@pytest.mark.parametrize(
+    "extents", [{"kv_heads": 1}, {"kv_heads": 4}, {"heads": 1, "kv_heads": 1}, {"bias": True}, {"window": 5}]
+)
 def test_spellings_agree_at_other_extents(changes: dict[str, object], extents: dict[str, int], tmp_path: Path) -> None:
     plain = Handwritten(Shape(**extents))  # type: ignore[arg-type]
     model = plain.respelled(**changes)
@@ -88,7 +107,10 @@ def test_spellings_agree_at_other_extents(changes: dict[str, object], extents: d
     assert windows == {extents.get("window", 0)}
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "wide", "attention": "masked", "rotate": "chunk"}, {"norm": "times", "attention": "softmax"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "wide", "attention": "masked", "rotate": "chunk"}, {"norm": "times", "attention": "softmax"}],
+)
 def test_spellings_agree_in_bfloat16(changes: dict[str, object], tmp_path: Path) -> None:
     plain = Handwritten().to(torch.bfloat16)
     captured = taken(plain.respelled(**changes), tmp_path / "a")

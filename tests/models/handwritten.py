@@ -83,7 +83,9 @@ class Matrix(nn.Linear):
         if self.spelling == "module" or (self.bias is not None and self.spelling == "einsum"):
             return super().forward(x)
         if self.spelling == "einsum":
-            return torch.einsum("...i,oi->...o" if False else ("bti,oi->bto" if x.dim() == 3 else "ti,oi->to"), x, self.weight)
+            return torch.einsum(
+                "...i,oi->...o" if False else ("bti,oi->bto" if x.dim() == 3 else "ti,oi->to"), x, self.weight
+            )
         y = x @ self.weight.T if self.spelling == "matmul" else torch.matmul(x, self.weight.transpose(0, 1))
         return y if self.bias is None else y + self.bias
 
@@ -112,7 +114,12 @@ class Layer(nn.Module):
         )
 
     def forward(
-        self, x: torch.Tensor, positions: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], rows: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        rows: tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor,
     ) -> torch.Tensor:
         branch = self.attend(self.input_layernorm(x), positions, cache, rows, mask)
         x = self.plus(x, branch)
@@ -128,7 +135,12 @@ class Layer(nn.Module):
         return self.mlp["down_proj"](up * (gate * torch.sigmoid(gate)))
 
     def attend(
-        self, x: torch.Tensor, positions: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], rows: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        rows: tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor,
     ) -> torch.Tensor:
         shape, count, part = self.shape, positions.shape[0], self.self_attn
         if self.spelling.packed:
@@ -173,7 +185,9 @@ def rotate(x: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], spelling: s
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin + x * cos
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, shape: Shape, spelling: str) -> torch.Tensor:
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, shape: Shape, spelling: str
+) -> torch.Tensor:
     if spelling == "gqa":
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
     group = shape.heads // shape.kv_heads
@@ -206,7 +220,15 @@ class Handwritten(nn.Module):
         super().__init__()
         self.shape, self.spelling = shape or Shape(), spelling or Spelling()
         s = self.shape
-        self.spec = DecoderSpec(vocab=s.vocab, hidden=s.hidden, layers=s.layers, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, eos=(1,))
+        self.spec = DecoderSpec(
+            vocab=s.vocab,
+            hidden=s.hidden,
+            layers=s.layers,
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            eos=(1,),
+        )
         self.model = nn.ModuleDict(
             {
                 "embed_tokens": nn.Embedding(s.vocab, s.hidden),
@@ -219,7 +241,11 @@ class Handwritten(nn.Module):
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(1 + 0.1 * noise if "norm" in name else noise * (0.1 if name.endswith("bias") else parameter.shape[-1] ** -0.5))
+                parameter.copy_(
+                    1 + 0.1 * noise
+                    if "norm" in name
+                    else noise * (0.1 if name.endswith("bias") else parameter.shape[-1] ** -0.5)
+                )
         for module in self.modules():
             if isinstance(module, Matrix):
                 module.spelling = self.spelling.linear
@@ -266,7 +292,10 @@ class Handwritten(nn.Module):
 
     def fresh(self, context: int, fill: float = 0.0) -> list[tuple[torch.Tensor, torch.Tensor]]:
         s, dtype = self.shape, self.lm_head.weight.dtype
-        return [tuple(torch.full((1, s.kv_heads, context, s.head_dim), fill, dtype=dtype) for _ in "kv") for _ in range(s.layers)]  # type: ignore[misc]
+        return [
+            tuple(torch.full((1, s.kv_heads, context, s.head_dim), fill, dtype=dtype) for _ in "kv")
+            for _ in range(s.layers)
+        ]  # type: ignore[misc]
 
 
 class Odd(Handwritten):

@@ -33,7 +33,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-multi-head": ("LlamaConfig", {"num_key_value_heads": 4}),
     "llama3-rope": (
         "LlamaConfig",
-        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
     ),
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
     "qwen2": ("Qwen2Config", {}),
@@ -88,7 +97,10 @@ class Stepper:
             state.name: torch.full(state.shape, torch.nan, dtype=torch.float64 if wide else DTYPES[state.dtype])
             for state in captured.info.states
         }
-        self._runs = {graph.phase: (Interpreter(graph, precision), self._bound(graph)) for graph in (captured.decode, captured.prefill)}
+        self._runs = {
+            graph.phase: (Interpreter(graph, precision), self._bound(graph))
+            for graph in (captured.decode, captured.prefill)
+        }
 
     def _bound(self, graph: Graph) -> dict[str, torch.Tensor]:
         checkpoint = Checkpoint.open(self.captured.checkpoint)
