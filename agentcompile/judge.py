@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
-from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -24,9 +23,16 @@ from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, NumericReport, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Samples, Timing
+from agentcompile.measure.selftest import SelfTest
 from agentcompile.worker import protocol as p
-from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
-from agentcompile.worker.zygote import Zygote
+from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
+from agentcompile.worker.process import Expired, Lost, Outcome, wait
+
+
+Depth = Literal["search", "accept"]
+"""How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
+ACCEPT_REPEATS = 250
+"""Repeats of an accepted kernel that must agree bit for bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +61,10 @@ class Baseline:
     name: str = "pytorch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How long each request may take, in seconds; `measure_s` is per process."""
-
-    start_s: float = 60.0
-    build_s: float = 60.0
-    validate_s: float = 180.0
-    measure_s: float = 180.0
-    canary_s: float = 60.0
-
-
 class Judge(Protocol):
     """Who turns jobs into verdicts and arms into samples; tests have one that needs no process."""
 
-    def prepare(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate, several at once; results come in any order, one for each job."""
 
     def time(
@@ -87,20 +82,6 @@ class Judge(Protocol):
 
     def close(self) -> None:
         """Stop every process; idempotent."""
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A place for a worker, filled when it is needed. `shaken`: its last worker crashed or hung."""
-
-    worker: Worker | None = None
-    shaken: bool = False
-
-    def clear(self, *, shaken: bool) -> None:
-        """Kill the worker."""
-        if self.worker is not None:
-            self.worker.kill()
-        self.worker, self.shaken = None, shaken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +114,7 @@ class WorkerJudge:
     ) -> None:
         """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's)."""
         cores = len(os.sched_getaffinity(0))
-        self._setup = p.Setup(
+        setup = p.Setup(
             target=target,
             store=str(store),
             toolchain=toolchain,
@@ -141,11 +122,9 @@ class WorkerJudge:
             torch_threads=target.threads,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
-        self._seats = [_Seat() for _ in range(workers or cores)]
         # Kernels use every thread of the target, so more validations at once than that would share cores.
         self._validators = max(1, cores // max(target.threads, 1))
-        self._clock = _Seat()
-        self._zygote = Zygote(start_s=limits.start_s)
+        self._crew = Crew(setup, limits, workers or cores)
 
     def __enter__(self) -> WorkerJudge:
         return self
@@ -155,61 +134,60 @@ class WorkerJudge:
 
     def close(self) -> None:
         """Kill every worker; idempotent."""
-        for seat in (*self._seats, self._clock):
-            seat.clear(shaken=False)
-        self._zygote.close()
+        self._crew.close()
 
-    def prepare(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[Job], *, depth: Depth = "search"
+    ) -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
         itself fails: no disk, or a canary that died twice."""
-        waiting, built = iter(jobs), deque[_Work]()
+        waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
         running: dict[int, _Work] = {}
         try:
             while True:
-                for index, seat in enumerate(self._seats):
+                for index, seat in enumerate(seats):
                     if index not in running and (work := self._next(waiting, built, running)) is not None:
                         running[index] = work
-                        self._start(seat, work)
+                        self._start(seat, work, depth)
                 if not running:
                     return
-                workers = [seat.worker for i, seat in enumerate(self._seats) if i in running and seat.worker]
-                wait(workers)
-                for index in [i for i in running if (w := self._seats[i].worker) is not None and w.done]:
-                    result = self._settle(self._seats[index], running.pop(index))
+                done = wait(alive([seats[index] for index in running]))
+                for index in [index for index in running if seats[index].worker in done]:
+                    result = self._settle(seats[index], running.pop(index))
                     if isinstance(result, _Work):
                         built.append(result)
                     else:
                         yield result
         finally:
             for index in running:
-                self._seats[index].clear(shaken=False)
+                seats[index].clear(shaken=False)
 
     def _next(self, waiting: Iterator[Job], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
         """Validate what is built before building more, so that results come early and binaries do not pile up."""
         validating = sum(work.stage == "validate" for work in running.values())
         if built and validating < self._validators:
             return built.popleft()
-        if len(built) < len(self._seats) and (job := next(waiting, None)) is not None:
+        if len(built) < len(self._crew.seats) and (job := next(waiting, None)) is not None:
             return _Work(job=job, binary=None)
         return None
 
-    def _start(self, seat: _Seat, work: _Work) -> None:
+    def _start(self, seat: Seat, work: _Work, depth: Depth) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
             # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
             request = p.Build(source=job.source, limit_s=limits.build_s)
-            self._worker(seat).ask(request, limit_s=limits.build_s + limits.start_s)
+            self._crew.worker(seat).ask(request, limit_s=limits.build_s + limits.start_s)
             return
         validate = p.Validate(
             region=replace(job.region, sites=()),
             implementation=_implementation(job, work.binary),
             seed=self._seed,
-            repeats=self._repeats,
-            depth="search",
+            repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
+            depth=depth,
         )
-        self._worker(seat).ask(validate, limit_s=limits.validate_s)
+        self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
-    def _settle(self, seat: _Seat, work: _Work) -> _Work | tuple[Job, Prepared | Verdict]:
+    def _settle(self, seat: Seat, work: _Work) -> _Work | tuple[Job, Prepared | Verdict]:
         assert seat.worker is not None
         outcome = seat.worker.take()
         if isinstance(outcome, p.Built):
@@ -217,7 +195,7 @@ class WorkerJudge:
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
         seat.clear(shaken=isinstance(outcome, (Lost, Expired)))
-        return work.job, _failure(outcome, work.stage)
+        return work.job, failure(outcome, work.stage)
 
     def time(
         self,
@@ -249,7 +227,8 @@ class WorkerJudge:
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
-        return self._beside(labels, request, processes, trusted, residency)
+        nbytes = region.cost.bytes + (self._policy.dram_bytes if residency == "dram" else 0)
+        return self._beside(labels, request, processes, trusted, residency, self._limit_s(nbytes, len(arms), rounds))
 
     def steps(
         self,
@@ -284,7 +263,9 @@ class WorkerJudge:
             )
 
         labels = tuple(label for label, _ in programs)
-        return self._beside(labels, request, processes, frozenset(), residency)
+        nbytes = sum(file.stat().st_size for file in checkpoint.iterdir() if file.is_file())
+        limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
+        return self._beside(labels, request, processes, frozenset(), residency, limit_s)
 
     def _beside(
         self,
@@ -293,13 +274,13 @@ class WorkerJudge:
         processes: int,
         trusted: frozenset[int],
         residency: Residency,
+        limit_s: float,
     ) -> Timing | Crashed | TimedOut:
         """Time the arms that live; one that takes its process down is named, and the others are timed afresh."""
-        while busy := [s.worker for s in self._seats if s.worker is not None and s.worker.busy and not s.worker.done]:
-            wait(busy)
+        self._crew.rest()
         live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut]()
         while True:
-            samples = self._processes(request(live), processes) if live else ()
+            samples = self._processes(request(live), processes, limit_s) if live else ()
             if isinstance(samples, tuple):
                 gone = tuple(sorted(failed.items()))
                 return Timing(arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency)
@@ -308,63 +289,50 @@ class WorkerJudge:
                 return verdict
             failed[live.pop(at)] = verdict
 
-    def _processes(self, request: p.Time | p.TimeSteps, processes: int) -> tuple[Samples, ...] | _Blamed:
+    def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
+        """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
+        longest_s = 2 * self._policy.max_interval_ns / 1e9
+        return self._limits.measure(nbytes) + 2 * rounds * arms * longest_s
+
+    def _processes(
+        self, request: p.Time | p.TimeSteps, processes: int, limit_s: float
+    ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
         for number in range(processes):
-            if processes > 1:
-                self._clock.clear(shaken=self._clock.shaken)
-            worker = self._worker(self._clock)
-            outcome = worker.answer(replace(request, seed=request.seed + number), limit_s=self._limits.measure_s)
+            worker = self._crew.worker(self._crew.clock, fresh=processes > 1)
+            outcome = worker.answer(replace(request, seed=request.seed + number), limit_s=limit_s)
             if isinstance(outcome, p.Timed):
                 taken.append(outcome.samples)
                 continue
             at = worker.blamed
-            self._clock.clear(shaken=isinstance(outcome, (Lost, Expired)))
-            verdict = _failure(outcome, "measure")
+            self._crew.clock.clear(shaken=isinstance(outcome, (Lost, Expired)))
+            verdict = failure(outcome, "measure")
             assert isinstance(verdict, (Crashed, TimedOut)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
 
     def ceiling(self) -> Ceiling:
         """Measure the machine's ceilings in a fresh worker; raises `AgentCompileError` (environment) when it fails."""
-        self._clock.clear(shaken=self._clock.shaken)
-        outcome = self._worker(self._clock).answer(p.MeasureCeiling(), limit_s=self._limits.measure_s)
+        outcome = self._alone(p.MeasureCeiling())
         if isinstance(outcome, p.CeilingMeasured):
             return outcome.ceiling
-        self._clock.clear(shaken=True)
-        raise _environment(f"the machine's ceilings could not be measured: {_said(outcome)}")
+        raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
-    def _worker(self, seat: _Seat) -> Worker:
-        """The seat's worker, or a new one; after a crash or a hang a new one must sing first."""
-        if seat.worker is not None and not seat.worker.alive:
-            seat.clear(shaken=True)
-        if seat.worker is None:
-            seat.worker = self._spawn()
-            if seat.shaken:
-                self._prove(seat)
-        return seat.worker
+    def selftest(self, *, trials: int = 200) -> SelfTest:
+        """Judge the harness with a real kernel on the real timer; raises as `ceiling` does."""
+        request = p.CheckHarness(trials=trials, rounds=10, policy=self._policy, seed=self._seed)
+        outcome = self._alone(request)
+        if isinstance(outcome, p.HarnessChecked):
+            return outcome.result
+        raise environment(f"the harness could not be tested: {said(outcome)}")
 
-    def _spawn(self) -> Worker:
-        """A fresh worker; a zygote that died is replaced once."""
-        try:
-            return Worker(self._zygote, self._setup)
-        except AgentCompileError:
-            self._zygote.close()
-            self._zygote = Zygote(start_s=self._limits.start_s)
-            return Worker(self._zygote, self._setup)
-
-    def _prove(self, seat: _Seat) -> None:
-        said = ""
-        for _ in range(2):
-            if seat.worker is None:
-                seat.worker = self._spawn()
-            outcome = seat.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
-            if isinstance(outcome, p.Alive):
-                seat.shaken = False
-                return
-            said = _said(outcome)
-            seat.clear(shaken=True)
-        raise _environment(f"a kernel that is known to be right fails on this machine: {said}")
+    def _alone(self, request: p.Request) -> Outcome:
+        """Ask a fresh worker while no other works."""
+        self._crew.rest()
+        outcome = self._crew.worker(self._crew.clock, fresh=True).answer(request, limit_s=self._limits.measure(10**9))
+        if isinstance(outcome, (Lost, Expired)):
+            self._crew.clock.clear(shaken=True)
+        return outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,42 +358,6 @@ def _implementation(job: Job, binary: Binary) -> p.Implementation:
 
 def _arm(arm: Prepared | Baseline) -> p.Arm:
     return p.Reference(label=arm.name) if isinstance(arm, Baseline) else _implementation(arm.job, arm.binary)
-
-
-def _failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Crashed | TimedOut:
-    """What a request that did not succeed says about its candidate; raises for faults of the machine."""
-    match outcome:
-        case BuildFailed() | TimedOut():
-            return outcome
-        case p.Report():
-            return Incorrect(report=outcome.report)
-        case Lost():
-            return Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail)
-        case Expired():
-            return TimedOut(stage=stage, limit_s=outcome.limit_s)
-        case p.Fault(environment=False):
-            return Crashed(stage=stage, signal=0, detail=outcome.error)
-        case p.Fault():
-            raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
-        case _:
-            raise AssertionError(f"{stage}: {outcome!r}")
-
-
-def _said(outcome: Outcome) -> str:
-    match outcome:
-        case Lost():
-            return outcome.detail
-        case Expired():
-            return f"no answer within {outcome.limit_s:g} s"
-        case p.Fault():
-            return outcome.error
-        case _:
-            return type(outcome).__name__
-
-
-def _environment(message: str) -> AgentCompileError:
-    hint = "check the machine's memory and load (`agentcompile doctor`), then run again: acknowledged trials are kept"
-    return AgentCompileError(message, exit_code=ExitCode.ENVIRONMENT, hint=hint)
 
 
 def _physical_bytes() -> int:

@@ -14,11 +14,15 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.materialize.cpp import flags
+from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import block
+from agentcompile.measure.rounds import Arm
+from agentcompile.measure.samples import Interval
+from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.store import Store
-from agentcompile.worker.protocol import Alive, Fault, Setup
+from agentcompile.worker.protocol import Alive, CheckHarness, Fault, Setup
 
 _LIMIT_S = 60.0
 _PASSES = 4
@@ -113,6 +117,35 @@ def sing(executor: Executor, setup: Setup) -> Alive | Fault:
     return Fault(error="a kernel that is known to be right gave a wrong answer")
 
 
+def check_harness(executor: Executor, setup: Setup, request: CheckHarness) -> SelfTest:
+    """The harness's self-test with a kernel of some microseconds; the planted difference is more launches."""
+    probe, data = _Probe(executor, setup), block(1 << 16)
+    quantum = quantum_ns()
+    call, keep = probe.bound("read_plain", data, data.numel(), torch.zeros(16 * executor.threads))
+
+    def arms(difference: float) -> tuple[Arm, Arm]:
+        return _Repeated(executor, call, 1.0), _Repeated(executor, call, 1.0 + difference)
+
+    found = selftest(
+        arms, trials=request.trials, rounds=request.rounds, policy=request.policy, quantum_ns=quantum, seed=request.seed
+    )
+    del keep
+    return found
+
+
+class _Repeated:
+    """An arm that launches one kernel `factor` times as often as it is asked to."""
+
+    def __init__(self, executor: Executor, call: Call, factor: float) -> None:
+        self._program, self._factor = Program(executor, [call]), factor
+
+    def interval(self, batch: int) -> Interval:
+        """As many launches as the factor says, after a few untimed ones."""
+        settle()
+        self._program.run(max(1, batch // 4))
+        return interval(lambda: self._program.time(max(1, round(batch * self._factor)), 1)[0])
+
+
 class _Probe:
     def __init__(self, executor: Executor, setup: Setup) -> None:
         source = Source(language="cpp", text=_TEXT, launches=_LAUNCHES, workspaces=(), flags=flags(setup.target))
@@ -127,7 +160,8 @@ class _Probe:
 
     def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> float:
         """The best rate over a few tries, in units of `work` a second."""
-        program, keep = self._bound(name, data, count, torch.zeros(16 * self._executor.threads))
+        call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
+        program = Program(self._executor, [call])
         program.run()
         best = min(program.time(repeat, _PASSES))
         del keep
@@ -136,17 +170,16 @@ class _Probe:
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
         """What the kernel writes."""
         out = torch.zeros(outputs)
-        program, keep = self._bound(name, data, count, out)
-        program.run()
+        call, keep = self.bound(name, data, count, out)
+        Program(self._executor, [call]).run()
         del keep
         return out
 
-    def _bound(self, name: str, data: torch.Tensor, count: int, out: torch.Tensor) -> tuple[Program, list[torch.Tensor]]:
+    def bound(self, name: str, data: torch.Tensor, count: int, out: torch.Tensor) -> tuple[Call, list[torch.Tensor]]:
+        """A launch of kernel `name`, and the tensors that must outlive it."""
         size = torch.tensor([count])
-        call = Call(
-            address=self._library.entry(name), pointers=(data.data_ptr(), size.data_ptr(), out.data_ptr())
-        )
-        return Program(self._executor, [call]), [data, size, out]
+        pointers = (data.data_ptr(), size.data_ptr(), out.data_ptr())
+        return Call(address=self._library.entry(name), pointers=pointers), [data, size, out]
 
 
 _LAUNCHES = (Launch(entry="canary", arguments=("data", "bytes", "out")),)

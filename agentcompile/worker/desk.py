@@ -43,6 +43,10 @@ class Desk:
                 from agentcompile.worker.ceiling import measure_ceiling
 
                 return p.CeilingMeasured(ceiling=measure_ceiling(self.executor, self.setup))
+            case p.CheckHarness():
+                from agentcompile.worker.ceiling import check_harness
+
+                return p.HarnessChecked(result=check_harness(self.executor, self.setup, request))
             case p.Canary():
                 from agentcompile.worker.ceiling import sing
 

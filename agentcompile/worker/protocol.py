@@ -18,6 +18,7 @@ from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.samples import Samples
+from agentcompile.measure.selftest import SelfTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +129,24 @@ class MeasureCeiling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckHarness:
+    """Run the harness's self-test with a real kernel on the real timer; answered by `HarnessChecked`."""
+
+    kind: Literal["check-harness"] = "check-harness"
+    trials: int
+    rounds: int
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
     """Run a kernel that is known to be right; answered by `Alive`, or by `Fault` when its answer is wrong."""
 
     kind: Literal["canary"] = "canary"
 
 
-Request = Setup | Build | Validate | Time | TimeSteps | MeasureCeiling | Canary
+Request = Setup | Build | Validate | Time | TimeSteps | MeasureCeiling | CheckHarness | Canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +189,14 @@ class CeilingMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessChecked:
+    """What the harness claimed about itself."""
+
+    kind: Literal["harness-checked"] = "harness-checked"
+    result: SelfTest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
     """The canary sang."""
 
@@ -193,7 +213,7 @@ class Fault:
     hint: str = ""
 
 
-Reply = Ready | Built | BuildFailed | TimedOut | Report | Timed | CeilingMeasured | Alive | Fault
+Reply = Ready | Built | BuildFailed | TimedOut | Report | Timed | CeilingMeasured | HarnessChecked | Alive | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""The workers of one judge: seats that are filled when needed, cleared after any failure, and proved after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Stage, TimedOut
+from agentcompile.worker import protocol as p
+from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
+from agentcompile.worker.zygote import Zygote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long requests may take, in seconds, on top of what the region's size adds; `measure_s` is per process."""
+
+    start_s: float = 60.0
+    build_s: float = 60.0
+    validate_s: float = 60.0
+    measure_s: float = 60.0
+    canary_s: float = 30.0
+    per_gigabyte_s: float = 200.0
+    """Added to validating and measuring for every 1e9 bytes that the work holds in memory at once."""
+
+    def validate(self, nbytes: int) -> float:
+        """For a region of `nbytes`."""
+        return self.validate_s + self.per_gigabyte_s * nbytes / 1e9
+
+    def measure(self, nbytes: int) -> float:
+        """For arms over `nbytes`."""
+        return self.measure_s + self.per_gigabyte_s * nbytes / 1e9
+
+
+@dataclass(slots=True)
+class Seat:
+    """A place for a worker. `shaken`: its last worker crashed or hung."""
+
+    worker: Worker | None = None
+    shaken: bool = False
+
+    def clear(self, *, shaken: bool) -> None:
+        """Kill the worker."""
+        if self.worker is not None:
+            self.worker.kill()
+        self.worker, self.shaken = None, shaken
+
+
+class Crew:
+    """Seats for preparing and one for the clock, all filled from one zygote. Making it returns at once."""
+
+    def __init__(self, setup: p.Setup, limits: Limits, seats: int) -> None:
+        self._setup, self._limits = setup, limits
+        self.seats = tuple(Seat() for _ in range(seats))
+        self.clock = Seat()
+        self._zygote = Zygote(start_s=limits.start_s)
+
+    def close(self) -> None:
+        """Kill every worker; idempotent."""
+        for seat in (*self.seats, self.clock):
+            seat.clear(shaken=False)
+        self._zygote.close()
+
+    def rest(self) -> None:
+        """Wait until no seat works; outcomes stay to be taken."""
+        while busy := [s.worker for s in self.seats if s.worker is not None and s.worker.busy and not s.worker.done]:
+            wait(busy)
+
+    def worker(self, seat: Seat, *, fresh: bool = False) -> Worker:
+        """The seat's worker, or a new one; after a crash or a hang a new one must sing first.
+
+        Raises `AgentCompileError` (environment) when no process starts, or two canaries in a row fail.
+        """
+        if fresh:
+            seat.clear(shaken=seat.shaken)
+        elif seat.worker is not None and not seat.worker.alive:
+            seat.clear(shaken=True)
+        if seat.worker is None:
+            seat.worker = self._spawn()
+            if seat.shaken:
+                self._prove(seat)
+        return seat.worker
+
+    def _spawn(self) -> Worker:
+        """A fresh worker; a zygote that died is replaced once."""
+        try:
+            return Worker(self._zygote, self._setup)
+        except AgentCompileError:
+            self._zygote.close()
+            self._zygote = Zygote(start_s=self._limits.start_s)
+            return Worker(self._zygote, self._setup)
+
+    def _prove(self, seat: Seat) -> None:
+        outcome: Outcome = p.Alive()
+        for _ in range(2):
+            seat.worker = seat.worker or self._spawn()
+            outcome = seat.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
+            if isinstance(outcome, p.Alive):
+                seat.shaken = False
+                return
+            seat.clear(shaken=True)
+        raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
+
+
+def alive(workers: Sequence[Seat]) -> list[Worker]:
+    """The workers of filled seats."""
+    return [seat.worker for seat in workers if seat.worker is not None]
+
+
+def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Crashed | TimedOut:
+    """What a request that did not succeed says about its candidate; raises for faults of the machine."""
+    match outcome:
+        case BuildFailed() | TimedOut():
+            return outcome
+        case p.Report():
+            return Incorrect(report=outcome.report)
+        case Lost():
+            return Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail)
+        case Expired():
+            return TimedOut(stage=stage, limit_s=outcome.limit_s)
+        case p.Fault(environment=False):
+            return Crashed(stage=stage, signal=0, detail=outcome.error)
+        case p.Fault():
+            raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
+        case _:
+            raise AssertionError(f"{stage}: {outcome!r}")
+
+
+def said(outcome: Outcome) -> str:
+    """A failed outcome for people."""
+    match outcome:
+        case Lost():
+            return outcome.detail
+        case Expired():
+            return f"no answer within {outcome.limit_s:g} s"
+        case p.Fault():
+            return outcome.error
+        case _:
+            return type(outcome).__name__
+
+
+def environment(message: str) -> AgentCompileError:
+    """An error of the machine, whose remedy is the user's."""
+    hint = "check the machine's memory and load (`agentcompile doctor`), then run again: acknowledged trials are kept"
+    return AgentCompileError(message, exit_code=ExitCode.ENVIRONMENT, hint=hint)

@@ -1,0 +1,275 @@
+"""The judge with real processes: whatever a kernel does, it becomes a verdict, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcompile.build import find_toolchain
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
+from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
+from agentcompile.measure import Timing, contrast, measurement
+from tests.cpu import jobs
+
+ROOT = Path(__file__).parents[2]
+LIMITS = Limits(build_s=30.0, validate_s=10.0, measure_s=20.0, per_gigabyte_s=20.0)
+HANG = 'for (;;) asm volatile("");'
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+    store = tmp_path_factory.mktemp("store")
+    with WorkerJudge(
+        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
+    ) as made:
+        yield made
+
+
+def verdict(judge: WorkerJudge, job: Job) -> Prepared | Verdict:
+    ((same, found),) = judge.prepare([job])
+    assert same is job
+    return found
+
+
+def prepared(judge: WorkerJudge, *wanted: Job) -> list[Prepared]:
+    found = dict(judge.prepare(wanted))
+    made = [found[job] for job in wanted]
+    assert all(isinstance(one, Prepared) for one in made), made
+    return [one for one in made if isinstance(one, Prepared)]
+
+
+def test_a_right_kernel_and_a_library_call_are_prepared(judge: WorkerJudge) -> None:
+    for job in (jobs.job(), jobs.library("mv")):
+        found = verdict(judge, job)
+        assert isinstance(found, Prepared), found
+        assert found.report.ok
+
+
+def test_a_wrong_kernel_is_incorrect_and_says_which_check(judge: WorkerJudge) -> None:
+    found = verdict(judge, jobs.job("right(a, rank, size); if (rank == 0) a.y[3] *= 1.001f;"))
+    assert isinstance(found, Incorrect)
+    assert any(not check.ok for check in found.report.checks)
+
+
+def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_words(judge: WorkerJudge) -> None:
+    found = verdict(judge, jobs.job("this is no C++"))
+    assert isinstance(found, BuildFailed)
+    assert "error" in found.log
+    assert "/" not in found.log.split("kernel.cpp")[0]
+
+
+DEATHS = [
+    ("*(volatile int*)16 = 1;", signal.SIGSEGV, "SIGSEGV"),
+    ("std::abort();", signal.SIGABRT, "SIGABRT"),
+    ("__builtin_trap();", signal.SIGILL, "SIGILL"),
+    ("std::raise(SIGKILL);", signal.SIGKILL, "SIGKILL"),
+    ("_exit(0);", 0, "exit code 0"),
+    ("_exit(3);", 0, "exit code 3"),
+    ('std::fprintf(stderr, "last \\x1b[31mwords"); std::fflush(stderr); std::abort();', signal.SIGABRT, "last [31mwords"),
+    # Memory without end: the limit turns it into a null pointer, and never into a machine out of memory.
+    ("for (;;) { volatile char* p = (char*)std::malloc(64 << 20); for (long i = 0; i < 64 << 20; i += 4096) p[i] = 1; }", signal.SIGSEGV, "SIGSEGV"),  # noqa: E501
+]
+
+
+@pytest.mark.parametrize(("body", "number", "words"), DEATHS, ids=[words for _, _, words in DEATHS])
+def test_a_kernel_that_takes_its_process_down_has_crashed(
+    judge: WorkerJudge, body: str, number: int, words: str
+) -> None:
+    found = verdict(judge, jobs.job(body))
+    assert isinstance(found, Crashed), found
+    assert (found.stage, found.signal) == ("validate", number)
+    assert words in found.detail
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(judge: WorkerJudge) -> None:
+    assert isinstance(verdict(judge, jobs.job("std::exit(0);")), Crashed)
+
+
+def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerJudge) -> None:
+    begin = time.monotonic()
+    found = dict(judge.prepare([jobs.job(HANG), jobs.job()]))
+    assert {type(one) for one in found.values()} == {TimedOut, Prepared}
+    assert time.monotonic() - begin < LIMITS.validate_s + 20
+
+
+def test_a_kernel_that_prints_breaks_no_frame(judge: WorkerJudge) -> None:
+    body = 'if (rank == 0) { std::printf("acf1 garbage\\n"); std::fflush(stdout); write(1, "acf1", 4); } ' + jobs.RIGHT
+    assert isinstance(verdict(judge, jobs.job(body)), Prepared)
+
+
+def test_a_kernel_that_floods_its_log_is_still_judged(judge: WorkerJudge) -> None:
+    body = "if (rank == 0) for (int i = 0; i < 200; ++i) std::fprintf(stderr, \"%01000d\\n\", i); " + jobs.RIGHT
+    assert isinstance(verdict(judge, jobs.job(body)), Prepared)
+
+
+@pytest.mark.parametrize("text", ["garbage that is no frame", "acf1"])
+def test_a_kernel_that_writes_into_every_pipe_has_crashed(judge: WorkerJudge, text: str) -> None:
+    body = f'for (int fd = 3; fd < 64; ++fd) write(fd, "{text}", {len(text)}); right(a, rank, size);'
+    found = verdict(judge, jobs.job(body))
+    assert isinstance(found, (Crashed, TimedOut)), found
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_a_kernel_that_closes_every_pipe_has_crashed(judge: WorkerJudge) -> None:
+    found = verdict(judge, jobs.job("for (int fd = 0; fd < 64; ++fd) close(fd); right(a, rank, size);"))
+    assert isinstance(found, (Crashed, TimedOut)), found
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerJudge, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    fork = f'if (rank == 0 && fork() == 0) {{ FILE* f = std::fopen("{note}", "w"); std::fprintf(f, "%d", getpid());'
+    found = verdict(judge, jobs.job(fork + " std::fclose(f); for (;;) pause(); } std::abort();"))
+    assert isinstance(found, Crashed)
+    deadline = time.monotonic() + 5
+    while note.exists() and _lives(int(note.read_text() or "0")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not note.exists() or not _lives(int(note.read_text() or "0"))
+
+
+def test_every_job_gets_one_verdict_whatever_the_others_do(judge: WorkerJudge) -> None:
+    wanted = [jobs.job(), jobs.job("std::abort();"), jobs.job("nonsense"), jobs.library(), jobs.job("a.y[0] = 1;")]
+    wanted += [jobs.job(name=f"again {i}") for i in range(4)]
+    found = dict(judge.prepare(iter(wanted)))
+    assert set(found) == set(wanted)
+    assert sum(isinstance(one, Prepared) for one in found.values()) == 6
+
+
+def test_a_reader_who_stops_early_leaves_no_work_behind(judge: WorkerJudge) -> None:
+    results = judge.prepare([jobs.job(name=f"early {i}") for i in range(6)])
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_timing_may_interrupt_preparing(judge: WorkerJudge) -> None:
+    (ready,) = prepared(judge, jobs.job())
+    results = judge.prepare([jobs.job(name=f"paused {i}") for i in range(4)])
+    first = next(results)
+    timing = judge.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
+    assert isinstance(timing, Timing)
+    assert len([first, *results]) == 4
+
+
+def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerJudge) -> None:
+    ready, library = prepared(judge, jobs.job(), jobs.library("mv"))
+    arms = [Baseline(), ready, library]
+    timing = judge.time(ready.job.region, arms, rounds=4, residency="cache", seed=1, processes=3)
+    assert isinstance(timing, Timing)
+    assert timing.arms == ("pytorch", ready.job.candidate.label, library.job.candidate.label)
+    assert (timing.live, timing.failed, len(timing.processes)) == ((0, 1, 2), (), 3)
+    assert all(len(process.rounds) == 4 for process in timing.processes)
+    found = measurement(timing, 1, 0, bytes=ready.job.region.cost.bytes, claim=0.005)
+    assert 0 < found.median_ns < found.baseline_ns
+
+
+def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: WorkerJudge) -> None:
+    (ready,) = prepared(judge, jobs.job(hidden=512, rows=1024))
+    arms = [Baseline(), ready]
+    hot = judge.time(ready.job.region, arms, rounds=5, residency="cache", seed=1, processes=1)
+    cold = judge.time(ready.job.region, arms, rounds=5, residency="dram", seed=1, processes=1)
+    assert isinstance(hot, Timing)
+    assert isinstance(cold, Timing)
+    assert (hot.residency, cold.residency) == ("cache", "dram")
+
+
+ARMED = 'if (rank == 0 && access("{}", F_OK) == 0) {{ {} }} right(a, rank, size);'
+
+
+@pytest.mark.parametrize(("deed", "kind"), [("std::abort();", Crashed), (HANG, TimedOut)])
+def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
+    tmp_path: Path, deed: str, kind: type[Verdict]
+) -> None:
+    fuse = tmp_path / "armed"
+    limits = Limits(measure_s=3.0, per_gigabyte_s=0.0)
+    with WorkerJudge(
+        jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=2, limits=limits
+    ) as judge:
+        good, bad = prepared(judge, jobs.job(), jobs.job(ARMED.format(fuse, deed)))
+        fuse.touch()
+        timing = judge.time(good.job.region, [Baseline(), bad, good], rounds=3, residency="cache", seed=0, processes=1)
+        assert isinstance(timing, Timing)
+        ((index, verdict),) = timing.failed
+        assert (index, timing.live) == (1, (0, 2))
+        assert isinstance(verdict, kind)
+        assert contrast(timing, 2, 0, claim=0.005).rounds >= 0
+        assert all(len(round.intervals_ns) == 2 for process in timing.processes for round in process.rounds)
+
+
+def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerJudge) -> None:
+    prepared(judge, jobs.job())
+    for worker in [seat.worker for seat in judge._crew.seats if seat.worker]:
+        os.kill(worker.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_a_zygote_that_is_killed_is_replaced(judge: WorkerJudge) -> None:
+    prepared(judge, jobs.job())
+    zygote = judge._crew._zygote._process
+    zygote.kill()
+    zygote.wait()
+    time.sleep(0.2)
+    assert isinstance(verdict(judge, jobs.job()), Prepared)
+
+
+def test_a_store_that_cannot_be_written_is_an_environment_error(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("", encoding="utf-8")
+    with (
+        WorkerJudge(jobs.target(), store=tmp_path / "store", toolchain=find_toolchain(), workers=1) as judge,
+        pytest.raises(AgentCompileError) as caught,
+    ):
+        list(judge.prepare([jobs.job()]))
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert caught.value.hint
+
+
+PARENT = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from agentcompile.build import find_toolchain
+from agentcompile.judge import Limits, Prepared, WorkerJudge
+from tests.cpu import jobs
+judge = WorkerJudge(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
+                    limits=Limits(validate_s=300))
+list(judge.prepare([jobs.job(), jobs.library()]))
+pids = [judge._crew._zygote._process.pid] + [seat.worker.pid for seat in judge._crew.seats if seat.worker]
+print(*pids, flush=True)
+list(judge.prepare([jobs.job({HANG!r})]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_judge(tmp_path: Path, how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) >= 2
+    time.sleep(0.3)
+    parent.send_signal(how)
+    parent.wait(20)
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(_lives(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [pid for pid in pids if _lives(pid)] == []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state != "Z"
