@@ -8,7 +8,9 @@ from agentcompile.errors import AgentCompileError, ExitCode
 
 Recipe = Callable[[Sequence[str]], int]
 
-RECIPES: Mapping[str, tuple[str, str]] = {}
+RECIPES: Mapping[str, tuple[str, str]] = {
+    "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy on this CPU"),
+}
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""
 
 

@@ -1,0 +1,75 @@
+"""An arm's side of the pipe: requests in, replies out, a line of JSON each.
+
+Standard library alone, because an arm may live in another interpreter than ours. Whatever a library prints goes to
+stderr: the replies have the descriptor that was stdout to themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One greedy generation: `first_s` until the first new token was known, `rest_s` from then to the last."""
+
+    tokens: list[int]
+    first_s: float
+    rest_s: float
+
+
+class Engine(Protocol):
+    """What an arm can do, once it is loaded."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Versions and settings, for the record."""
+
+    def generate(self, ids: Sequence[int], new: int) -> Generation:
+        """Continue `ids` greedily by exactly `new` tokens, whatever they are."""
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """The same tokens, untimed, and for each the `count` tokens of the largest logits it was chosen from."""
+
+
+def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
+    """Load what the first request describes, then answer until the pipe closes."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def reply(value: Mapping[str, Any]) -> None:
+        replies.write(json.dumps(value) + "\n")
+        replies.flush()
+
+    begin = time.perf_counter()
+    engine = load(json.loads(sys.stdin.readline()))
+    reply({"load_s": time.perf_counter() - begin, "facts": dict(engine.facts)})
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "tops":
+            tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
+            reply({"tokens": tokens, "tops": tops})
+        else:
+            reply(_timed(engine, request))
+
+
+def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate again and again until `least_s` has passed, after a short warm-up; caches held others' data before."""
+    ids, new = request["ids"], request["new"]
+    engine.generate(ids, min(new, request["warm"]))
+    done: list[Generation] = []
+    begin = time.perf_counter()
+    while not done or time.perf_counter() - begin < request["least_s"]:
+        done.append(engine.generate(ids, new))
+    return {
+        "tokens": done[-1].tokens,
+        "same": all(one.tokens == done[0].tokens for one in done),
+        "first_s": [one.first_s for one in done],
+        "rest_s": [one.rest_s for one in done],
+    }

@@ -1,0 +1,187 @@
+"""The arms that run in our own interpreter: PyTorch eager, PyTorch compiled, and agentcompile.
+
+Run as `python -m agentcompile.bench.figures.engines`; the first request names the arm, the checkpoint and the threads.
+PyTorch's arms get a cache that is just long enough, which is in their favour: they attend to all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .channel import Engine, Generation, serve
+
+
+class Eager:
+    """`generate` of transformers as a user calls it: a dynamic cache, sdpa attention, greedy."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        import torch
+        import transformers
+
+        torch.set_num_threads(request["threads"])
+        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[request.get("dtype", "bf16")]
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            request["model"], dtype=dtype, attn_implementation="sdpa"
+        )
+        # Exactly `new` tokens are wanted: nothing ends early, and nothing has to be suppressed for that.
+        self._model.generation_config.eos_token_id = None
+        self.facts = {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "dtype": str(dtype),
+            "threads": torch.get_num_threads(),
+        }
+
+    def generate(self, ids: Sequence[int], new: int) -> Generation:
+        """One call; the streamer's calls give the times: the first is the prompt, then one a token."""
+        stamps = _Stamps()
+        begin = time.perf_counter()
+        out = self._call(ids, new, streamer=stamps)
+        first = stamps.seen[1]
+        return Generation(out[0, len(ids) :].tolist(), first - begin, stamps.seen[-1] - first)
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """Raw logits of every step of one call."""
+        out = self._call(ids, new, output_logits=True, return_dict_in_generate=True)
+        tops = [logits[0].float().topk(count).indices.tolist() for logits in out.logits]
+        return out.sequences[0, len(ids) :].tolist(), tops
+
+    def _call(self, ids: Sequence[int], new: int, **more: Any) -> Any:
+        import torch
+
+        prompt = torch.tensor([ids])
+        # The ids of a random prompt may hold the padding id: everything is to be attended to.
+        mask = torch.ones_like(prompt)
+        with torch.inference_mode():
+            return self._model.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=new, **more)
+
+
+class _Stamps:
+    """A streamer that only looks at the clock."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def put(self, value: object) -> None:
+        """Called once with the prompt, then with every token."""
+        self.seen.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Nothing is left to show."""
+
+
+class Compiled:
+    """The decode step over a static cache under `torch.compile` with frozen weights; the prompt runs eagerly."""
+
+    def __init__(self, request: Mapping[str, Any], mode: str | None) -> None:
+        import torch
+        import torch._inductor.config as inductor
+        import transformers
+
+        torch.set_num_threads(request["threads"])
+        inductor.freezing = True
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            request["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+        self._cache: Any = transformers.StaticCache(config=self._model.config, max_cache_len=request["context"])
+        self._step = torch.compile(self._forward, mode=mode, fullgraph=True, dynamic=False)
+        self.facts = {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "mode": mode or "default",
+            "freezing": True,
+            "cache_tokens": request["context"],
+            "threads": torch.get_num_threads(),
+        }
+        self.generate([1, 2, 3], 8)
+
+    def _forward(self, token: Any) -> tuple[Any, Any]:
+        """One token [1, 1] to the next [1, 1] and its logits [1, 1, vocab]."""
+        logits = self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits
+        return logits.argmax(-1), logits
+
+    def generate(self, ids: Sequence[int], new: int) -> Generation:
+        """A plain loop around the compiled step, without what `generate` of transformers adds to it."""
+        import torch
+
+        with torch.inference_mode():
+            begin = time.perf_counter()
+            token, _ = self._prompt(ids)
+            tokens = [int(token)]
+            first = time.perf_counter()
+            for _ in range(new - 1):
+                token, _ = self._step(token)
+                tokens.append(int(token))
+            return Generation(tokens, first - begin, time.perf_counter() - first)
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """The logits that the compiled step returns."""
+        import torch
+
+        with torch.inference_mode():
+            token, logits = self._prompt(ids)
+            tokens, tops = [int(token)], [logits[0, -1].float().topk(count).indices.tolist()]
+            for _ in range(new - 1):
+                token, logits = self._step(token)
+                tokens.append(int(token))
+                tops.append(logits[0, -1].float().topk(count).indices.tolist())
+        return tokens, tops
+
+    def _prompt(self, ids: Sequence[int]) -> tuple[Any, Any]:
+        import torch
+
+        self._cache.reset()
+        token, logits = self._forward(torch.tensor([ids]))
+        # A tensor of the loop's own: the step's first input must not change its layout from one call to the next.
+        return token.clone(), logits
+
+
+class Ours:
+    """A lock, loaded as a user loads it; the clock is this recipe's, not the model's own."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        import torch
+
+        import agentcompile
+
+        torch.set_num_threads(request["threads"])
+        self._model: Any = agentcompile.load(Path(request["lock"]), model=request["model"])
+        self.facts = {
+            "torch": torch.__version__,
+            "agentcompile": agentcompile.__version__,
+            "threads": request["threads"],
+        }
+
+    def generate(self, ids: Sequence[int], new: int) -> Generation:
+        """The stream of pieces: the first holds the first token, the last ends the generation."""
+        tokens: list[int] = []
+        begin = time.perf_counter()
+        first = last = begin
+        for piece in self._model.stream(ids, max_new_tokens=new, ignore_eos=True):
+            last = time.perf_counter()
+            first = last if not tokens else first
+            tokens += piece.tokens
+        return Generation(tokens, first - begin, last - first)
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """Logits of the decode step over prompt and new tokens, teacher-forced."""
+        tokens = self.generate(ids, new).tokens
+        logits = self._model.logits([*ids, *tokens[:-1]])[len(ids) - 1 :]
+        return tokens, logits.topk(count).indices.tolist()
+
+
+ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
+    "fp32": lambda request: Eager({**request, "dtype": "fp32"}),
+    "hf-eager": Eager,
+    "hf-compile": lambda request: Compiled(request, None),
+    "max-autotune": lambda request: Compiled(request, "max-autotune"),
+    "agentcompile": Ours,
+}
+"""By arm; `fp32` is the reference that the others' tokens are checked against."""
+
+
+if __name__ == "__main__":
+    serve(lambda request: ENGINES[request["arm"]](request))

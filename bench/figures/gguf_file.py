@@ -1,0 +1,101 @@
+"""Write a Qwen3 checkpoint as GGUF with its own bits: bf16 matrices, fp32 norms, no tokenizer.
+
+Needs the packages `gguf` and `numpy` in the interpreter that llama.cpp's Python bindings live in; nothing of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    """The name that llama.cpp gives a tensor of a Hugging Face checkpoint; KeyError when it has none."""
+    if name in _NAMES:
+        return _NAMES[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    part, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER_NAMES[part]}.{kind}"
+
+
+def write_gguf(model: Path, out: Path) -> None:
+    """Write the checkpoint in `model` to `out`; raises ValueError for another architecture than Qwen3 in bf16."""
+    import gguf  # type: ignore[import-not-found]
+    import numpy as np
+
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if config["model_type"] != "qwen3":
+        raise ValueError(f"{model}: {config['model_type']} is not qwen3")
+    writer = gguf.GGUFWriter(str(out), "qwen3")
+    writer.add_name(model.name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(float(_rope_theta(config)))
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_tokenizer_model("none")
+    for name, shape, bits in _tensors(model):
+        if name == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        if len(shape) == 1:
+            widened = (np.frombuffer(bits, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+            writer.add_tensor(gguf_name(name), widened)
+        else:
+            rows = np.frombuffer(bits, dtype=np.uint8).reshape(shape[0], 2 * shape[1])
+            writer.add_tensor(gguf_name(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _rope_theta(config: Mapping[str, Any]) -> float:
+    """Where a configuration keeps it depends on the version that wrote it."""
+    parameters = config.get("rope_parameters") or {}
+    value: float = parameters.get("rope_theta") or config["rope_theta"]
+    return value
+
+
+def _tensors(model: Path) -> Iterator[tuple[str, list[int], memoryview]]:
+    """Name, shape and raw bits of every tensor; ValueError for one that is not bf16."""
+    import numpy as np
+
+    for path in sorted(model.glob("*.safetensors")):
+        data = memoryview(np.memmap(path, dtype=np.uint8, mode="r"))  # type: ignore[arg-type]
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(bytes(data[8 : 8 + length]))
+        for name, tensor in header.items():
+            if name == "__metadata__":
+                continue
+            if tensor["dtype"] != "BF16":
+                raise ValueError(f"{path}: {name} is {tensor['dtype']}, not BF16")
+            begin, end = (8 + length + offset for offset in tensor["data_offsets"])
+            yield name, tensor["shape"], data[begin:end]

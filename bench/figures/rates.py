@@ -1,0 +1,169 @@
+"""Decode rates of all arms, interleaved: rounds of one random order of the arms and then its reverse.
+
+A visit is one request to one arm, which generates until enough time has passed. A visit in which the arm's threads
+waited for a core is made again; a round in which that does not help is dropped whole, so that dropping favours nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from agentcompile.measure.policy import POLICY
+from agentcompile.measure.student import t_quantile
+
+from .serving import Arm, ArmFailed
+from .workload import Workload
+
+WARM_TOKENS = 8
+TRIES = 4
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """Medians over the generations of one visit."""
+
+    first_s: float
+    """Until the first new token."""
+    token_s: float
+    """From one new token to the next."""
+    generations: int
+    waited: float
+    """Share of the visit's time that its threads were ready and had no core."""
+    tries: int
+
+    @property
+    def contended(self) -> bool:
+        """Whether other work on the machine disturbed the visit."""
+        return self.waited > POLICY.max_wait_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Two visits to every arm that was alive, and the bandwidth of the machine just before."""
+
+    process: int
+    visits: Mapping[str, tuple[Visit, Visit]]
+    read_bytes_per_s: float
+
+    @property
+    def contended(self) -> bool:
+        """Dropped whole when one of its visits was disturbed."""
+        return any(visit.contended for pair in self.visits.values() for visit in pair)
+
+    def token_s(self, arm: str) -> float:
+        """The arm's time a token in this round."""
+        return fmean(visit.token_s for visit in self.visits[arm])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A ratio as the mean of logarithms, back in its own unit, with a two-sided 95 % t interval."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+
+
+def run_round(
+    process: int,
+    arms: Sequence[Arm],
+    workload: Workload,
+    *,
+    least_s: float,
+    generator: random.Random,
+    quiet: Callable[[], AbstractContextManager[object]],
+    bandwidth: Callable[[], float],
+) -> tuple[Round, dict[str, str]]:
+    """One round; also why arms failed in it, by name. An arm that failed is not in the round."""
+    order = list(arms)
+    generator.shuffle(order)
+    seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
+    failed: dict[str, str] = {}
+    with quiet():
+        read = bandwidth()
+    for arm in [*order, *reversed(order)]:
+        if arm.name in failed:
+            continue
+        with quiet():
+            try:
+                seen[arm.name].append(visit(arm, workload, least_s))
+            except ArmFailed as failure:
+                failed[arm.name] = str(failure)
+    pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
+    return Round(process=process, visits=pairs, read_bytes_per_s=read), failed
+
+
+def visit(arm: Arm, workload: Workload, least_s: float) -> Visit:
+    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed."""
+    request = {"do": "generate", "ids": workload.ids, "new": workload.new, "warm": WARM_TOKENS, "least_s": least_s}
+    for tried in range(1, TRIES + 1):
+        waited, begin = waited_s(arm.pid), time.monotonic()
+        reply = arm.ask(request, LIMIT_S)
+        share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
+        if not reply["same"]:
+            raise ArmFailed("one prompt gave different tokens from one generation to the next")
+        done = Visit(
+            first_s=median(reply["first_s"]),
+            token_s=median(reply["rest_s"]) / (workload.new - 1),
+            generations=len(reply["rest_s"]),
+            waited=share,
+            tries=tried,
+        )
+        if not done.contended:
+            break
+    return done
+
+
+def waited_s(pid: int) -> float:
+    """How long a process's live threads were ready and had no core, since each began; 0 where nobody counts."""
+    total = 0
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError, IndexError):
+                total += int((task / "schedstat").read_text(encoding="ascii").split()[1])
+    return total / 1e9
+
+
+def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Estimate | None:
+    """Time of the baseline over time of the arm, paired by round; None without both or with too few rounds."""
+    return estimate([math.log(r.token_s(baseline) / r.token_s(arm)) for r in _kept(rounds, arm, baseline)])
+
+
+def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Estimate | None:
+    """Bytes a second that the arm's rate means at least, over the read bandwidth measured in the same round."""
+    return estimate([math.log(token_bytes / r.token_s(arm) / r.read_bytes_per_s) for r in _kept(rounds, arm)])
+
+
+def _kept(rounds: Sequence[Round], *arms: str) -> Iterator[Round]:
+    return (r for r in rounds if not r.contended and all(arm in r.visits for arm in arms))
+
+
+def estimate(logs: Sequence[float]) -> Estimate | None:
+    """Mean and interval of logarithms, as ratios; None for fewer than three."""
+    if len(logs) < 3:
+        return None
+    mean = fmean(logs)
+    half = t_quantile(1 - POLICY.alpha / 2, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), rounds=len(logs))
+
+
+def agrees(reference: tuple[list[int], list[list[int]]], other: tuple[list[int], list[list[int]]]) -> str:
+    """The mutual top-5 rule at the first token that differs; empty when it holds, else what is wrong.
+
+    Each side's token must be among the five that the other found likeliest. What follows is another text: not compared.
+    """
+    for index, (ours, theirs) in enumerate(zip(reference[0], other[0], strict=True)):
+        if ours != theirs:
+            if theirs in reference[1][index] and ours in other[1][index]:
+                return ""
+            return f"token {index} is {theirs} where fp32 has {ours}, and they are not in each other's top 5"
+    return ""

@@ -1,0 +1,163 @@
+"""`agentcompile bench figures`: every CPU figure in one run, as a table and as one JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from agentcompile.machine import judge_of, this_machine
+from agentcompile.options import resolve
+
+from ..models.locate import MAKERS
+from .record import Part, arm_rows, figures_of, import_figure, record
+from .report import arm_table, figure_table
+from .serving import own_command
+from .times import Took, compile_once, first_token, import_time, replay_once
+from .trial import LLAMA, OURS, Setup, run_trial
+from .workload import Workload, make_workload
+
+ARMS: Mapping[str, tuple[str, ...]] = {
+    "sample": ("hf-eager", "hf-compile", "max-autotune", LLAMA, OURS),
+    "qwen3-0.6b": ("hf-eager", "hf-compile", LLAMA, OURS),
+}
+LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
+"""How long a visit generates at least: a generation of the small model is shorter than a scheduler's slice."""
+RESULT = Path(__file__).resolve().parents[1] / "results" / "cpu-figures.json"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the recipe with its own arguments. Returns 0, also when a figure falls short: the table says so."""
+    asked = _parse(arguments)
+    options = resolve({"threads": asked.threads}).options
+    machine = this_machine(options)
+    cache = asked.cache or options.cache / "figures"
+    cache.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="figures."))
+    parts: list[Part] = []
+    try:
+        imported = import_time()
+        _say(f"import agentcompile: {imported.median_ms:.1f} ms")
+        with judge_of(machine, asked.seed) as judge:
+            setup = Setup(
+                threads=machine.target.threads,
+                rounds=asked.rounds,
+                processes=asked.processes,
+                seed=asked.seed,
+                cache=cache,
+                logs=work,
+                llama_python=asked.llama_python,
+                quiet=_quiet(asked.quiet),
+                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
+                say=_say,
+            )
+            parts = [_measure(name, asked, setup) for name in asked.model]
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
+    print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
+    print("\n".join(figure_table(figures)))
+    written = record(parts, figures, imported, machine.target, arguments)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _say(f"wrote {asked.out}")
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="agentcompile bench figures", description=__doc__)
+    parser.add_argument("--model", action="append", choices=sorted(ARMS), help="repeatable; all when not given")
+    parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
+    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file")
+    parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")
+    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
+    parser.add_argument("--threads", type=int, help="of every arm; one a physical core when not given")
+    parser.add_argument("--rounds", type=int, default=5, help="of every process")
+    parser.add_argument("--processes", type=int, default=3, help="fresh ones of every arm, one after another")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="where peers' compiled artefacts and made checkpoints lie")
+    parser.add_argument("--quiet", type=Path, metavar="FILE", help="lock this file while something is timed")
+    asked = parser.parse_args(arguments)
+    asked.model = asked.model or sorted(ARMS, reverse=True)
+    known = {arm for arms in ARMS.values() for arm in arms}
+    if unknown := set(asked.arms or ()) - known:
+        parser.error(f"--arms: {', '.join(sorted(unknown))}: allowed: {', '.join(sorted(known))}")
+    if asked.lock and len(asked.model) != 1:
+        parser.error("--lock: needs exactly one --model")
+    return asked
+
+
+def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
+    model = MAKERS[name](setup.cache / "presets" / name)
+    workload = make_workload(name, model, seed=asked.seed)
+    arms = tuple(arm for arm in ARMS[name] if not asked.arms or arm in asked.arms)
+    lock: Path | None = asked.lock
+    times: dict[str, Took] = {}
+    if OURS in arms and lock is None:
+        times = _times(workload, setup)
+        made = setup.logs / name / "first.lock.toml"
+        lock = made if made.is_file() else None
+    outcome = run_trial(arms, workload, lock, LEAST_S[name], setup)
+    if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
+        outcome.reasons[OURS] = f"compile: {failed.reason}"
+    part = Part(workload=workload, arms=arms, outcome=outcome, times=times)
+    if name == "sample" and OURS in arms:
+        _accuracy(part, lock, setup)
+    return part
+
+
+def _times(workload: Workload, setup: Setup) -> dict[str, Took]:
+    """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process."""
+    folder = setup.logs / workload.name
+    home = folder / "home"
+    home.mkdir(parents=True)
+    first, second = folder / "first.lock.toml", folder / "second.lock.toml"
+    times = {"first compile": compile_once(workload.model, first, home, setup.threads)}
+    if times["first compile"].seconds is not None:
+        times["second compile"] = compile_once(workload.model, second, home, setup.threads)
+        times["replay"] = replay_once(workload.model, first, home, setup.threads)
+        if (workload.model / "tokenizer.json").is_file():
+            times["replay to first token"] = first_token(workload.model, first, home, setup.threads)
+    for name, took in times.items():
+        _say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
+    return times
+
+
+def _accuracy(part: Part, lock: Path | None, setup: Setup) -> None:
+    if lock is None:
+        part.accuracy_reason = "there is no lock"
+        return
+    request = json.dumps({"model": str(part.workload.model), "lock": str(lock), "threads": setup.threads})
+    ran = subprocess.run(
+        [*own_command("accuracy", {}), request], capture_output=True, text=True, timeout=1800, check=False
+    )
+    if ran.returncode == 0:
+        part.accuracy = json.loads(ran.stdout.splitlines()[-1])
+    else:
+        said = [line for line in ran.stderr.splitlines() if line.strip()]
+        part.accuracy_reason = f"exit code {ran.returncode}: {said[-1] if said else ''}"
+
+
+def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
+    """Whoever else works on the machine and honours the file's lock stands aside while something is timed."""
+    if path is None:
+        return nullcontext
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    return held
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

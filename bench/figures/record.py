@@ -1,0 +1,154 @@
+"""From what was seen to what is said: figures, rows of the arms' table, and the JSON that is committed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.target import Target
+
+from .rates import Round, bandwidth_share, estimate, speedup
+from .report import BANDWIDTH, IMPORT_MS, SPEEDUPS, WAITS_S, Figure, accuracy_figures, ratio
+from .times import Imported, Took
+from .trial import OURS, Outcome
+from .workload import Workload
+
+
+@dataclass(slots=True)
+class Part:
+    """What was found on one checkpoint."""
+
+    workload: Workload
+    arms: tuple[str, ...]
+    """That were asked for."""
+    outcome: Outcome
+    times: dict[str, Took] = field(default_factory=dict)
+    accuracy: dict[str, Any] | None = None
+    accuracy_reason: str = ""
+
+
+def record(
+    parts: Sequence[Part], figures: Sequence[Figure], imported: Imported, target: Target, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """The whole run as one JSON object."""
+    return {
+        "format": 1,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": _command(arguments),
+        **_revision(),
+        "machine": encode(target),
+        "python": sys.version.split()[0],
+        "import": asdict(imported),
+        "figures": [{**asdict(figure), "verdict": figure.verdict} for figure in figures],
+        "models": {part.workload.name: _part_record(part) for part in parts},
+    }
+
+
+def import_figure(imported: Imported) -> Figure:
+    """What `import agentcompile` costs; none when it brings PyTorch along."""
+    return Figure(
+        model="-",
+        name="import agentcompile",
+        sense="<=",
+        target=IMPORT_MS,
+        unit="ms",
+        value=None if imported.with_torch else imported.median_ms,
+        note="PyTorch came along" if imported.with_torch else "without PyTorch",
+    )
+
+
+def figures_of(part: Part) -> list[Figure]:
+    """Every figure that has a target on this checkpoint, found or not."""
+    name, rounds, reasons = part.workload.name, part.outcome.rounds, part.outcome.reasons
+    figures = []
+    share = bandwidth_share(rounds, OURS, part.workload.token_bytes)
+    for target in [BANDWIDTH[name]] if name in BANDWIDTH else []:
+        figures.append(ratio(name, "share of read bandwidth", target, share, reasons.get(OURS, "")))
+    for peer, target in SPEEDUPS[name].items():
+        note = reasons.get(OURS) or reasons.get(peer) or ""
+        figures.append(ratio(name, f"decode vs {peer}", target, speedup(rounds, OURS, peer), note))
+    for what, most in WAITS_S.get(name, {}).items():
+        took = part.times.get(what, Took(seconds=None, reason="not measured"))
+        figures.append(
+            Figure(model=name, name=what, sense="<=", target=most, unit="s", value=took.seconds, note=took.reason)
+        )
+    if name == "sample":
+        figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
+    return figures
+
+
+def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:
+    """Model, arm, median tokens/s and seconds to the first token over the rounds that count, and what is wrong."""
+    outcome = part.outcome
+    for arm in part.arms:
+        kept = _kept(outcome.rounds, arm)
+        wrong = outcome.agreement.get(arm)
+        note = outcome.reasons.get(arm) or (wrong if wrong else "")
+        if kept or note:
+            rate = median(1 / timed.token_s(arm) for timed in kept) if kept else None
+            first = median(visit.first_s for timed in kept for visit in timed.visits[arm]) if kept else None
+            yield part.workload.name, arm, rate, first, note
+
+
+def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
+    return [timed for timed in rounds if arm in timed.visits and not timed.contended]
+
+
+def _part_record(part: Part) -> dict[str, Any]:
+    """Everything that was seen, for the file: medians and intervals by arm, and every round."""
+    outcome, workload = part.outcome, part.workload
+    arms: dict[str, Any] = {}
+    for _, arm, rate, first, note in arm_rows(part):
+        kept = _kept(outcome.rounds, arm)
+        arms[arm] = {
+            "tokens_per_s": rate,
+            "tokens_per_s_estimate": _asdict(estimate([-math.log(timed.token_s(arm)) for timed in kept])),
+            "first_token_s": first,
+            "share_of_read_bandwidth": _asdict(bandwidth_share(outcome.rounds, arm, workload.token_bytes)),
+            "load_s": outcome.load_s.get(arm, []),
+            "agrees_with_fp32": None if arm not in outcome.agreement else not outcome.agreement[arm],
+            "note": note,
+            "facts": dict(outcome.facts.get(arm, {})),
+        }
+    return {
+        "prompt_tokens": len(workload.ids),
+        "new_tokens": workload.new,
+        "parameters": workload.parameters,
+        "bytes_read_per_token": workload.token_bytes,
+        "read_bytes_per_s": median(timed.read_bytes_per_s for timed in outcome.rounds) if outcome.rounds else None,
+        "rounds_dropped": sum(timed.contended for timed in outcome.rounds),
+        "arms": arms,
+        "times": {name: asdict(took) for name, took in part.times.items()},
+        "accuracy": part.accuracy,
+        "rounds": [asdict(timed) for timed in outcome.rounds],
+    }
+
+
+def _asdict(value: Any) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command without this machine's paths: a file that is committed names no folder of whoever made it."""
+    shown = [Path(word).name if "/" in word else word for word in arguments]
+    return " ".join(["agentcompile", "bench", "figures", *shown])
+
+
+def _revision() -> dict[str, Any]:
+    """The git revision of the sources, and whether they were changed since; nothing for an installed package."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
+        return ran.stdout.strip() if ran.returncode == 0 else ""
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": git("rev-parse", "HEAD"), "changed_since": bool(changed)}

@@ -1,0 +1,116 @@
+"""The figures against their targets: which there are, what was found, and whether that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.render import columns
+from agentcompile.tables import Table
+
+from .rates import Estimate
+
+Sense = Literal[">=", "<="]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One published figure. `value` is None when it was not found, and `note` says why."""
+
+    model: str
+    name: str
+    sense: Sense
+    target: float
+    unit: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """A two-sided 95 % interval, where there is one."""
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`PASS`, `short`, or `-` when there is no value."""
+        if self.value is None:
+            return "-"
+        return "PASS" if (self.value >= self.target if self.sense == ">=" else self.value <= self.target) else "short"
+
+
+SPEEDUPS: Mapping[str, Mapping[str, float]] = {
+    "qwen3-0.6b": {"hf-eager": 2.0, "hf-compile": 1.3, "llama.cpp": 1.2},
+    "sample": {"hf-eager": 6.0, "max-autotune": 2.0},
+}
+"""By checkpoint and peer: at least so many times its decode rate."""
+BANDWIDTH: Mapping[str, float] = {"qwen3-0.6b": 0.85}
+"""At least this share of the measured read bandwidth."""
+WAITS_S: Mapping[str, Mapping[str, float]] = {
+    "sample": {"first compile": 180.0, "second compile": 20.0, "replay to first token": 5.0}
+}
+"""At most so many seconds."""
+IMPORT_MS = 100.0
+KL_RATIO = 1.25
+LN_PERPLEXITY = 5e-4
+
+
+def ratio(model: str, name: str, target: float, found: Estimate | None, note: str = "") -> Figure:
+    """A figure that is at least `target`, from an estimate."""
+    if found is None:
+        return Figure(model=model, name=name, sense=">=", target=target, note=note or "too few rounds")
+    return Figure(
+        model=model,
+        name=name,
+        sense=">=",
+        target=target,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        note=note,
+    )
+
+
+def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -> list[Figure]:
+    """The two rules end to end: divergence beside eager's, and the whole interval of the perplexity ratio."""
+    kl = Figure(model=model, name="KL vs fp32 / eager's", sense="<=", target=KL_RATIO, note=note)
+    far = Figure(model=model, name="|ln perplexity ratio|", sense="<=", target=LN_PERPLEXITY, note=note)
+    if found is None:
+        return [kl, far]
+    mean, half = found["ln_perplexity_ratio"], found["ln_perplexity_half_width"]
+    return [
+        Figure(model=model, name=kl.name, sense="<=", target=KL_RATIO, value=found["kl_ratio"]),
+        Figure(
+            model=model,
+            name=far.name,
+            sense="<=",
+            target=LN_PERPLEXITY,
+            value=abs(mean) + half,
+            note=f"farthest end of {mean - half:+.2e} … {mean + half:+.2e}",
+        ),
+    ]
+
+
+def figure_table(figures: Sequence[Figure]) -> list[str]:
+    """Aligned lines: what, found, its interval, the target, the verdict, and a note."""
+    rows = []
+    for figure in figures:
+        span = f"{_number(figure.low)} … {_number(figure.high)}" if figure.low is not None else ""
+        sign = "≥" if figure.sense == ">=" else "≤"
+        value = "-" if figure.value is None else f"{_number(figure.value)} {figure.unit}".strip()
+        target = f"{sign} {_number(figure.target)} {figure.unit}".strip()
+        rows.append((figure.model, figure.name, value, span, target, figure.verdict, figure.note))
+    heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
+    return columns(Table(heads=heads, rows=rows))
+
+
+def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) -> list[str]:
+    """Aligned lines of (model, arm, tokens/s, seconds to the first token, note)."""
+    heads = ("model", "arm", "tokens/s", "first token, ms", "note")
+    cells = [
+        (model, arm, "-" if rate is None else f"{rate:.1f}", "-" if first is None else f"{first * 1e3:.1f}", note)
+        for model, arm, rate, first, note in rows
+    ]
+    return columns(Table(heads=heads, rows=cells, right=(2, 3)))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"

@@ -1,0 +1,119 @@
+"""Our side of the pipe to an arm: start it, ask it, and stop it while others are timed.
+
+A process that dies, hangs or refuses becomes `ArmFailed` with the end of what it said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_TAIL_CHARACTERS = 400
+# `agentcompile.bench` here, `bench` where only the folder is there: the neighbours are found either way.
+_PACKAGE = __package__ or "bench.figures"
+
+
+class ArmFailed(Exception):
+    """Why an arm has no row."""
+
+
+def own_command(module: str, settings: Mapping[str, str]) -> list[str]:
+    """Run a sibling module in our interpreter, with settings added to the environment."""
+    return [*_environment(settings), sys.executable, "-m", f"{_PACKAGE}.{module}"]
+
+
+def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> list[str]:
+    """Run a sibling module in another interpreter, which has none of our packages.
+
+    The folder above `bench` goes to the end of its path, so that nothing of ours hides anything of its own.
+    """
+    above = Path(__file__).resolve().parents[2]
+    run = f"runpy.run_module('bench.figures.{module}', run_name='__main__')"
+    code = f"import runpy, sys; sys.path.append({str(above)!r}); {run}"
+    return [*_environment(settings), str(python), "-c", code]
+
+
+def _environment(settings: Mapping[str, str]) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in settings.items())]
+
+
+class Arm:
+    """One arm's process. It is stopped (SIGSTOP) from the end of one request to the start of the next."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.facts: Mapping[str, Any] = {}
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
+        self._pending = b""
+
+    def load(self, request: Mapping[str, Any], limit_s: float) -> float:
+        """Load the arm; seconds that it says it took. Raises ArmFailed."""
+        reply = self.ask(request, limit_s)
+        self.facts = reply["facts"]
+        return float(reply["load_s"])
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """One request, one reply. Raises ArmFailed when the process ends, or says nothing within the limit."""
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._line(time.monotonic() + limit_s, limit_s)
+        except BrokenPipeError:
+            raise ArmFailed(self._reason()) from None
+        self._signal(signal.SIGSTOP)
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    @property
+    def pid(self) -> int:
+        """Of the process that the arm runs in."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the process and whatever it started; may be called twice."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def _line(self, deadline: float, limit_s: float) -> bytes:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not ready.select(max(0.0, deadline - time.monotonic())):
+                    raise ArmFailed(f"no answer within {limit_s:.0f} s")
+                got = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not got:
+                    raise ArmFailed(self._reason())
+                self._pending += got
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _reason(self) -> str:
+        """How it ended, and the last line of what it said."""
+        code = self._process.wait()
+        ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return f"{ended}: {lines[-1].strip()[-_TAIL_CHARACTERS:]}" if lines else ended
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,110 @@
+"""What a user waits for, on the command line: importing, compiling, compiling again, replaying, the first token."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+_COMPILE_LIMIT_S = 3600.0
+_IMPORT = (
+    "import time; begin = time.perf_counter(); import agentcompile; end = time.perf_counter(); "
+    "import sys, json; print(json.dumps([end - begin, 'torch' in sys.modules]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """Wall time of one command, or why there is none."""
+
+    seconds: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Import times of fresh processes, in ms, and whether PyTorch came along."""
+
+    median_ms: float
+    samples_ms: tuple[float, ...]
+    with_torch: bool
+
+
+def import_time(processes: int = 10) -> Imported:
+    """`import agentcompile` in fresh processes, after one that fills the page cache."""
+    samples, torch = [], False
+    for _ in range(processes + 1):
+        run = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, timeout=60, check=True)
+        seconds, brought = json.loads(run.stdout)
+        samples.append(seconds * 1e3)
+        torch = torch or brought
+    return Imported(median_ms=median(samples[1:]), samples_ms=tuple(samples[1:]), with_torch=torch)
+
+
+def compile_once(model: Path, lock: Path, home: Path, threads: int) -> Took:
+    """`agentcompile compile` with `home` as its store and database."""
+    return _took(
+        [*_own(home), "compile", str(model), "--out", str(lock), "--threads", str(threads), "--quiet"],
+        home.parent / "compile.log",
+    )
+
+
+def replay_once(model: Path, lock: Path, home: Path, threads: int) -> Took:
+    """`agentcompile replay`: rebuild and validate the lock."""
+    command = [*_own(home), "replay", str(lock), "--model", str(model), "--threads", str(threads), "--quiet"]
+    return _took(command, home.parent / "replay.log")
+
+
+def first_token(model: Path, lock: Path, home: Path, threads: int) -> Took:
+    """From the start of `agentcompile generate` to the first text beyond the prompt on its stdout."""
+    text = "def main():"
+    command = [*_own(home), "generate", str(lock), "--model", str(model), "--threads", str(threads)]
+    command += ["--prompt", text, "--max-new-tokens", "64", "--quiet"]
+    log = home.parent / "generate.log"
+    begin = time.monotonic()
+    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        assert process.stdout is not None
+        descriptor, seen = process.stdout.fileno(), b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(descriptor, selectors.EVENT_READ)
+            while len(seen) <= len(text) and ready.select(120):
+                got = os.read(descriptor, 4096)
+                if not got:
+                    break
+                seen += got
+        seconds = time.monotonic() - begin
+        process.kill()
+    if len(seen) <= len(text):
+        return Took(seconds=None, reason=_last_line(log) or "nothing came out")
+    return Took(seconds=seconds)
+
+
+def _own(home: Path) -> list[str]:
+    return ["env", f"AGENTCOMPILE_HOME={home}", sys.executable, "-m", "agentcompile"]
+
+
+def _took(command: Sequence[str], log: Path) -> Took:
+    begin = time.monotonic()
+    with log.open("wb") as output:
+        try:
+            ran = subprocess.run(command, stdout=output, stderr=output, timeout=_COMPILE_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return Took(seconds=None, reason=f"not done after {_COMPILE_LIMIT_S:.0f} s")
+    seconds = time.monotonic() - begin
+    if ran.returncode == 0:
+        return Took(seconds=seconds)
+    return Took(seconds=None, reason=f"exit code {ran.returncode}: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    """The error in what a command said: its line, else the last one."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1][-300:]

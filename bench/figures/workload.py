@@ -1,0 +1,88 @@
+"""What every arm is asked to do: a checkpoint, a prompt, so many new tokens; and the bytes that a token must read."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentcompile.checkpoint import Checkpoint
+
+PROMPT_TOKENS = 32
+NEW_TOKENS = 64
+CONTEXT = 128
+"""Tokens of cache that the peers get: the next power of two above what is used."""
+CACHE_ITEM_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One checkpoint with its prompt; greedy, batch 1."""
+
+    name: str
+    model: Path
+    ids: tuple[int, ...]
+    new: int
+    token_bytes: int
+    """Read by one decode step at least, at the mean context of the generation."""
+    parameters: int
+
+
+def make_workload(name: str, model: Path, *, seed: int, new: int = NEW_TOKENS) -> Workload:
+    """Read a checkpoint's header and choose its prompt: text where there is a tokenizer, else random ids."""
+    checkpoint = Checkpoint.open(model)
+    ids = tuple(prompt(model, int(checkpoint.config["vocab_size"]), seed))
+    tensors = {key: info.nbytes for key, info in checkpoint.tensors().items()}
+    shapes = [info.shape for info in checkpoint.tensors().values()]
+    return Workload(
+        name=name,
+        model=model,
+        ids=ids,
+        new=new,
+        token_bytes=token_bytes(checkpoint.config, tensors, prompt=len(ids), new=new),
+        parameters=sum(math.prod(shape) for shape in shapes),
+    )
+
+
+def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt: int, new: int) -> int:
+    """Bytes a decode step reads: every weight once, of an embedding that is not also the head one row, and the cache.
+
+    The cache is read up to the token itself; the steps after the first new token stand at prompt … prompt + new − 2.
+    """
+    total = sum(tensors.values())
+    table = "model.embed_tokens.weight"
+    if "lm_head.weight" in tensors:
+        total -= tensors[table]
+    total += tensors[table] // int(config["vocab_size"])
+    steps = range(prompt, prompt + new - 1)
+    mean_context = sum(position + 1 for position in steps) / max(len(steps), 1)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    per_position = 2 * int(config["num_hidden_layers"]) * int(config["num_key_value_heads"]) * int(head_dim)
+    return total + round(CACHE_ITEM_BYTES * per_position * mean_context)
+
+
+def prompt(model: Path, vocab: int, seed: int) -> list[int]:
+    """`PROMPT_TOKENS` ids: the head of one of our own sources, or random ones for a model without a tokenizer."""
+    generator = random.Random(seed)
+    if (model / "tokenizer.json").is_file():
+        from agentcompile.runtime.text import Tokenizer
+
+        tokenizer = Tokenizer(model)
+        texts = list(own_sources())
+        while texts:
+            ids = tokenizer.encode(texts.pop(generator.randrange(len(texts))))
+            if len(ids) >= PROMPT_TOKENS:
+                return ids[:PROMPT_TOKENS]
+    return [generator.randrange(vocab) for _ in range(PROMPT_TOKENS)]
+
+
+def own_sources() -> Iterator[str]:
+    """The text of every module of the compiler, in order of its path: Python that no checkpoint was trained on."""
+    import agentcompile
+
+    root = Path(agentcompile.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        yield path.read_text(encoding="utf-8")
