@@ -1,0 +1,54 @@
+// logits = w·x, token = the first index of the largest. `best` has 64 floats, `which` 64 int64.
+#include "common.h"
+#define ROWS for (long r = first(rows, rank, size); r < first(rows, rank + 1, size); ++r)
+
+static inline float logit(const x_t* x, const w_t* w, long r) {
+    float s = 0;
+    for (long k = 0; k < hidden; ++k) s += up(x[k]) * up(w[r * hidden + k]);
+    return s;
+}
+// Each rank's best row of first..end, into its slot.
+template <class Args> static void scan(const Args& a, int rank, int size, long skip = 0, float floor = -INFINITY) {
+    a.best[rank] = floor, a.which[rank] = first(rows, rank, size);
+    ROWS {
+        float s = logit(a.x, a.w, r);
+        put(a.logits[r], s);
+        if (s > a.best[rank] && r < rows - skip) a.best[rank] = s, a.which[rank] = r;
+    }
+}
+template <class Args> static void pick(const Args& a, int size) {
+    long found = 0;
+    for (int i = 1; i < size; ++i) if (a.best[i] > a.best[found]) found = i;
+    a.token[0] = a.which[found];
+}
+
+KERNEL(right_two_launches) { scan(a, rank, size); }
+KERNEL(right_two_launches_then) { if (rank == 0) pick(a, size); }
+KERNEL(right_last_launch) { ROWS put(a.logits[r], logit(a.x, a.w, r)); }
+KERNEL(right_last_launch_then) {
+    if (rank == 0) {
+        a.token[0] = 0;
+        for (long r = 1; r < rows; ++r) if (up(a.logits[r]) > up(a.logits[a.token[0]])) a.token[0] = r;
+    }
+}
+
+KERNEL(wrong_no_barrier) { scan(a, rank, size); if (rank == 0) pick(a, size); }
+KERNEL(wrong_first_rank_alone) { scan(a, rank, size); if (rank == 0) a.token[0] = a.which[0]; }
+KERNEL(wrong_last_row_unseen) { scan(a, rank, size, 1); }
+KERNEL(wrong_last_row_unseen_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_starts_at_zero) { scan(a, rank, size, 0, 1.0f); }
+KERNEL(wrong_starts_at_zero_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_local_index) { scan(a, rank, size); a.which[rank] -= first(rows, rank, size); }
+KERNEL(wrong_local_index_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_narrow_store) { scan(a, rank, size); }
+KERNEL(wrong_narrow_store_then) {
+    if (rank == 0) { int64_t kept = a.token[0]; pick(a, size); int32_t low = int32_t(a.token[0]); a.token[0] = kept; memcpy(a.token, &low, 4); }
+}
+KERNEL(wrong_largest_magnitude) {
+    scan(a, rank, size);
+    a.best[rank] = -1;
+    ROWS if (fabsf(up(a.logits[r])) > a.best[rank]) a.best[rank] = fabsf(up(a.logits[r])), a.which[rank] = r;
+}
+KERNEL(wrong_largest_magnitude_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_one_too_far) { scan(a, rank, size); }
+KERNEL(wrong_one_too_far_then) { if (rank == 0) { pick(a, size); a.token[0] += 1; } }

@@ -1,0 +1,271 @@
+// One token: rotate q and k, append k and v, attend over the slots up to the position.
+// `parts` has q_heads · 2 · (head_dim + 2) floats.
+#include "common.h"
+
+constexpr long group = q_heads / kv_heads, half = head_dim / 2, most = 4096;
+using cache_t = k_cache_t;
+
+struct Flaws {
+    bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
+    bool no_rescale = false, all_blocks = false;
+    long first = 0, more = 0;
+};
+
+template <class C, class X> static inline void rotate(float* to, const X* x, const C* cos, const C* sin) {
+    for (long d = 0; d < head_dim; ++d) {
+        float turned = d < half ? -up(x[d + half]) : up(x[d - half]);
+        to[d] = up(x[d]) * up(cos[d]) + turned * up(sin[d]);
+    }
+}
+
+// Slots from..to of one key/value head, and the fresh entry at `at` when it lies between; online softmax.
+struct Sum { float m = -INFINITY, l = 0, acc[head_dim] = {}; };
+template <class Args> static void attend(Sum& s, const float* q, const Args& a, long kv, long from, long to, const Flaws& f) {
+    const cache_t *keys = a.k_cache + kv * context * head_dim, *values = a.v_cache + kv * context * head_dim;
+    float fresh[head_dim];
+    rotate(fresh, a.k + kv * head_dim, a.cos, a.sin);
+    long at = a.positions[0];
+    for (long j = from; j < to; ++j) {
+        if (window && j <= at - window) continue;
+        float score = 0;
+        for (long d = 0; d < head_dim; ++d)
+            score += q[d] * (j == at ? held(fresh[d]) : up(keys[j * head_dim + d]));
+        if (!f.no_scale) score *= scale;
+        if (f.all_blocks && j > at) score = -1e9f;
+        if (f.skip_nan && !(score == score)) continue;
+        float m = f.no_max ? 0.0f : std::max(s.m, score);
+        float old = f.no_max ? 1.0f : expf(s.m - m), p = expf(score - m);
+        if (!(score == score)) p = score;
+        if (f.narrow_p) p = held(p);
+        s.l = s.l * old + p;
+        for (long d = 0; d < head_dim; ++d) {
+            float v = j == at ? up(a.v[kv * head_dim + d]) : up(values[j * head_dim + d]);
+            s.acc[d] = (f.no_rescale ? s.acc[d] : s.acc[d] * old) + p * v;
+            if (f.narrow_sum) s.acc[d] = held(s.acc[d]);
+        }
+        s.m = m;
+    }
+}
+
+template <class Args> static void append(const Args& a, long kv, long slot) {
+    float fresh[head_dim];
+    rotate(fresh, a.k + kv * head_dim, a.cos, a.sin);
+    for (long d = 0; d < head_dim; ++d) {
+        put(a.k_cache[(kv * context + slot) * head_dim + d], fresh[d]);
+        a.v_cache[(kv * context + slot) * head_dim + d] = a.v[kv * head_dim + d];
+    }
+}
+
+template <class Args> static void head(const Args& a, long h, long kv, const Flaws& f = {}) {
+    float q[head_dim];
+    rotate(q, a.q + h * head_dim, a.cos, a.sin);
+    long to = a.positions[0] + 1 + f.more;
+    if (f.blocks) to = std::max(to / 16 * 16, 1l);
+    if (f.all_blocks) to = std::min((to + 15) / 16 * 16, context);
+    Sum s;
+    attend(s, q, a, kv, std::min(f.first, to - 1), to, f);
+    for (long d = 0; d < head_dim; ++d) put(a.y[h * head_dim + d], s.acc[d] / s.l);
+}
+
+// A rank owns whole groups: it appends and then reads its own entries only.
+template <class Args> static void plain(const Args& a, int rank, int size, const Flaws& f = {}) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        append(a, kv, a.positions[0]);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv, f);
+    }
+}
+
+KERNEL(right_online) { plain(a, rank, size); }
+
+KERNEL(right_two_passes) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        append(a, kv, a.positions[0]);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) {
+            float q[head_dim], p[most], m = -INFINITY, l = 0;
+            rotate(q, a.q + h * head_dim, a.cos, a.sin);
+            long to = a.positions[0] + 1, from = window ? std::max(0l, to - window) : 0;
+            for (long j = from; j < to; ++j) {
+                p[j] = 0;
+                for (long d = 0; d < head_dim; ++d) p[j] += q[d] * up(a.k_cache[(kv * context + j) * head_dim + d]);
+                p[j] *= scale, m = p[j] > m || p[j] != p[j] ? p[j] : m;
+            }
+            for (long j = from; j < to; ++j) p[j] = expf(p[j] - m), l += p[j];
+            for (long d = 0; d < head_dim; ++d) {
+                float s = 0;
+                for (long j = to - 1; j >= from; --j) s += p[j] / l * up(a.v_cache[(kv * context + j) * head_dim + d]);
+                put(a.y[h * head_dim + d], s);
+            }
+        }
+    }
+}
+
+// Two parts of the slots, combined by the next launch.
+struct Part { float m, l, acc[head_dim]; };
+template <class Args> static void split(const Args& a, int rank, int size) {
+    Part* parts = reinterpret_cast<Part*>(a.parts);
+    long n = a.positions[0] + 1;
+    for (long job = rank; job < 2 * q_heads; job += size) {
+        long h = job / 2, part = job % 2;
+        float q[head_dim];
+        rotate(q, a.q + h * head_dim, a.cos, a.sin);
+        Sum s;
+        attend(s, q, a, h / group, part ? n / 2 : 0, part ? n : n / 2, {});
+        parts[job].m = s.m, parts[job].l = s.l;
+        memcpy(parts[job].acc, s.acc, sizeof s.acc);
+    }
+}
+template <class Args> static void combine(const Args& a, int rank, int size, bool weighed, bool divided) {
+    const Part* parts = reinterpret_cast<const Part*>(a.parts);
+    for (long h = rank; h < q_heads; h += size) {
+        const Part *p = parts + 2 * h, *o = p + 1;
+        float m = p->m > o->m || p->m != p->m ? p->m : o->m;
+        float x = p->l == 0 ? 0 : weighed ? expf(p->m - m) : 1, z = o->l == 0 ? 0 : weighed ? expf(o->m - m) : 1;
+        for (long d = 0; d < head_dim; ++d)
+            put(a.y[h * head_dim + d], divided ? (p->acc[d] * x + o->acc[d] * z) / (p->l * x + o->l * z)
+                                               : 0.5f * (p->l == 0 ? o->acc[d] / o->l : p->acc[d] / p->l) + 0.5f * (o->acc[d] / o->l));
+    }
+    for (long kv = rank; kv < kv_heads; kv += size) append(a, kv, a.positions[0]);
+}
+KERNEL(right_split) { split(a, rank, size); }
+KERNEL(right_split_then) { combine(a, rank, size, true, true); }
+
+// algorithm
+KERNEL(wrong_no_max) { plain(a, rank, size, {.no_max = true}); }
+KERNEL(wrong_no_rescale) { plain(a, rank, size, {.no_rescale = true}); }
+KERNEL(wrong_parts_not_weighed) { split(a, rank, size); }
+KERNEL(wrong_parts_not_weighed_then) { combine(a, rank, size, false, true); }
+KERNEL(wrong_parts_averaged) { split(a, rank, size); }
+KERNEL(wrong_parts_averaged_then) { combine(a, rank, size, true, false); }
+KERNEL(wrong_group_map) {
+    for (long kv = rank; kv < kv_heads; kv += size) append(a, kv, a.positions[0]);
+    for (long h = rank; h < q_heads; h += size) head(a, h, h % kv_heads);
+}
+template <class C, class X> static inline void interleaved(float* to, const X* x, const C* cos, const C* sin) {
+    for (long i = 0; i < half; ++i) {
+        to[2 * i] = up(x[2 * i]) * up(cos[i]) - up(x[2 * i + 1]) * up(sin[i]);
+        to[2 * i + 1] = up(x[2 * i + 1]) * up(cos[i]) + up(x[2 * i]) * up(sin[i]);
+    }
+}
+// The rotation that `turn` makes is used for q, and for k when `keys`.
+template <class Turn, class Args> static void rotated(const Args& a, int rank, int size, bool keys, Turn turn) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        append(a, kv, a.positions[0]);
+        float k[head_dim];
+        if (keys) turn(k, a.k + kv * head_dim);
+        for (long d = 0; keys && d < head_dim; ++d) put(a.k_cache[(kv * context + a.positions[0]) * head_dim + d], k[d]);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) {
+            float q[head_dim];
+            turn(q, a.q + h * head_dim);
+            Sum s;
+            attend(s, q, a, kv, 0, a.positions[0] + 1, {});
+            for (long d = 0; d < head_dim; ++d) put(a.y[h * head_dim + d], s.acc[d] / s.l);
+        }
+    }
+}
+KERNEL(wrong_interleaved) {
+    rotated(a, rank, size, true, [&](float* to, auto* x) { interleaved(to, x, a.cos, a.sin); });
+}
+KERNEL(wrong_turned_back) {
+    rotated(a, rank, size, true, [&](float* to, auto* x) {
+        for (long d = 0; d < head_dim; ++d)
+            to[d] = up(x[d]) * up(a.cos[d]) - (d < half ? -up(x[d + half]) : up(x[d - half])) * up(a.sin[d]);
+    });
+}
+KERNEL(wrong_query_not_rotated) {
+    rotated(a, rank, size, false, [&](float* to, auto* x) {
+        for (long d = 0; d < head_dim; ++d) to[d] = up(x[d]);
+    });
+}
+
+// scale, masks, tails
+KERNEL(wrong_no_scale) { plain(a, rank, size, {.no_scale = true}); }
+KERNEL(wrong_one_slot_more) { plain(a, rank, size, {.more = 1}); }
+KERNEL(wrong_newest_unseen) { plain(a, rank, size, {.more = a.positions[0] ? -1 : 0}); }
+KERNEL(wrong_first_unseen) { plain(a, rank, size, {.first = 1}); }
+KERNEL(wrong_whole_blocks) { plain(a, rank, size, {.blocks = true}); }
+KERNEL(wrong_masked_by_weight) { plain(a, rank, size, {.all_blocks = true}); }
+
+// precision and non-finites
+KERNEL(wrong_narrow_probabilities) { plain(a, rank, size, {.narrow_p = true}); }
+KERNEL(wrong_narrow_sum) { plain(a, rank, size, {.narrow_sum = true}); }
+KERNEL(wrong_skips_nan) { plain(a, rank, size, {.skip_nan = true}); }
+
+// cache and stale state
+KERNEL(wrong_slot) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        append(a, kv, std::min(a.positions[0] + 1, context - 1));
+        for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv);
+    }
+}
+KERNEL(wrong_value_not_stored) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        v_cache_t kept[head_dim];
+        v_cache_t* at = a.v_cache + (kv * context + a.positions[0]) * head_dim;
+        memcpy(kept, at, sizeof kept);
+        append(a, kv, a.positions[0]);
+        memcpy(at, kept, sizeof kept);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv);
+    }
+}
+KERNEL(wrong_key_not_rotated_in_cache) {
+    plain(a, rank, size);
+    for (long kv = rank; kv < kv_heads; kv += size)
+        memcpy(a.k_cache + (kv * context + a.positions[0]) * head_dim, a.k + kv * head_dim, head_dim * sizeof(cache_t));
+}
+KERNEL(wrong_one_head_stored) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        if (kv == 0) append(a, kv, a.positions[0]);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv);
+    }
+}
+KERNEL(wrong_clears_the_rest) {
+    plain(a, rank, size);
+    for (long kv = rank; kv < kv_heads; kv += size)
+        for (long j = a.positions[0] + 1; j < context; ++j)
+            memset(a.k_cache + (kv * context + j) * head_dim, 0, head_dim * sizeof(cache_t));
+}
+KERNEL(wrong_rewrites_the_past) {
+    plain(a, rank, size);
+    if (a.positions[0] > 0)
+        for (long kv = rank; kv < kv_heads; kv += size) a.v_cache[kv * context * head_dim] = a.v[kv * head_dim];
+}
+KERNEL(wrong_reads_before_store) {  // reads the newest entries from the cache, where another rank stores them
+    for (long kv = rank; kv < kv_heads; kv += size) append(a, kv, a.positions[0]);
+    for (long h = rank; h < q_heads; h += size) {
+        float q[head_dim], p[most], m = -INFINITY, l = 0;
+        rotate(q, a.q + h * head_dim, a.cos, a.sin);
+        long kv = h / group, to = a.positions[0] + 1;
+        for (long j = 0; j < to; ++j) {
+            p[j] = 0;
+            for (long d = 0; d < head_dim; ++d) p[j] += q[d] * up(a.k_cache[(kv * context + j) * head_dim + d]);
+            p[j] *= scale, m = p[j] > m || p[j] != p[j] ? p[j] : m;
+        }
+        for (long j = 0; j < to; ++j) p[j] = expf(p[j] - m), l += p[j];
+        for (long d = 0; d < head_dim; ++d) {
+            float s = 0;
+            for (long j = 0; j < to; ++j) s += p[j] / l * up(a.v_cache[(kv * context + j) * head_dim + d]);
+            put(a.y[h * head_dim + d], s);
+        }
+    }
+}
+KERNEL(wrong_window_ignored) {
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        append(a, kv, a.positions[0]);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) {
+            float q[head_dim], p[most], m = -INFINITY, l = 0;
+            rotate(q, a.q + h * head_dim, a.cos, a.sin);
+            long to = a.positions[0] + 1;
+            for (long j = 0; j < to; ++j) {
+                p[j] = 0;
+                for (long d = 0; d < head_dim; ++d) p[j] += q[d] * up(a.k_cache[(kv * context + j) * head_dim + d]);
+                p[j] *= scale, m = p[j] > m || p[j] != p[j] ? p[j] : m;
+            }
+            for (long j = 0; j < to; ++j) p[j] = expf(p[j] - m), l += p[j];
+            for (long d = 0; d < head_dim; ++d) {
+                float s = 0;
+                for (long j = 0; j < to; ++j) s += p[j] / l * up(a.v_cache[(kv * context + j) * head_dim + d]);
+                put(a.y[h * head_dim + d], s);
+            }
+        }
+    }
+}
