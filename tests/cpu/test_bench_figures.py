@@ -1,0 +1,220 @@
+"""The figures' recipe on arms that are made up, and its PyTorch arm on a tiny checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from agentcompile.bench.figures.accuracy import divergence, interval, losses
+from agentcompile.bench.figures.engines import Eager
+from agentcompile.bench.figures.gguf_file import gguf_name
+from agentcompile.bench.figures.rates import (
+    Round,
+    Visit,
+    agrees,
+    bandwidth_share,
+    run_round,
+    speedup,
+)
+from agentcompile.bench.figures.record import import_figure
+from agentcompile.bench.figures.report import Figure, accuracy_figures, figure_table
+from agentcompile.bench.figures.serving import Arm, ArmFailed
+from agentcompile.bench.figures.times import Imported
+from agentcompile.bench.figures.workload import Workload, make_workload, token_bytes
+from agentcompile.bench.models.presets import PRESETS, materialise
+
+FAKE = """
+import sys
+from agentcompile.bench.figures.channel import Generation, serve
+class Fake:
+    facts = {{"made up": True}}
+    calls = 0
+    def generate(self, ids, new):
+        Fake.calls += 1
+        print("a library prints on stdout")
+        {act}
+        return Generation([7] * new, 0.5, {token_s} * (new - 1))
+    def tops(self, ids, new, count):
+        return [7] * new, [[7, 1, 2, 3, 4]] * new
+serve(lambda request: Fake())
+"""
+
+
+def fake(name: str, tmp_path: Path, *, token_s: float = 0.01, act: str = "pass") -> Arm:
+    code = FAKE.format(act=act, token_s=token_s)
+    arm = Arm(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
+    arm.load({}, 60)
+    return arm
+
+
+def workload(new: int = 8) -> Workload:
+    return Workload(name="x", model=Path(), ids=(1, 2), new=new, token_bytes=1000, parameters=1)
+
+
+def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
+    try:
+        return run_round(
+            0,
+            arms,
+            workload(),
+            least_s=0.0,
+            generator=random.Random(0),
+            quiet=nullcontext,
+            bandwidth=lambda: 1e6,
+        )
+    finally:
+        for arm in arms:
+            arm.close()
+
+
+def test_a_round_visits_every_arm_twice_and_knows_its_time_a_token(tmp_path: Path) -> None:
+    timed, failed = one_round(tmp_path, fake("fast", tmp_path), fake("slow", tmp_path, token_s=0.02))
+    assert not failed
+    assert timed.token_s("fast") == pytest.approx(0.01)
+    assert timed.token_s("slow") == pytest.approx(0.02)
+    assert timed.visits["fast"][0].first_s == 0.5
+
+
+def test_an_arm_that_dies_is_a_reason_and_the_others_go_on(tmp_path: Path) -> None:
+    dying = fake("dying", tmp_path, act="raise RuntimeError('out of ideas')")
+    timed, failed = one_round(tmp_path, dying, fake("living", tmp_path))
+    assert list(timed.visits) == ["living"]
+    assert "out of ideas" in failed["dying"]
+
+
+def test_an_arm_that_is_killed_says_by_what(tmp_path: Path) -> None:
+    killed = fake("killed", tmp_path, act="import os; os.kill(os.getpid(), 9)")
+    _, failed = one_round(tmp_path, killed)
+    assert "signal 9" in failed["killed"]
+
+
+def test_an_arm_that_hangs_is_given_up(tmp_path: Path) -> None:
+    arm = fake("hanging", tmp_path, act="import time; time.sleep(60)")
+    with pytest.raises(ArmFailed, match="no answer within"):
+        arm.ask({"do": "generate", "ids": [1], "new": 2, "warm": 1, "least_s": 0}, 0.2)
+    arm.close()
+
+
+def test_an_arm_whose_tokens_change_is_no_baseline(tmp_path: Path) -> None:
+    text = "return Generation([Fake.calls] * new, 0.5, 0.0)"
+    arm = fake("moody", tmp_path, act=text)
+    request = {"do": "generate", "ids": [1], "new": 2, "warm": 1, "least_s": 0.05}
+    assert not arm.ask(request, 60)["same"]
+    arm.close()
+
+
+def rounds(times: list[tuple[float, float]], waited: float = 0.0) -> list[Round]:
+    def pair(token_s: float) -> tuple[Visit, Visit]:
+        visit = Visit(first_s=1.0, token_s=token_s, generations=1, waited=waited, tries=1)
+        return visit, visit
+
+    return [Round(process=0, visits={"a": pair(a), "b": pair(b)}, read_bytes_per_s=1e6) for a, b in times]
+
+
+def test_a_speedup_is_paired_by_round_so_that_drift_leaves_it_alone() -> None:
+    found = speedup(rounds([(1.0, 2.0), (1.5, 3.0), (4.0, 8.0)]), "a", "b")
+    assert found is not None
+    assert found.value == pytest.approx(2.0)
+    assert found.high - found.low < 1e-9
+
+
+def test_contended_rounds_do_not_count() -> None:
+    clean = rounds([(1.0, 2.0), (1.0, 2.0), (1.0, 2.0)])
+    found = speedup([*clean, *rounds([(1.0, 50.0)], waited=0.5)], "a", "b")
+    assert found is not None
+    assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
+    assert speedup(rounds([(1.0, 2.0)] * 4, waited=0.5), "a", "b") is None
+
+
+def test_the_share_of_bandwidth_is_bytes_a_token_over_time_and_ceiling() -> None:
+    found = bandwidth_share(rounds([(0.01, 1.0)] * 3), "a", 9000)
+    assert found is not None
+    assert found.value == pytest.approx(0.9)
+
+
+def test_tokens_agree_by_the_mutual_top_five_at_the_first_difference() -> None:
+    ours = ([1, 2, 3], [[1], [2, 9], [3]])
+    assert agrees(ours, ours) == ""
+    assert agrees(ours, ([1, 9, 5], [[1], [9, 2], [5]])) == ""
+    assert "top 5" in agrees(ours, ([1, 9, 5], [[1], [9, 8], [5]]))
+    assert "top 5" in agrees(ours, ([1, 8, 5], [[1], [8, 2], [5]]))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_token_reads_each_weight_once_and_one_row_of_the_table(tied: bool) -> None:
+    config = {
+        "vocab_size": 10,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+    }
+    tensors = {"model.embed_tokens.weight": 160, "w": 1000} | ({} if tied else {"lm_head.weight": 160})
+    # Two steps after the first new token, at contexts of 4 and 5; 16 elements of two bytes a position.
+    assert token_bytes(config, tensors, prompt=3, new=3) == 1000 + 160 + 16 + round(4.5 * 2 * 16)
+
+
+def test_every_tensor_of_qwen3_has_a_name_in_gguf() -> None:
+    names = [gguf_name(tensor.name) for tensor in PRESETS["qwen3-0.6b"].tensors]
+    assert len(set(names)) == len(names)
+    assert {"token_embd.weight", "blk.27.attn_q_norm.weight", "blk.0.ffn_down.weight"} <= set(names)
+
+
+def test_a_figure_passes_at_its_target_and_a_missing_one_says_nothing() -> None:
+    at = Figure(model="m", name="n", sense=">=", target=2.0, value=2.0)
+    below = Figure(model="m", name="n", sense="<=", target=2.0, value=2.1)
+    missing = Figure(model="m", name="n", sense="<=", target=2.0, note="exit code 3")
+    assert (at.verdict, below.verdict, missing.verdict) == ("PASS", "short", "-")
+    assert "exit code 3" in "\n".join(figure_table([at, below, missing]))
+
+
+def test_perplexity_passes_only_with_its_whole_interval() -> None:
+    found = {"kl_ratio": 1.0, "ln_perplexity_ratio": 3e-4, "ln_perplexity_half_width": 3e-4}
+    assert [figure.verdict for figure in accuracy_figures("m", found, "")] == ["PASS", "short"]
+
+
+def test_an_import_that_brings_pytorch_along_is_no_figure() -> None:
+    assert import_figure(Imported(median_ms=5.0, samples_ms=(5.0,), with_torch=True)).value is None
+
+
+def test_divergence_is_zero_for_the_same_distribution_and_exact_for_a_known_one() -> None:
+    logits = torch.randn(3, 7)
+    assert divergence(logits, logits + 2.0).abs().max() < 1e-12
+    fair, skewed = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.75, 0.25]]).log()
+    known = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    assert float(divergence(fair, skewed)) == pytest.approx(known, abs=1e-7)
+
+
+def test_losses_are_of_the_next_token() -> None:
+    logits = torch.zeros(3, 4)
+    logits[0, 2] = 50.0
+    found = losses(logits, [0, 2, 1])
+    assert found.tolist() == pytest.approx([0.0, math.log(4)], abs=1e-6)
+    mean, half = interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return materialise("tiny-qwen3", tmp_path_factory.mktemp("tiny") / "model")
+
+
+def test_eager_makes_exactly_as_many_tokens_as_asked_and_agrees_with_fp32(tiny: Path) -> None:
+    work = make_workload("tiny", tiny, seed=0, new=6)
+    bf16 = Eager({"model": str(tiny), "threads": 1})
+    exact = Eager({"model": str(tiny), "threads": 1, "dtype": "fp32"})
+    done = bf16.generate(work.ids, 6)
+    tops = bf16.tops(work.ids, 6, 5)
+    assert len(done.tokens) == 6
+    assert done.first_s > 0 < done.rest_s
+    assert tops[0] == done.tokens == [top[0] for top in tops[1]]
+    assert agrees(exact.tops(work.ids, 6, 5), tops) == ""
+    json.dumps(bf16.facts)
