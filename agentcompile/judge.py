@@ -20,14 +20,13 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, NumericReport, Stage, TimedOut, Verdict
+from agentcompile.ir.trial import Crashed, NumericReport, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Samples, Timing
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
-
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
@@ -136,9 +135,7 @@ class WorkerJudge:
         """Kill every worker; idempotent."""
         self._crew.close()
 
-    def prepare(
-        self, jobs: Iterable[Job], *, depth: Depth = "search"
-    ) -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
         itself fails: no disk, or a canary that died twice."""
         waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
@@ -210,8 +207,8 @@ class WorkerJudge:
     ) -> Timing | Crashed | TimedOut:
         """Time `arms` beside one another, alone on the machine.
 
-        An arm that takes its process down is named in `Timing.failed` and the others are timed afresh; a failure that no
-        arm is to blame for is returned as it is.
+        An arm that takes its process down is named in `Timing.failed` and the others are timed afresh; a failure that
+        no arm is to blame for is returned as it is.
         """
         labels = tuple(_arm(arm).label for arm in arms)
 

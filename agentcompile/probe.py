@@ -26,7 +26,7 @@ _SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
 
 
 def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
-    """Describe this machine; `toolchain` is the compiler's name and version, `threads` 0 means one a physical core."""
+    """Describe this machine; `toolchain` is the compiler and its version, `threads` 0 means `default_threads`."""
     info = _cpuinfo(root)
     return Target(
         kind="cpu",
@@ -42,14 +42,14 @@ def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
 
 
 def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
-    """One thread a physical core that this process may use (`allowed`: of those), but no more than its CPU quota pays."""
+    """One thread a physical core that this process may use (`allowed`: of those), at most its quota of CPUs."""
     cpus = allowed or frozenset(os.sched_getaffinity(0))
     cores = len({_core(root, cpu) for cpu in cpus})
     return max(1, min(cores, _quota(root) or cores))
 
 
 def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
-    """The ceilings of `target` from `store`, or measured now and kept; a file that does not decode is measured again."""
+    """The ceilings of `target` from `store`, or measured now and kept; a damaged file is measured again."""
     key = digest("ceiling/1", target.digest)
     path = store.get(key, ".json")
     if path is not None:

@@ -1,4 +1,4 @@
-"""The builders, by language. A builder runs in a worker process: it may be killed at any time and leaves nothing half done."""
+"""The builders, by language. They run in workers: killed at any time, they leave nothing half done."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Job:
 Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut]
 
 
-def compile(
-    source: Source, store: Store, *, toolchain: Toolchain, limit_s: float
-) -> Binary | BuildFailed | TimedOut:
+def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float) -> Binary | BuildFailed | TimedOut:
     """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
 
     Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started,

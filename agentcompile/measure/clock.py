@@ -16,7 +16,7 @@ _SWITCH_NS = 1_000_000
 
 
 def quantum_ns(tries: int = 2000) -> int:
-    """The smallest step that the monotonic clock makes between two readings, `DEFAULT_QUANTUM_NS` when it makes none."""
+    """The smallest step of the monotonic clock between two readings, `DEFAULT_QUANTUM_NS` when it makes none."""
     steps: list[int] = []
     last = time.perf_counter_ns()
     for _ in range(tries):

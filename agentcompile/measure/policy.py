@@ -37,18 +37,18 @@ class Policy:
     quantum_multiple: int = 5
     """A sample lasts this many timer quanta divided by the claim."""
     dram_bytes: int = 600_000_000
-    """Inputs rotate over this much at least: a cloud CPU shares hundreds of MiB of cache that it does not always report."""
+    """Inputs rotate over this much at least: cloud CPUs share hundreds of MiB of cache that they may not report."""
     cache_multiple: int = 4
     """Inputs rotate over this many last-level caches at least."""
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02
-    """A round in which some arm's threads waited for a core longer than this share of its intervals is contended."""
+    """A round is contended when some arm's threads waited for a core longer than this share of its intervals."""
     max_spread: float = 0.25
     """A round in which an arm's two samples differ by more than this (as a logarithm) is contended."""
 
     def digest(self, *, tolerances: Json = None, residency: Residency) -> str:
-        """Identity of everything that a number depends on beside source and target: what the measurement database keys on."""
+        """Identity of all that a number depends on beside source and target: the key of the measurement database."""
         return digest("policy/1", encode(self), tolerances, residency)
 
 

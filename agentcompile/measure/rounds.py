@@ -14,7 +14,6 @@ from typing import Protocol
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.samples import Clock, Interval, Round, Samples
 
-
 _TRIES = 8
 _PLAUSIBLE = 2.3
 
@@ -76,7 +75,7 @@ def run_rounds(
 
 
 def _doubling(arm: Arm, batch: int, least_ns: int) -> float:
-    """The shortest interval around twice the batch over `least_ns`, from up to `_TRIES`: contention only lengthens it."""
+    """The shortest of a few intervals around twice the batch, over `least_ns`: contention only lengthens them."""
     shortest = arm.interval(2 * batch).ns
     for _ in range(_TRIES - 1):
         if shortest <= _PLAUSIBLE * least_ns:

@@ -48,7 +48,12 @@ def selftest(
 
     def verdict(difference: float, claim: float, number: int) -> str:
         samples = run_rounds(
-            arms(difference), rounds=rounds, policy=policy, claim=policy.search_claim, seed=seed + number, quantum_ns=quantum_ns
+            arms(difference),
+            rounds=rounds,
+            policy=policy,
+            claim=policy.search_claim,
+            seed=seed + number,
+            quantum_ns=quantum_ns,
         )
         timing = Timing(arms=("first", "second"), live=(0, 1), processes=(samples,), residency="cache")
         return contrast(timing, 0, 1, claim=claim, policy=policy).comparison

@@ -12,9 +12,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     """Regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes, section 6.4)."""
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     if x > (a + 1.0) / (a + b + 2.0):  # the fraction converges fast on the other side only
         return 1.0 - front * _fraction(b, a, 1.0 - x) / b
     return front * _fraction(a, b, x) / a

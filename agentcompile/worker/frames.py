@@ -39,7 +39,7 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Json, bytes]]:
-        """Add bytes and return the frames that they complete; raises `FrameError` on the first byte that cannot belong."""
+        """Add bytes and return the frames that they complete; raises `FrameError` at bytes that cannot belong."""
         self._buffer += data
         frames: list[tuple[Json, bytes]] = []
         while (frame := self._next()) is not None:

@@ -134,7 +134,7 @@ class Worker:
         self.box.close()
 
     def pump(self) -> None:
-        """Move what can be moved without blocking; settles the outcome when the reply, the end or the deadline is there."""
+        """Move what can be moved without blocking; the reply, the end or the deadline settles the outcome."""
         if self.done or not self.busy:
             return
         if self._dead:

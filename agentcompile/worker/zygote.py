@@ -162,7 +162,7 @@ def _fork(control: socket.socket, fds: list[int]) -> int:
 
 
 def _become(fds: list[int], parent: int) -> None:
-    """Turn the fork into a worker. Its log takes descriptors 1 and 2, so that native code that prints breaks no frame."""
+    """Turn the fork into a worker. Descriptors 1 and 2 are its log, so that native code that prints breaks no frame."""
     requests, replies, log, box = fds
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -65,7 +65,8 @@ def region(hidden: int = 64, rows: int = 32) -> Region:
 def source(body: str, *, hidden: int = 64, rows: int = 32, before: str = "") -> Source:
     """A program whose entry runs `body`; ``right(a, rank, size);`` is the right answer."""
     text = HEAD.format(hidden=hidden, rows=rows) + before + ENTRY.format(body=body)
-    return Source(language="cpp", text=text, launches=(Launch(entry="kernel", arguments=("x", "w", "y")),), workspaces=())
+    launch = Launch(entry="kernel", arguments=("x", "w", "y"))
+    return Source(language="cpp", text=text, launches=(launch,), workspaces=())
 
 
 def job(body: str = RIGHT, *, name: str = "", hidden: int = 64, rows: int = 32, before: str = "") -> Job:

@@ -125,9 +125,7 @@ def test_the_best_of_many_equal_finalists_is_not_faster_than_the_baseline() -> N
     for seed in range(60):
         world = World(seed)
         timing = timed([Simulated(world, 2000.0) for _ in range(17)], seed=seed)
-        wrong += any(
-            contrast(timing, i, 0, claim=0.0, comparisons=16).comparison == "FASTER" for i in range(1, 17)
-        )
+        wrong += any(contrast(timing, i, 0, claim=0.0, comparisons=16).comparison == "FASTER" for i in range(1, 17))
     assert wrong <= 0.096 * 60 + 1
 
 
@@ -170,7 +168,7 @@ def test_a_timer_that_shows_a_hundredth_is_quarantined_as_impossible() -> None:
     world = World(0)
     floor_ns = 1800.0
     honest = timed([Simulated(world, 2000.0), Simulated(world, 4000.0)], seed=0)
-    lying = timed([Simulated(world, 2000.0, lambda ns: ns // 100), Simulated(world, 4000.0, lambda ns: ns // 100)], seed=0)
+    lying = timed([Simulated(world, t, lambda ns: ns // 100) for t in (2000.0, 4000.0)], seed=0)
     assert not impossible(honest.median_ns(0), floor_ns)
     assert impossible(lying.median_ns(0), floor_ns)
 

@@ -40,9 +40,14 @@ def test_what_is_not_there_is_none_and_what_is_no_digest_is_refused(tmp_path: Pa
 
 def test_scratch_is_removed_even_when_the_work_fails(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with pytest.raises(RuntimeError), store.scratch() as folder:
-        (folder / "half").write_text("x", encoding="utf-8")
-        raise RuntimeError
+
+    def fail() -> None:
+        with store.scratch() as folder:
+            (folder / "half").write_text("x", encoding="utf-8")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 

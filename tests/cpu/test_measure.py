@@ -1,0 +1,114 @@
+"""Where timed launches find their inputs, and what the real clock says about itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentcompile.build import find_toolchain
+from agentcompile.judge import Limits, WorkerJudge
+from agentcompile.measure import POLICY
+from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
+from agentcompile.measure.residency import Need, Slots, rotation_bytes
+from tests.cpu import jobs
+
+W = Need(name="w", numel=1000, dtype=torch.bfloat16, scale=0.05)
+N = Need(name="n", numel=7, dtype=torch.float32, scale=0.1, offset=1.0)
+
+
+def test_slots_cover_what_was_asked_and_do_not_overlap() -> None:
+    slots = Slots((W, N), covers_bytes=100_000, seed=0)
+    assert slots.count * slots.slot_bytes >= 100_000
+    ends = [0]
+    for slot in range(slots.count):
+        for need in (W, N):
+            tensor = slots.tensor(slot, need.name)
+            assert tensor.data_ptr() >= ends[-1]
+            assert tensor.data_ptr() % 64 == 0
+            ends.append(tensor.data_ptr() + tensor.numel() * tensor.element_size())
+
+
+def test_slots_are_equal_in_content_and_the_same_for_one_seed() -> None:
+    one, two = Slots((W, N), covers_bytes=50_000, seed=3), Slots((W, N), covers_bytes=1, seed=3)
+    for slot in range(one.count):
+        assert torch.equal(one.tensor(slot, "w"), two.tensor(0, "w"))
+        assert torch.equal(one.tensor(slot, "n"), two.tensor(0, "n"))
+    assert torch.isfinite(one.tensor(0, "w").float()).all()
+    assert 0.03 < one.tensor(0, "w").float().std() < 0.07
+    assert not torch.equal(one.tensor(0, "w"), Slots((W, N), covers_bytes=1, seed=4).tensor(0, "w"))
+
+
+def test_a_weight_larger_than_the_rotation_needs_one_slot() -> None:
+    assert Slots((W,), covers_bytes=10, seed=0).count == 1
+
+
+def test_a_region_without_weights_has_one_empty_slot() -> None:
+    assert Slots((), covers_bytes=1 << 20, seed=0).count == 1
+
+
+def test_memory_is_rotated_over_hundreds_of_megabytes_and_caches_over_what_only_the_last_one_holds() -> None:
+    target = replace(jobs.target(), cache_bytes=(48 << 10, 1 << 20, 32 << 20), threads=2)
+    assert rotation_bytes("dram", target, POLICY) == POLICY.dram_bytes
+    assert rotation_bytes("cache", target, POLICY) == 8 << 20
+    large = replace(target, cache_bytes=(48 << 10, 2 << 20, 320 << 20))
+    assert rotation_bytes("dram", large, POLICY) == 4 * (320 << 20)
+    small = replace(target, cache_bytes=(48 << 10, 1 << 20, 8 << 20))
+    assert rotation_bytes("cache", small, POLICY) == 4 << 20
+    assert rotation_bytes("cache", replace(target, cache_bytes=()), POLICY) == 0
+
+
+def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
+    assert 0 < quantum_ns() < 1_000_000
+    before = waited_ns()
+    assert waited_ns() >= before >= 0
+    timed = interval(lambda: 7)
+    assert timed.ns == 7
+    assert timed.waited_ns >= 0
+
+
+def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
+    square = torch.ones(3000, 3000)
+    thread = threading.Thread(target=lambda: [square.matmul(square) for _ in range(4)])
+    thread.start()
+    time.sleep(0.02)
+    begin = time.monotonic()
+    settle(at_most_s=0.03)
+    assert time.monotonic() - begin >= 0.03
+    thread.join()
+    begin = time.monotonic()
+    settle(at_most_s=5.0)
+    assert time.monotonic() - begin < 4.0
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+    with WorkerJudge(
+        jobs.target(), store=tmp_path_factory.mktemp("store"), toolchain=find_toolchain(), workers=1, limits=Limits()
+    ) as made:
+        yield made
+
+
+def test_ceilings_of_this_machine_are_plausible(judge: WorkerJudge) -> None:
+    found = judge.ceiling()
+    assert 1e9 < found.dram_bytes_per_s < 2e12
+    assert found.cache_bytes_per_s >= found.dram_bytes_per_s
+    assert 1e9 < found.flops_per_s < 1e15
+
+
+def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerJudge) -> None:
+    found = judge.selftest(trials=4)
+    assert found.trials == 4
+    assert found.reversed == 0
+
+
+def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with WorkerJudge(jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=1) as judge:
+        assert len(list(judge.prepare([jobs.job()]))) == 1
