@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcompile.ir.graph import DType
-from agentcompile.ir.kind import KindFacts, PortFacts
-from agentcompile.ir.region import Access, PortRole, Regime, Region
-from agentcompile.regions.kinds import REGION_KINDS, SIGNATURES, Kind
+from agentcompile.ir.region import Regime, Region
 from agentcompile.regions.partition import partition
 from tests.unit.graphs import Builder, seen
 
@@ -36,47 +34,6 @@ def region(kind: str, at: Extents) -> Region:
     graph = build.graph(**outputs)
     regime = Regime(phase="decode", batch=1, context=(1, at.context))
     return next(region for region in partition(graph, regime).regions if region.kind == kind)
-
-
-def kinds() -> dict[str, KindFacts]:
-    """The facts of every kind that templates may serve."""
-    table = {kind.name: _facts(kind) for kind in REGION_KINDS}
-    for op, names in SIGNATURES.items():
-        name = op.replace("_", "-")
-        ports = [PortFacts(family=n, role="activation", access="read") for n in names]
-        ports.append(PortFacts(family="y", role="output", access="write"))
-        table.setdefault(name, KindFacts(name=name, ports=tuple(ports), dims=("numel", "tokens")))
-    return table
-
-
-def _facts(kind: Kind) -> KindFacts:
-    pattern = kind.parse()
-    ports: dict[str, PortFacts] = {}
-    appended = {line.args[0].name for line in pattern.lines if line.op == "cache_append"}
-    for line in pattern.lines:
-        for arg in line.args:
-            if arg.name not in pattern.defined:
-                role: PortRole = "state" if arg.name in appended else _ROLES.get(arg.name, "activation")
-                access: Access = "append" if arg.name in appended else "read"
-                many = bool(arg.family)
-                ports.setdefault(
-                    arg.name, PortFacts(family=arg.name, role=role, access=access, many=many, optional=arg.optional)
-                )
-    outs = {line.out: bool(line.family) for line in pattern.lines}
-    for name in (*sorted(pattern.results), *kind.exposes):
-        ports[name] = PortFacts(
-            family=name, role="output", access="write", many=outs[name], optional=name in kind.exposes
-        )
-    return KindFacts(
-        name=kind.name,
-        ports=tuple(ports.values()),
-        dims=(*(size.name for size in kind.parse_dims()), "tokens"),
-        constants=tuple(size.name for size in kind.parse_constants()),
-        interior=tuple(sorted(pattern.defined - pattern.results)),
-    )
-
-
-_ROLES: dict[str, PortRole] = dict.fromkeys(("w", "b", "wg", "wu", "norm", "q_norm", "k_norm", "table"), "weight")
 
 
 def _x(build: Builder, at: Extents) -> str:
@@ -109,6 +66,11 @@ def _swiglu(build: Builder, at: Extents, x: str) -> dict[str, str]:
     shape = (1, 1, at.rows[0])
     g, u = (_linear(build, at, x, name, at.rows[0]) for name in ("gate", "up"))
     return {"y": build.op("mul", build.op("silu", g, shape=shape), u, shape=shape)}
+
+
+def _add(build: Builder, at: Extents) -> dict[str, str]:
+    shape = (1, 1, at.rows[0])
+    return {"y": build.op("add", *(build.input(name, shape, "activation") for name in ("a", "b")), shape=shape)}
 
 
 def _silu_mul(build: Builder, at: Extents) -> dict[str, str]:
@@ -168,6 +130,7 @@ def _attention(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
 _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "embedding": _embedding,
     "position-table": _position_table,
+    "add": _add,
     "rmsnorm": lambda b, at: {"y": _norm(b, at, _x(b, at))},
     "linear": lambda b, at: _linears(b, at, _x(b, at)),
     "linear-merged": lambda b, at: _linears(b, at, _x(b, at)),
