@@ -4,7 +4,9 @@
 PyTorch and the standard library only: it runs inside workers.
 """
 
+from agentcompile.validate.rig import Instruments
+from agentcompile.validate.selftest import insensitive, selftest
 from agentcompile.validate.suite import validate
 from agentcompile.validate.tolerance import POLICY, Facts
 
-__all__ = ["POLICY", "Facts", "validate"]
+__all__ = ["POLICY", "Facts", "Instruments", "insensitive", "selftest", "validate"]

@@ -65,7 +65,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     context = _context(region)
     attends = "attention" in ops
     lengths = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
-    everyday = max((n for n in lengths if n <= 700), default=1)
+    everyday = _near(lengths, min(700, context * 3 // 4))  # with unused slots behind it
     found = [
         Case(style="normal", length=everyday),
         Case(style="outliers", length=_near(lengths, 65), past="peaked", place=0.0),

@@ -27,6 +27,8 @@ from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth,
 Serial = Callable[[Mapping[str, Tensor], bool], None]
 """Launch with one rank after another; True: the last rank first."""
 
+_ORDERED = 2
+"""Cases on which the order of the ranks is tried."""
 _EVERYDAY = ("normal", "outliers", "large")
 """Styles whose errors are typical of use, and so enter the pooled error ratio. Attention takes the first alone: with
 large scores its error is decided by how two nearly equal ones happen to round."""
@@ -64,12 +66,13 @@ def validate(
     for case in cases(region, depth):
         drawn = suite.draw(case)
         suite.judge(drawn)
-        if tried == 0 and (tally.ok or depth == "accept"):
+        going = tally.ok or depth == "accept"
+        if tried == 0 and going:
             suite.repeat(drawn, repeats)
-            if serial is not None:
-                suite.in_order(drawn, serial)
-            if tally.ok:  # what is known to overrun its buffers would take the process down
-                suite.fence(drawn)
+        if tried < _ORDERED and going and serial is not None:
+            suite.in_order(drawn, serial)
+        if tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
+            suite.fence(drawn)
         tried += 1
         if depth == "search" and not tally.ok:
             break
