@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentcompile.api import compile
-    from agentcompile.runtime import load
+    from agentcompile.api import compile, load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "compile", "load"]
 
-_LATE = {"compile": "agentcompile.api", "load": "agentcompile.runtime"}
+_LATE = {"compile": "agentcompile.api", "load": "agentcompile.api"}
 
 
 def __getattr__(name: str) -> object:

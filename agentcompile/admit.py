@@ -146,7 +146,7 @@ def _prove(
                 return parts, found, timing
             why: str = found.comparison
         else:
-            why = "its process died" if not isinstance(timing, Timing) else "an arm died"
+            why = _cause(timing)
             if not kernels:
                 text = f"the captured step itself cannot be timed: {why}"
                 raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume")
@@ -154,6 +154,14 @@ def _prove(
         weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
         dropped = set(weakest[: (len(kernels) + 1) // 2])
         parts = tuple(_fallen(part, reason) if i in dropped else part for i, part in enumerate(parts))
+
+
+def _cause(timing: Timing | Crashed | TimedOut) -> str:
+    """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
+    verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
+    if isinstance(verdict, TimedOut):
+        return f"no result within {verdict.limit_s:g} s"
+    return f"signal {verdict.signal}" if verdict.signal else verdict.detail.strip().rpartition("\n")[2]
 
 
 def _fallen(part: Part, reason: str) -> Part:

@@ -1,26 +1,40 @@
-"""What a program calls: `agentcompile.compile` here, `agentcompile.load` beside it."""
+"""The library's two verbs: `compile` makes a lock, `load` runs one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentcompile.events import Emit, silent
+from agentcompile.lockfile import Lock
 from agentcompile.options import resolve
+from agentcompile.replay import load
 
-if TYPE_CHECKING:
-    from agentcompile.lockfile import Lock
+__all__ = ["compile", "load"]
 
 
 def compile(
-    model: str | Path, out: str | Path = "agentcompile.lock.toml", *, emit: Emit = silent, **settings: object
+    model: str | Path,
+    *,
+    out: str | Path = "agentcompile.lock.toml",
+    context: int | None = None,
+    threads: int | None = None,
+    budget: int | None = None,
+    advisor: str | None = None,
+    emit: Emit = silent,
 ) -> Lock:
-    """Compile a checkpoint directory (or ``preset:NAME``), write the lock to `out` and return it.
+    """Compile a checkpoint directory, or `preset:NAME`, and write its lock to `out`.
 
-    `settings` are the command line's flags with underscores (``budget=100``, ``threads=2``); the environment and the
-    settings files stand below them. Raises AgentCompileError for whatever the user can fix.
+    What is None comes from the environment, the settings files or the defaults, as on the command line. Raises
+    AgentCompileError for what the user can fix.
     """
     from agentcompile.pipeline import compile_model
 
-    options = resolve({**settings, "model": str(model), "out": str(out)}).options
-    return compile_model(options, emit)
+    flags = {
+        "model": str(model),
+        "out": str(out),
+        "context": context,
+        "threads": threads,
+        "budget": budget,
+        "advisor": advisor,
+    }
+    return compile_model(resolve(flags).options, emit)

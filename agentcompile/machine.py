@@ -52,7 +52,7 @@ def ceilings(machine: Machine, judge: WorkerJudge) -> Ceiling:
 
 
 def residency(graph: Graph, target: Target) -> Residency:
-    """Where a step of `graph` finds its weights. A weight with two readers counts once; one row of a table is nothing."""
+    """Where a step of `graph` finds its weights. A weight with two readers counts once, a row of a table not."""
     weights = {value.id: value for value in graph.values if value.role == "weight"}
     read = {use.value for node in graph.nodes if node.op != "embedding" for use in node.inputs}
     total = sum(value.nbytes() for id, value in weights.items() if id in read)

@@ -42,7 +42,7 @@ def location(name: str, lock: Path) -> str:
     if name.startswith(PRESET):
         return name
     relative = os.path.relpath(Path(name).resolve(), lock.resolve().parent)
-    return "" if relative.split(os.sep).count("..") > _NEAR else Path(relative).as_posix()
+    return "" if Path(relative).parts.count("..") > _NEAR else Path(relative).as_posix()
 
 
 def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:

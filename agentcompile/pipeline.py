@@ -14,7 +14,7 @@ from agentcompile.captures import load_model
 from agentcompile.cuts import advise, bound, cut
 from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
 from agentcompile.history import History
-from agentcompile.ir.trial import Plan, Trial
+from agentcompile.ir.trial import Choice, Plan, Trial
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, write_lock
 from agentcompile.machine import ceilings, judge_of, this_machine
@@ -86,6 +86,12 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
             say(f"{sum(bool(ranking.kernels) for ranking in rankings.values())} regions have a faster kernel")
         with stage(emit, "cover") as say:
             planned = plan(decode, prefill, subjects, rankings, survey.trials, survey.fallback_ns, ceiling)
+            rejected: set[tuple[str, Choice]] = set()
+            while failed := survey.accept(planned.decode):
+                rejected.update(failed)
+                planned = plan(
+                    decode, prefill, subjects, rankings, survey.trials, survey.fallback_ns, ceiling, rejected
+                )
             say(f"{len(planned.decode)} regions cover the step, estimated at {planned.decode_ns / 1e6:.3f} ms")
         with stage(emit, "admit") as say:
             clock = StepClock(here, judge, model, survey.sources())

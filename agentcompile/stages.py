@@ -11,7 +11,7 @@ from agentcompile.events import Emit, FlowStage, StageFinished, StageStarted
 
 @contextmanager
 def stage(emit: Emit, name: FlowStage) -> Iterator[Callable[[str], None]]:
-    """Emit start and end of a stage; call what it yields with the stage's result in one line. An error ends no stage."""
+    """Emit start and end of a stage; what it yields takes the result in one line. An error ends no stage."""
     begin = time.monotonic()
     emit(StageStarted(stage=name))
     said = [""]

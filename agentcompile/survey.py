@@ -11,7 +11,7 @@ from agentcompile.cuts import Cut
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Candidate, Source
-from agentcompile.ir.trial import Measured, Trial
+from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tune import Subject, Tuner, templates_of
@@ -74,6 +74,18 @@ class Survey:
         for subject in chosen:
             own = subject.region.id
             self.trials[own] = [*self.trials.get(own, ()), *self._tuner.confirm(subject, self.trials.get(own, ()))]
+
+    def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
+        """Validate the kernels of a plan as what ships is validated; returns the (region id, choice) pairs that failed."""
+        failed: list[tuple[str, Choice]] = []
+        for part in parts:
+            if isinstance(part.choice, Kernel):
+                subject = self._subjects[part.region]
+                trial = self._tuner.accept(subject, part.choice.candidate)
+                if trial is not None:
+                    self.trials[part.region].append(trial)
+                    failed.append((part.region, part.choice))
+        return tuple(failed)
 
     def rankings(self) -> dict[str, Ranking]:
         """Kernels that beat the fallback, best first, for every region that was tried."""

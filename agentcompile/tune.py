@@ -27,6 +27,7 @@ from agentcompile.measure import POLICY, Timing, impossible, measurement
 from agentcompile.notes import Notes
 from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
+from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
@@ -66,9 +67,14 @@ class Past:
         return None
 
     def keep(self, trial: Trial) -> None:
-        """Remember a fresh trial for later runs. What died is tried again: the fault may have been the machine's."""
-        if self._history is not None and not isinstance(trial.verdict, (Crashed, TimedOut)):
-            self._history.put(trial, self.policy)
+        """Remember a fresh trial for later runs, unless the machine may be to blame for it: it died, or was disturbed."""
+        if self._history is None or isinstance(trial.verdict, (Crashed, TimedOut)):
+            return
+        if isinstance(trial.verdict, Measured):
+            m = trial.verdict.measurement
+            if m.dropped > POLICY.max_dropped * (m.rounds + m.dropped):
+                return
+        self._history.put(trial, self.policy)
 
 
 def _rounds(trial: Trial) -> int:
@@ -121,6 +127,22 @@ class Tuner:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
         chosen = finalists(trials, templates_of(subject), each=CONFIRMED)
         return self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm") if chosen else []
+
+    def accept(self, subject: Subject, candidate: Candidate) -> Trial | None:
+        """Validate a candidate as thoroughly as what ships; the trial that says why it failed, or None."""
+        source = self.source(subject, candidate)
+        template = self._template(subject, candidate)
+        job = Job(candidate=candidate, region=subject.region, template=template, source=source)
+        key = accepted_key(job, self._target)
+        if self._notes.get(key) is not None:
+            return None
+        for _, result in self._judge.prepare([job], depth="accept"):
+            if not isinstance(result, Prepared):
+                trial = _trial(job, result, "confirm")
+                self._emit(TrialFinished(trial=trial))
+                return trial
+        self._notes.put(key, 1)
+        return None
 
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
@@ -240,6 +262,11 @@ def judged(
     if impossible(found.median_ns, floor_ns):
         return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
     return Measured(report=report, measurement=found)
+
+
+def accepted_key(job: Job, target: Target) -> str:
+    """What is noted of a kernel that passed the whole correctness suite with this toolchain, under these tolerances."""
+    return digest("accepted/1", job.source.digest, job.region.id, target.digest, TOLERANCES)
 
 
 def templates_of(subject: Subject) -> dict[str, Template]:

@@ -89,15 +89,15 @@ def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]
 
 
 def _eager(options: Options, request: Request) -> Iterator[Piece]:
-    from agentcompile import pipeline
+    from agentcompile import eager
 
-    yield from (Piece(text=text, tokens=tokens) for text, tokens in pipeline.eager_pieces(options, request))
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(options, request))
 
 
 def _verify(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
-    from agentcompile import pipeline
+    from agentcompile import accuracy
 
-    return pipeline.verify_lock(lock, options, prompts)
+    return accuracy.verify_lock(lock, options, prompts)
 
 
 def _target(options: Options) -> Target:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -58,10 +59,19 @@ class CompiledModel:
     """Plans bound to a checkpoint, ready to generate. Use from one thread at a time: a second caller is refused."""
 
     def __init__(
-        self, info: ModelInfo, decode: Step, prefill: Step, memory: Memory, tokenizer: Tokenizer | None
+        self,
+        info: ModelInfo,
+        decode: Step,
+        prefill: Step,
+        memory: Memory,
+        *,
+        tokenizer: Tokenizer | None,
+        checkpoint: Path,
     ) -> None:
         self.info = info
         self.tokenizer = tokenizer
+        self.checkpoint = checkpoint
+        """Where the weights were read from."""
         self._decode = decode
         self._prefill = prefill
         self._memory = memory

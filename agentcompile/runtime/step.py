@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from agentcompile.ir.graph import Dim
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.reference import Interpreter
@@ -141,7 +142,7 @@ class _Bound:
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
         """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
-        shape = tuple(dim if isinstance(dim, int) else self._tokens for dim in buffer.shape)
+        shape = self.sizes(buffer.shape)
         if buffer.role == "token":
             return self.token.view(shape)
         if buffer.role == "position":
@@ -162,6 +163,14 @@ class _Bound:
         body = library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body)
         return _region_action(self, region, call, body)
 
+    def sizes(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
+        """A shape with the number of tokens filled in."""
+        return tuple(dim if isinstance(dim, int) else self._tokens for dim in shape)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A buffer's own shape here."""
+        return self.sizes(self._step._buffers[name].shape)
+
     def dense(self, name: str) -> torch.Tensor:
         """A buffer as PyTorch wants it: row-major."""
         buffer = self._step._buffers[name]
@@ -178,17 +187,20 @@ def _region_action(
     call: TorchCall,
     body: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
 ) -> Action:
+    """Run one site in PyTorch. A port may see its buffer in another shape: both are dense, so that is a view."""
     names = dict(call.bindings)
-    inputs = [(port.name, names[port.name]) for port in region.ports if port.role != "output"]
-    outputs = [(port.name, names[port.name]) for port in region.ports if port.role == "output"]
-    places = {name for _, name in outputs if bound.fixed(name)}
+    inputs = [(port.name, names[port.name], bound.sizes(port.shape)) for port in region.ports if port.role != "output"]
+    outputs = [
+        (port.name, names[port.name], bound.shape(names[port.name])) for port in region.ports if port.role == "output"
+    ]
+    places = {name for _, name, _ in outputs if bound.fixed(name)}
 
     def act() -> None:
-        made = body({port: bound.dense(name) for port, name in inputs})
-        for port, name in outputs:
+        made = body({port: bound.dense(name).view(shape) for port, name, shape in inputs})
+        for port, name, shape in outputs:
             if name in places:
-                bound.env[name].view(-1).copy_(made[port].reshape(-1))
+                bound.env[name].copy_(made[port].reshape(shape))
             else:
-                bound.env[name] = made[port]
+                bound.env[name] = made[port].reshape(shape)
 
     return act

@@ -1,0 +1,103 @@
+"""The same request through Hugging Face's eager `generate`: what a compiled model is compared with."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from agentcompile.models import find_model
+from agentcompile.options import Options
+from agentcompile.runtime.text import TextStream, Tokenizer
+
+
+class Wanted(Protocol):
+    """What to generate, as the command line says it."""
+
+    @property
+    def prompt(self) -> str:
+        """Text to go on from."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens at most."""
+
+    @property
+    def temperature(self) -> float:
+        """0 is greedy."""
+
+    @property
+    def top_k(self) -> int:
+        """0 keeps all."""
+
+    @property
+    def top_p(self) -> float:
+        """1 keeps all."""
+
+    @property
+    def seed(self) -> int:
+        """Of PyTorch's generator."""
+
+
+def load(path: Path, dtype: torch.dtype | None = None) -> Any:
+    """The checkpoint as Hugging Face runs it, in its own dtype or in `dtype`; no network."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model: Any = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto", local_files_only=True)
+    return model.eval()
+
+
+def pieces(options: Options, request: Wanted) -> Iterator[tuple[str, int]]:
+    """Text and its number of tokens as eager `generate` makes them, from the model that `options` names."""
+    path = find_model(options.model, options.cache)
+    tokenizer = Tokenizer(path)
+    model = load(path)
+    settings: dict[str, Any] = {"do_sample": request.temperature > 0, "max_new_tokens": request.max_new_tokens}
+    if request.temperature > 0:
+        settings |= {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    torch.manual_seed(request.seed)
+    ids = torch.tensor([tokenizer.encode(request.prompt)])
+    made: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
+    threading.Thread(target=_run, args=(model, ids, settings, made), daemon=True).start()
+    stream = TextStream(tokenizer)
+    while (item := made.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        yield stream.push([item]), 1
+    yield stream.finish(), 0
+
+
+class _Streamer:
+    """What `generate` calls with the prompt first and every new token after."""
+
+    def __init__(self, made: queue.SimpleQueue[int | BaseException | None]) -> None:
+        self._made = made
+        self._prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        """The prompt's ids, then one new id at a time."""
+        if not self._prompt:
+            for token in value.flatten().tolist():
+                self._made.put(int(token))
+        self._prompt = False
+
+    def end(self) -> None:
+        """All is said; the thread's end says so."""
+
+
+def _run(
+    model: Any, ids: torch.Tensor, settings: dict[str, Any], made: queue.SimpleQueue[int | BaseException | None]
+) -> None:
+    try:
+        with torch.inference_mode():
+            model.generate(ids, attention_mask=torch.ones_like(ids), streamer=_Streamer(made), **settings)
+        made.put(None)
+    except BaseException as error:  # noqa: BLE001 - the reader raises it where the caller sees it
+        made.put(error)

@@ -1,0 +1,237 @@
+"""From a lock to a model that runs: find, compare, rebuild, validate, bind. No adviser, no network, no timing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcompile import catalog
+from agentcompile.build import compile_executor
+from agentcompile.captures import Model, load_model
+from agentcompile.cuts import CHUNK
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import DriftFound, Emit, silent
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Part
+from agentcompile.judge import Job, Prepared
+from agentcompile.layouts import LAYOUTS
+from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, read_lock
+from agentcompile.machine import Machine, judge_of, this_machine
+from agentcompile.materialize import specialise
+from agentcompile.models import find_model, model_of_lock
+from agentcompile.notes import Notes
+from agentcompile.options import Options, resolve
+from agentcompile.proving import binaries
+from agentcompile.regions.downsets import CoverError
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.regions.partition import Partition, partition
+from agentcompile.regions.schedule import Step as Placed
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.lower import lower
+from agentcompile.stages import stage
+from agentcompile.tune import accepted_key
+
+if TYPE_CHECKING:
+    from agentcompile.runtime.model import CompiledModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A lock with its model, compared with this machine; programs and the sources that they call."""
+
+    lock: Lock
+    here: Machine
+    model: Model
+    programs: tuple[Program, Program]
+    """Decode, prefill."""
+    jobs: tuple[Job, ...]
+    """Every kernel of the lock, once."""
+
+
+def load(lock: str | Path, *, model: str | Path = "", options: Options | None = None) -> CompiledModel:
+    """Load a lock for generation: `load("lock.toml").generate("def f(")`.
+
+    `model` is the checkpoint, when it is not where the lock remembers it. Kernels that were not validated on this
+    machine and toolchain before are validated now. Raises AgentCompileError for what the user can fix.
+    """
+    flags = {"model": str(model)} if model else {}
+    settled = options or resolve(flags).options
+    return replay_lock(Path(lock), settled)
+
+
+def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:
+    """Rebuild and validate what `path` pins, and bind it; `locked` refuses any drift.
+
+    Raises AgentCompileError: DRIFT when the lock does not hold here, CORRECTNESS when a kernel fails.
+    """
+    opened = open_lock(path, options, emit, locked=locked)
+    with stage(emit, "rebuild") as say:
+        validated = _validate(opened, options)
+        say(f"{len(opened.jobs)} kernels, {validated} validated now")
+    with stage(emit, "load") as say:
+        made = bind(opened)
+        say(f"{opened.model.captured.info.name}: ready")
+    return made
+
+
+def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
+    """Read a lock, find its model, compare both with what is here, and lower its plans."""
+    lock = read_lock(path)
+    here = this_machine(options)
+    name = model_of_lock(options.model, lock.model.location, path, lock.model.config)
+    with stage(emit, "capture"):
+        model = load_model(find_model(name, options.cache), lock.model.context, here.store, here.hashes)
+    _compare(path, lock, here.target, model, emit, locked)
+    templates = catalog.load(
+        [catalog.default_root(), *(Path(folder) for folder in options.templates)], kinds=kinds(), layouts=LAYOUTS
+    )
+    jobs: dict[str, Job] = {}
+    programs = [
+        _program(path, lock, plan, graph, templates, jobs)
+        for plan, graph in _phases(path, lock, model.captured.decode, model.captured.prefill)
+    ]
+    return Opened(lock=lock, here=here, model=model, programs=(programs[0], programs[1]), jobs=tuple(jobs.values()))
+
+
+def bind(opened: Opened) -> CompiledModel:
+    """Bind the programs of an opened lock to memory."""
+    from agentcompile.checkpoint import Checkpoint
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.model import CompiledModel
+    from agentcompile.runtime.native import Executor, Library
+    from agentcompile.runtime.step import Step
+    from agentcompile.runtime.text import Tokenizer
+
+    here, captured = opened.here, opened.model.captured
+    sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
+    built = binaries(here, sources, sorted(sources))
+    libraries = {digest: Library(Path(binary.path)) for digest, binary in built.items()}
+    executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
+    checkpoint = Checkpoint.open(captured.checkpoint)
+    memory = Memory(opened.programs, checkpoint.tensor, captured.constants)
+    decode = Step(opened.programs[0], memory, executor, libraries)
+    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=min(CHUNK, captured.info.context))
+    has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
+    tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
+    return CompiledModel(captured.info, decode, prefill, memory, tokenizer=tokenizer, checkpoint=captured.checkpoint)
+
+
+def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, locked: bool) -> None:
+    captured = model.captured
+    facts = ModelFacts(
+        config=captured.info.config_digest,
+        graphs={graph.phase: graph.digest() for graph in (captured.decode, captured.prefill)},
+        weights=captured.info.weights_digest,
+    )
+    found = drift(lock, target, facts)
+    for row in found:
+        emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
+    fatal = [row for row in found if locked or row.grade == "refuse"]
+    if fatal:
+        first = fatal[0]
+        more = f" (and {len(fatal) - 1} more fields)" if len(fatal) > 1 else ""
+        text = f"{path}: {first.field}: locked {first.locked}, here {first.here}{more}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=first.remedy)
+
+
+def _phases(path: Path, lock: Lock, decode: Graph, prefill: Graph) -> list[tuple[LockPlan, Graph]]:
+    plans = {plan.phase: plan for plan in lock.plan}
+    if set(plans) != {"decode", "prefill"} or len(lock.plan) != 2:
+        text = f"{path}: plan: one plan for decode and one for prefill are needed"
+        raise AgentCompileError(text, hint="compile again")
+    return [(plans["decode"], decode), (plans["prefill"], prefill)]
+
+
+def _program(
+    path: Path, lock: Lock, plan: LockPlan, graph: Graph, templates: catalog.Catalog, jobs: dict[str, Job]
+) -> Program:
+    """Lower one plan of the lock; every kernel it names is added to `jobs` by source digest."""
+    regime = Regime(phase=plan.phase, batch=plan.batch, context=plan.context)
+    cut = partition(graph, regime, tokens=1 if plan.phase == "decode" else CHUNK)
+    regions = {region.id: region for region in cut.regions}
+    parts = []
+    for choice in plan.choices:
+        if choice.region not in regions:
+            text = f"{path}: plan.choices: the model has no region {choice.name}"
+            raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version")
+        region = regions[choice.region]
+        made = _choice(path, lock, choice, region, templates, jobs)
+        parts.append(Part(region=region.id, choice=made, sites=choice.at))
+    sources = {digest: job.source for digest, job in jobs.items()}
+    return lower(graph, _schedule(path, graph, cut, parts), sources, lock.layouts)
+
+
+def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -> Sequence[Placed]:
+    try:
+        whole = [part if part.sites else _everywhere(cut, part) for part in parts]
+        return schedule(graph, cut, whole)
+    except CoverError as error:
+        text = f"{path}: plan: {error}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version") from error
+
+
+def _everywhere(cut: Partition, part: Part) -> Part:
+    return Part(region=part.region, choice=part.choice, sites=tuple(range(len(cut.region(part.region).sites))))
+
+
+def _choice(
+    path: Path, lock: Lock, choice: LockChoice, region: Region, templates: catalog.Catalog, jobs: dict[str, Job]
+) -> Choice:
+    if choice.use == "fallback":
+        return Fallback(reason=choice.reason)
+    template = _template(path, choice, templates)
+    target = lock.target.target()
+    params = tuple((param.name, choice.params[param.name]) for param in template.params if param.name in choice.params)
+    source = specialise(template, region, params, target)
+    if source.digest != choice.source:
+        both = f"{source.digest[:12]}, locked {choice.source[:12]}"
+        text = f"{path}: {choice.name}: {choice.template} now gives source {both}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again: the template has changed")
+    candidate = Candidate(
+        region=region.id,
+        regime=region.regime,
+        template=template.id,
+        template_digest=template.digest,
+        params=params,
+        target=target.digest,
+    )
+    jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
+    return Kernel(
+        candidate=candidate,
+        source=source.digest,
+        speedup=1.0,
+        half_width=0.0,
+        decided_by="human" if choice.decided_by == "human" else "measured",
+        reason=choice.reason,
+    )
+
+
+def _template(path: Path, choice: LockChoice, templates: catalog.Catalog) -> Template:
+    try:
+        return templates.get(choice.template)
+    except AgentCompileError as error:
+        text = f"{path}: {choice.name}: {error.message}"
+        hint = "give its folder with --templates, or compile again"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=hint) from error
+
+
+def _validate(opened: Opened, options: Options) -> int:
+    """Validate every kernel that was not validated before with this compiler and under these tolerances."""
+    notes = Notes(opened.here.store)
+    fresh = [job for job in opened.jobs if notes.get(accepted_key(job, opened.here.target)) is None]
+    if not fresh:
+        return 0
+    with judge_of(opened.here, options.seed) as judge:
+        for job, result in judge.prepare(fresh, depth="accept"):
+            if not isinstance(result, Prepared):
+                text = f"{job.region.name}: {job.candidate.label}: {result.kind} here"
+                hint = "compile again on this machine; `agentcompile explain` shows what failed"
+                raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
+            notes.put(accepted_key(job, opened.here.target), 1)
+    return len(fresh)
