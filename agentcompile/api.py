@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
 from agentcompile.lockfile import Lock
 from agentcompile.options import resolve
 from agentcompile.replay import load
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["compile", "load"]
 
 
 def compile(
-    model: str | Path,
+    model: str | Path | torch.nn.Module,
     *,
     out: str | Path = "agentcompile.lock.toml",
     context: int | None = None,
     threads: int | None = None,
     budget: int | None = None,
     advisor: str | None = None,
+    save_to: str | Path = "",
     emit: Emit = silent,
 ) -> Lock:
-    """Compile a checkpoint directory, or `preset:NAME`, and write its lock to `out`.
+    """Compile a checkpoint directory, `preset:NAME` or a module of the decoder protocol; write its lock to `out`.
 
+    A module's weights and graphs are saved to `save_to` first, which then serves as its checkpoint.
     What is None comes from the environment, the settings files or the defaults, as on the command line. Raises
     AgentCompileError for what the user can fix.
     """
+    import torch
+
+    from agentcompile.captures import save_module
     from agentcompile.pipeline import compile_model
 
+    if isinstance(model, torch.nn.Module):
+        if not save_to:
+            raise AgentCompileError("save_to: a module needs a directory for its weights", hint="give save_to")
+        save_module(model, Path(save_to), resolve({"context": context}).options.context)
+        model = Path(save_to)
     flags = {
         "model": str(model),
         "out": str(out),

@@ -13,8 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
+
 import agentcompile
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical, digest
 from agentcompile.ir.graph import Graph
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
     from agentcompile.capture import Captured
 
+GRAPHS = "agentcompile.graphs.json"
+"""Beside the weights of a saved module: its graphs."""
+CONSTANTS = "agentcompile.constants.safetensors"
 _VERSION = 1
 """Raised when capture changes what it makes of the same program."""
 
@@ -58,7 +64,10 @@ def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
     checkpoint = Checkpoint.open(path)
     key = _key(checkpoint, context)
     found = _read(store, key)
-    if found is None:
+    if found is None and (path / GRAPHS).exists():
+        made = _beside(path, context)
+        _write(store, key, made)
+    elif found is None:
         made = capture(path, context=context)
         _write(store, key, made)
     else:
@@ -72,6 +81,39 @@ def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
     constants_path = store.get(key, ".safetensors")
     assert constants_path is not None, "written above"
     return Model(captured=made, constants=constants_path)
+
+
+def save_module(model: torch.nn.Module, directory: Path, context: int) -> None:
+    """Capture a module of the decoder protocol and save weights, graphs and constants to `directory`.
+
+    The directory then serves as a checkpoint of its own: the module's code is not needed to compile or run it.
+    """
+    from safetensors.torch import save
+
+    from agentcompile.capture import capture
+
+    made = capture(model, context=context, save_to=directory)
+    tensors = {name: tensor.contiguous() for name, tensor in made.constants.items()}
+    (directory / CONSTANTS).write_bytes(save(tensors))
+    kept = _Kept(info=made.info, decode=made.decode, prefill=made.prefill)
+    (directory / GRAPHS).write_bytes(canonical(encode(kept)))
+
+
+def _beside(path: Path, context: int) -> Captured:
+    """The graphs that `save_module` left; AgentCompileError when they are damaged or of another context."""
+    from safetensors.torch import load_file
+
+    from agentcompile.capture import Captured
+
+    try:
+        kept: _Kept = decode(_Kept, json.loads((path / GRAPHS).read_bytes()))
+        constants = dict(load_file(str(path / CONSTANTS)))
+    except (CodecError, ValueError, OSError, SafetensorError) as error:
+        raise AgentCompileError(f"{path / GRAPHS}: damaged ({error})", hint="save the module again") from error
+    if kept.info.context != context:
+        text = f"{path / GRAPHS}: captured for a context of {kept.info.context}, not {context}"
+        raise AgentCompileError(text, hint=f"use --context {kept.info.context}, or save the module again")
+    return Captured(info=kept.info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
 
 
 def _key(checkpoint: Checkpoint, context: int) -> str:

@@ -116,10 +116,16 @@ def bind(opened: Opened) -> CompiledModel:
     checkpoint = Checkpoint.open(captured.checkpoint)
     memory = Memory(opened.programs, checkpoint.tensor, captured.constants)
     decode = Step(opened.programs[0], memory, executor, libraries)
-    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=min(CHUNK, captured.info.context))
+    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=_chunk(opened))
     has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
     tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
     return CompiledModel(captured.info, decode, prefill, memory, tokenizer=tokenizer, checkpoint=captured.checkpoint)
+
+
+def _chunk(opened: Opened) -> int:
+    """Tokens of a prefill chunk; one where the decoder could not be traced for any number of them."""
+    symbolic = any("T" in value.shape for value in opened.model.captured.prefill.values)
+    return min(CHUNK, opened.model.captured.info.context) if symbolic else 1
 
 
 def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, locked: bool) -> None:
