@@ -249,7 +249,8 @@ def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> TensorIn
     return info
 
 
-NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+NEEDED = {"vocab_size": "", "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+"""Config keys that must be there, with what older architectures call them."""
 SIZES = (*NEEDED, "intermediate_size", "num_key_value_heads", "head_dim", "max_position_embeddings")
 """Config keys that must be positive and plausible where they are given."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -276,19 +277,21 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
             )
     for key in SIZES:
         value = config.get(key)
-        if value is None and key not in NEEDED:
+        if value is None and (key not in NEEDED or NEEDED[key] in config):
             continue
         if type(value) is not int or not 1 <= value <= LARGEST:
             raise AgentCompileError(f"{path}: {key}: {value!r}", hint=f"a whole number from 1 to {LARGEST} is expected")
-    heads = config["num_attention_heads"]
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    if heads is None or hidden is None:
+        return
     groups = config.get("num_key_value_heads") or heads
     if heads % groups:
         raise AgentCompileError(
             f"{path}: num_key_value_heads: {groups} does not divide num_attention_heads {heads}",
             hint="every key-value head serves the same number of query heads",
         )
-    if config.get("head_dim") is None and config["hidden_size"] % heads:
+    if config.get("head_dim") is None and hidden % heads:
         raise AgentCompileError(
-            f"{path}: num_attention_heads: {heads} does not divide hidden_size {config['hidden_size']}",
+            f"{path}: num_attention_heads: {heads} does not divide hidden_size {hidden}",
             hint="give head_dim, or sizes that divide",
         )

@@ -167,7 +167,7 @@ class Interpreter:
         ]
         self._outputs = [(name, self._reader(use)) for name, use in graph.outputs]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run on inputs by value id; returns outputs by name. Raises KeyError for a missing input."""
         env: list[Any] = [None] * (len(self._slots) + 1)

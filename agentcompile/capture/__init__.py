@@ -64,7 +64,7 @@ def _directory(path: Path, context: int) -> Captured:
             f"{path / 'config.json'}: model_type: {in_memory.MODEL_TYPE}: saved from a module, without its code",
             hint="give the nn.Module itself",
         )
-    stored, layers = len(checkpoint.tensors()), config["num_hidden_layers"]
+    stored, layers = len(checkpoint.tensors()), config.get("num_hidden_layers") or config.get("n_layer") or 0
     if layers > stored:
         raise AgentCompileError(
             f"{path / 'config.json'}: num_hidden_layers: {layers}, but only {stored} tensors are stored",

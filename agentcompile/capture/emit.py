@@ -224,11 +224,8 @@ def id_of(term: Term, index: int) -> tuple[int, int]:
 
 
 def _bytes_digest(value: torch.Tensor) -> str:
-    return (
-        hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-        if value.dim()
-        else repr(value.item())
-    )
+    flat = value.reshape(-1).clone(memory_format=torch.contiguous_format)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _ordered(roots: list[Term]) -> list[Term]:

@@ -97,7 +97,7 @@ def _layer_class() -> Any:
     return Layer
 
 
-def build(path: Path, config: dict[str, Any], dtype: torch.dtype, attention: str = "sdpa") -> tuple[nn.Module, Any]:
+def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Module, Any]:
     """The model of a checkpoint directory with fake parameters, and the fake mode they live in.
 
     Raises `AgentCompileError` for an architecture that the installed transformers does not know.
@@ -107,20 +107,21 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype, attention: str
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    kind = config.get("model_type")
-    with _quiet():
+    auto: Any = transformers.AutoModelForCausalLM
+    first: Exception | None = None
+    for attention in ("sdpa", "eager"):  # some architectures have one alone
         try:
-            parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
-            with _WithoutWeights(mode):
-                auto: Any = transformers.AutoModelForCausalLM
-                model: Any = auto.from_config(
+            with _quiet(), _WithoutWeights(mode):
+                parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+                model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
-        except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise AgentCompileError(
-                f"{path / 'config.json'}: model_type: {kind!r}: {first}",
-                hint=f"transformers {transformers.__version__} must know the architecture and accept its config",
-            ) from error
-    built: nn.Module = model.eval()
-    return built, mode
+        except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
+            first = first or error
+            continue
+        return model.eval(), mode
+    reason = (str(first).strip().splitlines() or [""])[0]
+    raise AgentCompileError(
+        f"{path / 'config.json'}: model_type: {config.get('model_type')!r}: {reason}",
+        hint=f"transformers {transformers.__version__} must know the architecture and accept its config",
+    ) from first

@@ -7,6 +7,7 @@ these. In-place operators rebind their storage, so that later readers of any vie
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ class Importer:
             self.tables[value.node.name] = (value.node, None)
             return self.pool.leaf("loose", value.node.name, shape, dtype)
         axis = axes[0] if axes else None
+        if dtype == "int64" and math.prod(shape) == self.pool.tokens and self.positional.is_positions(value.node):
+            return attention.positions(self.pool).reshape(shape)
         self.tables[value.node.name] = (value.node, axis)
         tokens = self.pool.tokens
         width = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -60,6 +61,7 @@ def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
         "num_key_value_heads": spec.kv_heads,
         "head_dim": spec.head_dim,
         "eos_token_id": list(spec.eos),
+        "buffers": _buffers(model),
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,6 +73,15 @@ def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
             exit_code=ExitCode.ENVIRONMENT,
             hint="choose a directory that can be written and has room",
         ) from None
+
+
+def _buffers(model: torch.nn.Module) -> str:
+    """Identity of the buffers' bytes: they are constants of the graphs, so they belong to the saved config."""
+    h = hashlib.sha256()
+    for name, buffer in sorted(model.named_buffers()):
+        flat = buffer.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
+        h.update(f"{name} {buffer.dtype} {list(buffer.shape)}\n".encode() + flat.view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@
 - `caches` is a list with one pair (keys, values) a layer, each [1, kv_heads, context, head_dim] in the dtype of the
   parameters. The decoder writes the new rows at slots `positions` (`index_copy_(2, positions, new)`,
   `cache[:, :, positions] = new`, `scatter_`) and attends over the whole cache under a mask made from `positions`.
-  Slots that were never written hold anything, so the mask must hide them.
+  Slots that were never written hold any finite number, so the mask must hide them.
 - It returns logits [1, T, vocab], or [1, 1, vocab] for the last token alone.
 - What depends on positions alone (rotary angles, masks) may be computed in any way, or read from buffers.
 - T is symbolic: shapes may depend on it, control flow may not. Nothing may depend on the content of a tensor.

@@ -201,6 +201,28 @@ def test_what_is_no_decoder_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert "protocol" in caught.value.hint
 
 
+class Tabled(Handwritten):
+    """Rotary rows come from a buffer, as many decoders keep them."""
+
+    def __init__(self, theta: float) -> None:
+        super().__init__(Shape(theta=theta))
+        cos, sin = super().rows(torch.arange(64))
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.cos[positions], self.sin[positions]  # type: ignore[index]
+
+
+def test_tables_kept_in_buffers_are_the_same_program(tmp_path: Path, default: Captured) -> None:
+    model = Tabled(10000.0)
+    captured = taken(model, tmp_path / "a")
+    assert captured.decode.digest() == default.decode.digest()
+    agrees(model, captured)
+    other = taken(Tabled(500.0), tmp_path / "b")
+    assert other.info.config_digest != captured.info.config_digest
+
+
 def test_a_saved_module_is_not_captured_from_its_directory(tmp_path: Path) -> None:
     taken(Handwritten(), tmp_path)
     with pytest.raises(AgentCompileError, match="saved from a module"):
