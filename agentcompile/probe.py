@@ -49,7 +49,10 @@ def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()
 
 
 def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
-    """The ceilings of `target` from `store`, or measured now and kept; a damaged file is measured again."""
+    """The ceilings of `target` from `store`, or measured now, and kept when the machine was calm.
+
+    A damaged file is measured again.
+    """
     key = digest("ceiling/1", target.digest)
     path = store.get(key, ".json")
     if path is not None:
@@ -59,7 +62,8 @@ def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Cei
         except (CodecError, ValueError, OSError):
             path.unlink(missing_ok=True)
     measured = measure()
-    store.write(key, canonical(encode(measured)), ".json")
+    if measured.calm:
+        store.write(key, canonical(encode(measured)), ".json")
     return measured
 
 

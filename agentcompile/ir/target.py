@@ -51,6 +51,8 @@ class Ceiling:
     """Reads that hit the last-level cache, all threads together."""
     flops_per_s: float
     """Dense multiply-add rate of the widest unit at the model's dtype, two FLOPs each."""
+    calm: bool = True
+    """Whether the threads had their cores meanwhile; what was measured on a crowded machine is too low."""
 
     def floor_ns(self, *, flops: int, bytes: int, residency: Residency) -> float:
         """The roofline: no program that does these FLOPs and moves these bytes is faster (Williams et al. 2009)."""

@@ -43,9 +43,11 @@ class Policy:
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02
-    """A round is contended when some arm's threads waited for a core longer than this share of its intervals."""
-    max_spread: float = 0.25
-    """A round in which an arm's two samples differ by more than this (as a logarithm) is contended."""
+    """What lasts long against a wake-up is contended when threads waited for a core longer than this share of it."""
+    max_stretch: float = 0.25
+    """A round is contended when some interval is this much longer than its arm's median in the process."""
+    max_waiting_stretch: float = 0.03
+    """The same, when threads waited for a core meanwhile."""
 
     def digest(self, *, tolerances: Json = None, residency: Residency) -> str:
         """Identity of all that a number depends on beside source and target: the key of the measurement database."""

@@ -47,7 +47,7 @@ def contrast(
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     ratios = [
-        [_log_ratio(timed, a, b) for timed in process.rounds if usable(timed, a, b, claim=claim, policy=policy)]
+        [_log_ratio(timed, a, b) for timed in kept_rounds(process, a, b, claim=claim, policy=policy)]
         for process in timing.processes
     ]
     pooled = [ratio for process in ratios for ratio in process]
@@ -109,29 +109,45 @@ def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bo
     return median_ns < policy.floor_fraction * floor_ns
 
 
-def usable(timed: Round, arm: int, baseline: int, *, claim: float, policy: Policy) -> bool:
-    """Whether a round says something about two arms (by their place in it).
+def kept_rounds(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> list[Round]:
+    """The rounds of a process that say something about two arms (by their place in it).
 
-    One in which threads waited for a core, or an arm's two intervals are far apart, is dropped whole; unless the arms
-    differ by more than the claim even when its waiting is taken from the slower one, and its lower interval is above
-    the other's higher: then contention does not explain the difference.
+    A round in which contention stretched some interval is dropped whole; unless the two arms differ by more than the
+    claim even when its waiting is taken from the slower one, and its lower interval is above the other's higher: then
+    contention does not explain the difference.
     """
-    if any(min(pair) <= 0 for pair in timed.intervals_ns):
-        return False
+    usual = [
+        median(interval for timed in process.rounds for interval in timed.intervals_ns[at])
+        for at in range(len(process.clock.doubling))
+    ]
+    return [
+        timed
+        for timed in process.rounds
+        if not contended(timed, usual, policy) or _apart(timed, arm, baseline, 1.0 + claim)
+    ]
+
+
+def contended(timed: Round, usual_ns: Sequence[float], policy: Policy) -> bool:
+    """Whether an arm's interval is far above its usual one, or somewhat above it while threads waited for a core.
+
+    Waiting alone is no sign: threads also wait before and after the interval that is timed.
+    """
+    for pair, waited, usual in zip(timed.intervals_ns, timed.waited_ns, usual_ns, strict=True):
+        stretch = max(pair) / max(usual, 1.0) - 1.0
+        if stretch > policy.max_stretch or (waited > 0 and stretch > policy.max_waiting_stretch):
+            return True
+    return False
+
+
+def _apart(timed: Round, arm: int, baseline: int, factor: float) -> bool:
     arms = list(zip(timed.intervals_ns, timed.waited_ns, strict=True))
-    if all(
-        waited <= policy.max_wait_share * sum(pair) and math.log(max(pair) / min(pair)) <= policy.max_spread
-        for pair, waited in arms
-    ):
-        return True
-    (fast, _), (slow, waited) = sorted((arms[arm], arms[baseline]), key=lambda timed: sum(timed[0]))
-    edge = 1.0 + claim
-    return sum(slow) - waited > sum(fast) * edge and min(slow) > max(fast) * edge
+    (fast, _), (slow, waited) = sorted((arms[arm], arms[baseline]), key=lambda one: sum(one[0]))
+    return sum(slow) - waited > sum(fast) * factor and min(slow) > max(fast) * factor
 
 
 def _log_ratio(timed: Round, arm: int, baseline: int) -> float:
     """ln of the ratio of the medians of two intervals each; the median of two is their mean."""
-    return math.log(sum(timed.intervals_ns[baseline]) / sum(timed.intervals_ns[arm]))
+    return math.log(max(sum(timed.intervals_ns[baseline]), 1) / max(sum(timed.intervals_ns[arm]), 1))
 
 
 def _half_width(ratios: Sequence[float], level: float) -> float:
@@ -154,6 +170,8 @@ def _objection(
     timing: Timing, arms: tuple[int, int], ratios: Sequence[Sequence[float]], dropped: int, total: int, policy: Policy
 ) -> str:
     """Why nothing may be claimed whatever the numbers are; empty when something may."""
+    if any(min(pair) <= 0 for process in timing.processes for timed in process.rounds for pair in timed.intervals_ns):
+        return "the clock does not measure: it stood still"
     if dropped > policy.max_dropped * total:
         return f"{dropped} of {total} rounds were contended"
     if total - dropped < MIN_ROUNDS or not all(ratios):

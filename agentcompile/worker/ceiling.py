@@ -5,6 +5,8 @@ Each rate is the best of several short tries: a ceiling is what the machine can 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +27,8 @@ from agentcompile.store import Store
 from agentcompile.worker.protocol import Alive, CheckHarness, Fault, Setup
 
 _LIMIT_S = 60.0
-_PASSES = 4
+_CALM_TRIES = 4
+_TRIES = 25
 _TEXT = """
 #include <cstdint>
 typedef float vec __attribute__((vector_size(64)));
@@ -97,15 +100,30 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     data = block(dram)
     data.fill_(1)
     reads = ("read_plain", "read_near", "read_far")
-    dram_rate = max(probe.rate(name, data, dram, dram) for name in reads)
     near = max(last // 2, 1 << 20) // 512 * 512
-    cache_rate = max(probe.rate(name, data, near, near, repeat=16) for name in reads)
+    dram_rate = _best(probe.rate(name, data, dram, dram) for name in reads)
+    cache_rate = _best(probe.rate(name, data, near, near, repeat=16) for name in reads)
     data[:4096].zero_()  # numbers that neither grow nor become denormal
-    steps = 2_000_000
+    steps = 500_000
     work = {name: steps * each * executor.threads for name, each in _OPERATIONS.items() if probe.has(name)}
-    flops = max(probe.rate(name, data, steps, operations) for name, operations in work.items())
-    # A cloud machine's reported cache may hold less than its share; the cache is never slower than what is behind it.
-    return Ceiling(dram_bytes_per_s=dram_rate, cache_bytes_per_s=max(cache_rate, dram_rate), flops_per_s=flops)
+    flops = _best(probe.rate(name, data, steps, operations) for name, operations in work.items())
+    return Ceiling(
+        dram_bytes_per_s=dram_rate.per_s,
+        # A cloud machine's share of the cache may be smaller than reported; it is never slower than what is behind it.
+        cache_bytes_per_s=max(cache_rate.per_s, dram_rate.per_s),
+        flops_per_s=flops.per_s,
+        calm=dram_rate.calm and cache_rate.calm and flops.calm,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rate:
+    per_s: float
+    calm: bool
+
+
+def _best(rates: Iterable[_Rate]) -> _Rate:
+    return max(rates, key=lambda rate: rate.per_s)
 
 
 def sing(executor: Executor, setup: Setup) -> Alive | Fault:
@@ -146,6 +164,10 @@ class _Repeated:
         return interval(lambda: self._program.time(max(1, round(batch * self._factor)), 1)[0])
 
 
+def _calm(timed: Interval) -> bool:
+    return timed.waited_ns <= POLICY.max_wait_share * timed.ns
+
+
 class _Probe:
     def __init__(self, executor: Executor, setup: Setup) -> None:
         source = Source(language="cpp", text=_TEXT, launches=_LAUNCHES, workspaces=(), flags=flags(setup.target))
@@ -158,14 +180,19 @@ class _Probe:
         """Whether this machine's instruction set has the kernel."""
         return self._library.find(name) is not None
 
-    def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> float:
-        """The best rate over a few tries, in units of `work` a second."""
+    def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> _Rate:
+        """The best rate of a few calm tries, in units of `work` a second; of many, on a machine that is not calm."""
         call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
         program = Program(self._executor, [call])
         program.run()
-        best = min(program.time(repeat, _PASSES))
+        tries: list[Interval] = []
+        calm = 0
+        while calm < _CALM_TRIES and len(tries) < _TRIES:
+            tries.append(interval(lambda: program.time(repeat, 1)[0]))
+            calm += _calm(tries[-1])
         del keep
-        return work * repeat / max(best, 1) * 1e9
+        best = min(tries, key=lambda one: one.ns)
+        return _Rate(per_s=work * repeat / max(best.ns, 1) * 1e9, calm=calm == _CALM_TRIES or _calm(best))
 
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
         """What the kernel writes."""

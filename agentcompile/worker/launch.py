@@ -9,7 +9,7 @@ import torch
 
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
-from agentcompile.runtime import library
+from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.worker.protocol import Implementation
 
@@ -38,7 +38,7 @@ def runner(implementation: Implementation, region: Region, executor: Executor) -
     """What launches a candidate once on the buffers it is given, output buffers included."""
     source = implementation.source
     if source.language == "library":
-        call = library.bind(source.call, region, source.settings)
+        call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
     binary = Library(Path(implementation.binary.path))
     return lambda buffers: Program(executor, bind(source, binary, buffers)).run()

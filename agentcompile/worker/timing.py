@@ -16,7 +16,7 @@ from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.measure.samples import Interval, Samples
 from agentcompile.reference import Interpreter
-from agentcompile.runtime import library
+from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.launch import bind, workspaces
@@ -39,7 +39,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box) -> Sa
         if isinstance(arm, Reference):
             arms.append(_TorchArm(bench, box, index, Interpreter(request.region.body)))
         elif arm.source.language == "library":
-            call = library.bind(arm.source.call, request.region, arm.source.settings)
+            call = bind_library(arm.source.call, request.region, arm.source.settings)
             arms.append(_TorchArm(bench, box, index, call))
         else:
             arms.append(_KernelArm(bench, box, index, arm, executor))

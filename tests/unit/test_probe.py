@@ -95,6 +95,15 @@ def test_ceilings_are_measured_once_a_target(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
+def test_what_was_measured_on_a_crowded_machine_is_not_kept(tmp_path: Path) -> None:
+    target, store = probe.probe(toolchain="x"), Store(tmp_path)
+    low = Ceiling(dram_bytes_per_s=1e10, cache_bytes_per_s=2e10, flops_per_s=1e11, calm=False)
+    high = Ceiling(dram_bytes_per_s=3e10, cache_bytes_per_s=2e11, flops_per_s=1e12)
+    assert probe.ceiling(target, store, lambda: low) == low
+    assert probe.ceiling(target, store, lambda: high) == high
+    assert probe.ceiling(target, store, lambda: low) == high
+
+
 def test_a_damaged_ceiling_file_is_measured_again(tmp_path: Path) -> None:
     target, store = probe.probe(toolchain="x"), Store(tmp_path)
     ceiling = Ceiling(dram_bytes_per_s=3e10, cache_bytes_per_s=2e11, flops_per_s=1e12)

@@ -185,7 +185,7 @@ def of(*processes: Samples) -> Timing:
 
 
 CLEAR = ((100_000, 101_000), (150_000, 151_000))
-CLOSE = ((100_000, 101_000), (104_000, 105_000))
+CLOSE = ((120_000, 140_000), (150_000, 151_000))
 
 
 def test_processes_that_disagree_in_sign_are_inconclusive() -> None:
