@@ -90,10 +90,9 @@ def run_round(
     failed: dict[str, str] = {}
     with quiet():
         read = bandwidth()
-    for arm in [*order, *reversed(order)]:
-        if arm.name in failed:
-            continue
-        with quiet():
+        for arm in [*order, *reversed(order)]:
+            if arm.name in failed:
+                continue
             try:
                 seen[arm.name].append(visit(arm, workload, least_s))
             except ArmFailed as failure:

@@ -20,7 +20,7 @@ from ..models.locate import MAKERS
 from .record import Part, arm_rows, figures_of, import_figure, record
 from .report import arm_table, figure_table
 from .serving import own_command
-from .times import Took, compile_once, first_token, import_time, replay_once
+from .times import Build, Took, compile_once, first_token, import_time, replay_once
 from .trial import LLAMA, OURS, Setup, run_trial
 from .workload import Workload, make_workload
 
@@ -98,46 +98,44 @@ def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
     model = MAKERS[name](setup.cache / "presets" / name)
     workload = make_workload(name, model, seed=asked.seed)
     arms = tuple(arm for arm in ARMS[name] if not asked.arms or arm in asked.arms)
-    lock: Path | None = asked.lock
+    build: Build | None = None
     times: dict[str, Took] = {}
-    if OURS in arms and lock is None:
-        times = _times(workload, setup)
-        made = setup.logs / name / "first.lock.toml"
-        lock = made if made.is_file() else None
-    outcome = run_trial(arms, workload, lock, LEAST_S[name], setup)
+    if asked.lock:
+        build = Build(model=model, lock=asked.lock.resolve(), home=None, threads=setup.threads)
+    elif OURS in arms:
+        build, times = _compile(workload, setup)
+    outcome = run_trial(arms, workload, build, LEAST_S[name], setup)
     if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
         outcome.reasons[OURS] = f"compile: {failed.reason}"
     part = Part(workload=workload, arms=arms, outcome=outcome, times=times)
     if name == "sample" and OURS in arms:
-        _accuracy(part, lock, setup)
+        _accuracy(part, build, setup)
     return part
 
 
-def _times(workload: Workload, setup: Setup) -> dict[str, Took]:
+def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, Took]]:
     """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process."""
     folder = setup.logs / workload.name
-    home = folder / "home"
-    home.mkdir(parents=True)
-    first, second = folder / "first.lock.toml", folder / "second.lock.toml"
-    times = {"first compile": compile_once(workload.model, first, home, setup.threads)}
+    (folder / "home").mkdir(parents=True)
+    build = Build(model=workload.model, lock=folder / "first.lock.toml", home=folder / "home", threads=setup.threads)
+    times = {"first compile": compile_once(build, build.lock)}
     if times["first compile"].seconds is not None:
-        times["second compile"] = compile_once(workload.model, second, home, setup.threads)
-        times["replay"] = replay_once(workload.model, first, home, setup.threads)
+        times["second compile"] = compile_once(build, folder / "second.lock.toml")
+        times["replay"] = replay_once(build)
         if (workload.model / "tokenizer.json").is_file():
-            times["replay to first token"] = first_token(workload.model, first, home, setup.threads)
+            times["replay to first token"] = first_token(build)
     for name, took in times.items():
         _say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
-    return times
+    return build if build.lock.is_file() else None, times
 
 
-def _accuracy(part: Part, lock: Path | None, setup: Setup) -> None:
-    if lock is None:
+def _accuracy(part: Part, build: Build | None, setup: Setup) -> None:
+    if build is None:
         part.accuracy_reason = "there is no lock"
         return
-    request = json.dumps({"model": str(part.workload.model), "lock": str(lock), "threads": setup.threads})
-    ran = subprocess.run(
-        [*own_command("accuracy", {}), request], capture_output=True, text=True, timeout=1800, check=False
-    )
+    request = json.dumps({"model": str(build.model), "lock": str(build.lock), "threads": setup.threads})
+    command = [*own_command("accuracy", build.settings), request]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if ran.returncode == 0:
         part.accuracy = json.loads(ran.stdout.splitlines()[-1])
     else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 _COMPILE_LIMIT_S = 3600.0
+_TOKEN_LIMIT_S = 120.0
 _IMPORT = (
     "import time; begin = time.perf_counter(); import agentcompile; end = time.perf_counter(); "
     "import sys, json; print(json.dumps([end - begin, 'torch' in sys.modules]))"
@@ -26,6 +27,23 @@ class Took:
 
     seconds: float | None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Where a lock is, or is to be, and what compiling it leaves behind."""
+
+    model: Path
+    lock: Path
+    home: Path | None
+    """The folder of store and database; None: the user's own."""
+    threads: int
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """For the environment of whatever uses the lock."""
+        home = {"AGENTCOMPILE_HOME": str(self.home)} if self.home else {}
+        return {**home, "AGENTCOMPILE_MODEL": str(self.model), "AGENTCOMPILE_THREADS": str(self.threads)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,33 +66,31 @@ def import_time(processes: int = 10) -> Imported:
     return Imported(median_ms=median(samples[1:]), samples_ms=tuple(samples[1:]), with_torch=torch)
 
 
-def compile_once(model: Path, lock: Path, home: Path, threads: int) -> Took:
-    """`agentcompile compile` with `home` as its store and database."""
-    return _took(
-        [*_own(home), "compile", str(model), "--out", str(lock), "--threads", str(threads), "--quiet"],
-        home.parent / "compile.log",
-    )
+def compile_once(build: Build, out: Path) -> Took:
+    """`agentcompile compile` to `out`."""
+    return _took(build, ["compile", "--out", str(out), "--quiet"], out.with_suffix(".log"))
 
 
-def replay_once(model: Path, lock: Path, home: Path, threads: int) -> Took:
+def replay_once(build: Build) -> Took:
     """`agentcompile replay`: rebuild and validate the lock."""
-    command = [*_own(home), "replay", str(lock), "--model", str(model), "--threads", str(threads), "--quiet"]
-    return _took(command, home.parent / "replay.log")
+    return _took(build, ["replay", str(build.lock), "--quiet"], build.lock.with_suffix(".replay.log"))
 
 
-def first_token(model: Path, lock: Path, home: Path, threads: int) -> Took:
+def first_token(build: Build) -> Took:
     """From the start of `agentcompile generate` to the first text beyond the prompt on its stdout."""
     text = "def main():"
-    command = [*_own(home), "generate", str(lock), "--model", str(model), "--threads", str(threads)]
-    command += ["--prompt", text, "--max-new-tokens", "64", "--quiet"]
-    log = home.parent / "generate.log"
+    words = ["generate", str(build.lock), "--prompt", text, "--max-new-tokens", "64", "--quiet"]
+    log = build.lock.with_suffix(".generate.log")
     begin = time.monotonic()
-    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(_command(build, words), stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
         assert process.stdout is not None
         descriptor, seen = process.stdout.fileno(), b""
         with selectors.DefaultSelector() as ready:
             ready.register(descriptor, selectors.EVENT_READ)
-            while len(seen) <= len(text) and ready.select(120):
+            while len(seen) <= len(text) and ready.select(_TOKEN_LIMIT_S):
                 got = os.read(descriptor, 4096)
                 if not got:
                     break
@@ -86,11 +102,13 @@ def first_token(model: Path, lock: Path, home: Path, threads: int) -> Took:
     return Took(seconds=seconds)
 
 
-def _own(home: Path) -> list[str]:
-    return ["env", f"AGENTCOMPILE_HOME={home}", sys.executable, "-m", "agentcompile"]
+def _command(build: Build, words: Sequence[str]) -> list[str]:
+    settings = (f"{name}={value}" for name, value in build.settings.items())
+    return ["env", *settings, sys.executable, "-m", "agentcompile", *words]
 
 
-def _took(command: Sequence[str], log: Path) -> Took:
+def _took(build: Build, words: Sequence[str], log: Path) -> Took:
+    command = _command(build, words)
     begin = time.monotonic()
     with log.open("wb") as output:
         try:

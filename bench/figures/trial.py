@@ -11,6 +11,7 @@ from typing import Any
 
 from .rates import Round, agrees, run_round
 from .serving import Arm, ArmFailed, foreign_command, own_command
+from .times import Build
 from .workload import CONTEXT, Workload
 
 LOAD_LIMIT_S = 2400.0
@@ -50,7 +51,7 @@ class Outcome:
     rounds: list[Round] = field(default_factory=list)
 
 
-def run_trial(names: Sequence[str], workload: Workload, lock: Path | None, least_s: float, setup: Setup) -> Outcome:
+def run_trial(names: Sequence[str], workload: Workload, build: Build | None, least_s: float, setup: Setup) -> Outcome:
     """Time `names` on `workload`; what fails becomes a reason, never an exception."""
     outcome = Outcome()
     reference = _reference(workload, setup, outcome)
@@ -60,7 +61,7 @@ def run_trial(names: Sequence[str], workload: Workload, lock: Path | None, least
         try:
             for name in names:
                 if name not in outcome.reasons:
-                    _start(name, workload, lock, setup, outcome, arms)
+                    _start(name, workload, build, setup, outcome, arms)
             if process == 0 and reference is not None:
                 arms = _check(arms, reference, workload, setup, outcome)
             for number in range(setup.rounds):
@@ -83,7 +84,7 @@ def run_trial(names: Sequence[str], workload: Workload, lock: Path | None, least
     return outcome
 
 
-def request_for(name: str, workload: Workload, lock: Path | None, setup: Setup) -> dict[str, Any]:
+def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
     """What an arm's process must know to load."""
     return {
         "arm": name,
@@ -91,15 +92,15 @@ def request_for(name: str, workload: Workload, lock: Path | None, setup: Setup) 
         "threads": setup.threads,
         "context": CONTEXT,
         "gguf": str(setup.cache / f"{workload.name}.gguf"),
-        "lock": str(lock) if lock else "",
+        "lock": str(build.lock) if build else "",
     }
 
 
-def _start(name: str, workload: Workload, lock: Path | None, setup: Setup, outcome: Outcome, arms: list[Arm]) -> None:
+def _start(name: str, workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[Arm]) -> None:
     if name == LLAMA and setup.llama_python is None:
         outcome.reasons[name] = "no interpreter with llama_cpp was named (--llama-python)"
         return
-    if name == OURS and lock is None:
+    if name == OURS and build is None:
         outcome.reasons[name] = "there is no lock"
         return
     settings = {
@@ -111,11 +112,11 @@ def _start(name: str, workload: Workload, lock: Path | None, setup: Setup, outco
     if name == LLAMA and setup.llama_python is not None:
         command = foreign_command(setup.llama_python, "llama_engine", settings)
     else:
-        command = own_command("engines", settings)
+        command = own_command("engines", {**settings, **(build.settings if build and name == OURS else {})})
     arm = Arm(name, command, setup.logs / f"{workload.name}-{name}.log")
     arms.append(arm)
     try:
-        took = arm.load(request_for(name, workload, lock, setup), LOAD_LIMIT_S)
+        took = arm.load(request_for(name, workload, build, setup), LOAD_LIMIT_S)
     except ArmFailed as failure:
         outcome.reasons[name] = str(failure)
         arms.remove(arm)
