@@ -38,8 +38,10 @@ class Policy:
     """A sample lasts this many timer quanta divided by the claim."""
     dram_bytes: int = 600_000_000
     """Inputs rotate over this much at least: cloud CPUs share hundreds of MiB of cache that they may not report."""
+    cache_bytes: int = 16 << 20
+    """What a rotation inside the last-level cache covers, unless half of that cache is less."""
     cache_multiple: int = 4
-    """Inputs rotate over this many last-level caches at least."""
+    """A rotation in DRAM covers this many last-level caches at least, one in that cache as many private ones."""
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02

@@ -37,13 +37,13 @@ class Need:
 
 
 def rotation_bytes(residency: Residency, target: Target, policy: Policy) -> int:
-    """How many bytes a rotation covers at least."""
+    """How many bytes a rotation covers at least; the ceilings that floors come from are read over as many."""
     caches = target.cache_bytes
     last = caches[-1] if caches else 0
     if residency == "dram":
         return max(policy.dram_bytes, policy.cache_multiple * last)
     private = caches[-2] * target.threads if len(caches) > 1 else 0
-    return min(policy.cache_multiple * private, last // 2)
+    return min(max(policy.cache_multiple * private, policy.cache_bytes), last // 2)
 
 
 class Slots:

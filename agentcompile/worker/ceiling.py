@@ -5,6 +5,7 @@ Each rate is the best of several short tries: a ceiling is what the machine can 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.materialize.cpp import flags
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.policy import POLICY
-from agentcompile.measure.residency import block
+from agentcompile.measure.residency import block, rotation_bytes
 from agentcompile.measure.rounds import Arm
 from agentcompile.measure.samples import Interval
 from agentcompile.measure.selftest import SelfTest, selftest
@@ -28,7 +29,7 @@ from agentcompile.worker.protocol import Alive, CheckHarness, Fault, Setup
 
 _LIMIT_S = 60.0
 _CALM_TRIES = 4
-_TRIES = 25
+_TRY_S = 0.4
 _TEXT = """
 #include <cstdint>
 typedef float vec __attribute__((vector_size(64)));
@@ -94,13 +95,12 @@ _OPERATIONS = {"multiply_add": 2 * 16 * _CHAINS, "dot_bf16": 4 * 16 * _CHAINS}
 
 def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     """Measure read bandwidth from DRAM and from the shared cache with all threads, and the multiply-add rate."""
-    caches, probe = setup.target.cache_bytes, _Probe(executor, setup)
-    last = caches[-1] if caches else 0
-    dram = max(POLICY.dram_bytes, POLICY.cache_multiple * last)
+    probe = _Probe(executor, setup)
+    dram = rotation_bytes("dram", setup.target, POLICY)
     data = block(dram)
     data.fill_(1)
     reads = ("read_plain", "read_near", "read_far")
-    near = max(last // 2, 1 << 20) // 512 * 512
+    near = max(rotation_bytes("cache", setup.target, POLICY), 1 << 20) // 512 * 512
     dram_rate = _best(probe.rate(name, data, dram, dram) for name in reads)
     cache_rate = _best(probe.rate(name, data, near, near, repeat=16) for name in reads)
     data[:4096].zero_()  # numbers that neither grow nor become denormal
@@ -187,7 +187,8 @@ class _Probe:
         program.run()
         tries: list[Interval] = []
         calm = 0
-        while calm < _CALM_TRIES and len(tries) < _TRIES:
+        until = time.monotonic() + _TRY_S
+        while calm < _CALM_TRIES and (not tries or time.monotonic() < until):
             tries.append(interval(lambda: program.time(repeat, 1)[0]))
             calm += _calm(tries[-1])
         del keep

@@ -55,9 +55,10 @@ def test_a_region_without_weights_has_one_empty_slot() -> None:
 def test_memory_is_rotated_over_hundreds_of_megabytes_and_caches_over_what_only_the_last_one_holds() -> None:
     target = replace(jobs.target(), cache_bytes=(48 << 10, 1 << 20, 32 << 20), threads=2)
     assert rotation_bytes("dram", target, POLICY) == POLICY.dram_bytes
-    assert rotation_bytes("cache", target, POLICY) == 8 << 20
+    assert rotation_bytes("cache", target, POLICY) == 16 << 20
     large = replace(target, cache_bytes=(48 << 10, 2 << 20, 320 << 20))
     assert rotation_bytes("dram", large, POLICY) == 4 * (320 << 20)
+    assert rotation_bytes("cache", replace(large, threads=8), POLICY) == 64 << 20
     small = replace(target, cache_bytes=(48 << 10, 1 << 20, 8 << 20))
     assert rotation_bytes("cache", small, POLICY) == 4 << 20
     assert rotation_bytes("cache", replace(target, cache_bytes=()), POLICY) == 0
@@ -73,7 +74,7 @@ def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
 
 
 def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
-    square = torch.ones(3000, 3000)
+    square = torch.ones(2000, 2000)
     thread = threading.Thread(target=lambda: [square.matmul(square) for _ in range(4)])
     thread.start()
     time.sleep(0.02)
