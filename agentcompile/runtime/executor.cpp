@@ -96,12 +96,11 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 2;
+constexpr int64_t AC_ABI = 3;
 
 struct ac_call {
     Kernel kernel;
     const void* args;  // an array of pointers, in the order of the launch's arguments
-    Kernel ahead;      // optional: starts the launch's own reads; run before the barrier that precedes the launch
 };
 
 struct ac_decode {
@@ -240,7 +239,6 @@ class Pool {
     void pass(const ac_call* calls, int64_t count, int rank, uint32_t& epoch) {
         for (int64_t i = 0; i < count; ++i) {
             calls[i].kernel(calls[i].args, rank, size_);
-            if (i + 1 < count && calls[i + 1].ahead) calls[i + 1].ahead(calls[i + 1].args, rank, size_);
             barrier_.wait(rank, epoch);
         }
     }

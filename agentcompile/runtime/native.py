@@ -21,14 +21,14 @@ EXECUTOR_SOURCE = Path(__file__).with_name("executor.cpp")
 """What `build/` compiles once per toolchain, with `EXECUTOR_FLAGS` beside its own."""
 EXECUTOR_FLAGS: tuple[str, ...] = ("-pthread",)
 MAX_THREADS = 256
-_ABI = 2
+_ABI = 3
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
 
 
 class _CallStruct(ctypes.Structure):
-    _fields_ = (("kernel", ctypes.c_void_p), ("args", ctypes.c_void_p), ("ahead", ctypes.c_void_p))
+    _fields_ = (("kernel", ctypes.c_void_p), ("args", ctypes.c_void_p))
 
 
 class _DecodeStruct(ctypes.Structure):
@@ -84,20 +84,15 @@ class Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One bound launch: a kernel's address and the pointers of its argument struct in order (0 is null).
-
-    `ahead`, when not 0, is a function of the same signature that only prefetches; it runs before the barrier that
-    precedes the launch.
-    """
+    """One bound launch: a kernel's address and the pointers of its argument struct in order (0 is null)."""
 
     address: int
     pointers: tuple[int, ...]
-    ahead: int = 0
 
     @staticmethod
     def of(library: Library, entry: str, pointers: Sequence[int]) -> Call:
-        """Bind `entry` of `library`, with `<entry>_ahead` when the kernel offers it."""
-        return Call(address=library.entry(entry), pointers=tuple(pointers), ahead=library.find(f"{entry}_ahead") or 0)
+        """Bind `entry` of `library`."""
+        return Call(address=library.entry(entry), pointers=tuple(pointers))
 
 
 class Executor:
@@ -164,7 +159,7 @@ def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object
             raise ValueError("a call with a null kernel address")
         pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
         keep.append(pointers)
-        slot.kernel, slot.args, slot.ahead = call.address, ctypes.addressof(pointers), call.ahead or None
+        slot.kernel, slot.args = call.address, ctypes.addressof(pointers)
     return bound, keep
 
 

@@ -24,7 +24,6 @@ extern "C" void sum(const args& a, int rank, int size) {
     if (rank == 0) { *a.token = 0; for (int r = 0; r < size; ++r) *a.token += a.counts[r * 16]; }
 }
 extern "C" void tens(const args& a, int rank, int size) { if (rank == size - 1) *a.token = *a.position * 10; }
-extern "C" void tens_ahead(const args& a, int rank, int size) { a.counts[rank * 16 + 1]++; }
 """
 
 
@@ -101,14 +100,6 @@ def test_decode_stops_when_it_is_cancelled_from_another_thread(executor_path: Pa
     timer.join()
     assert made.reason == "cancelled"
     assert 0 < len(made.tokens) < 20_000_000
-
-
-def test_the_prefetch_of_a_launch_runs_before_it_but_not_before_the_first(
-    executor_path: Path, kernels: Library
-) -> None:
-    buffers = Buffers(kernels, 2)
-    Program(Executor(executor_path, 2), buffers.calls("tens", "bump", "tens")).run()
-    assert buffers.counts[1] == buffers.counts[17] == 1
 
 
 def test_two_pools_and_two_callers_do_not_disturb_each_other(executor_path: Path, kernels: Library) -> None:
