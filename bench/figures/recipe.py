@@ -118,14 +118,20 @@ def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, 
     folder = setup.logs / workload.name
     (folder / "home").mkdir(parents=True)
     build = Build(model=workload.model, lock=folder / "first.lock.toml", home=folder / "home", threads=setup.threads)
-    times = {"first compile": compile_once(build, build.lock)}
-    if times["first compile"].seconds is not None:
-        times["second compile"] = compile_once(build, folder / "second.lock.toml")
-        times["replay"] = replay_once(build)
-        if (workload.model / "tokenizer.json").is_file():
-            times["replay to first token"] = first_token(build)
-    for name, took in times.items():
-        _say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
+    steps: dict[str, Callable[[], Took]] = {
+        "first compile": lambda: compile_once(build, build.lock),
+        "second compile": lambda: compile_once(build, folder / "second.lock.toml"),
+        "replay": lambda: replay_once(build),
+    }
+    if (workload.model / "tokenizer.json").is_file():
+        steps["replay to first token"] = lambda: first_token(build)
+    times: dict[str, Took] = {}
+    for name, step in steps.items():
+        with setup.quiet():
+            times[name] = step()
+        _say(f"{workload.name}: {name}: {times[name].reason or f'{times[name].seconds:.1f} s'}")
+        if not build.lock.is_file():
+            break
     return build if build.lock.is_file() else None, times
 
 
