@@ -47,8 +47,8 @@ class Tally:
             )
 
     def claim(self, name: str, ok: bool, detail: str) -> None:
-        """Record a yes/no check."""
-        self.add(name, 0.0 if ok else 1.0, 0.0, detail)
+        """Record a yes/no check; `detail` says what is wrong when it is."""
+        self.add(name, 0.0 if ok else 1.0, 0.0, "" if ok else detail)
 
     @property
     def ok(self) -> bool:

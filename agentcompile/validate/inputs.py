@@ -38,7 +38,12 @@ def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor
     """Normal numbers; large tensors repeat a tile."""
     count = math.prod(shape)
     drawn = torch.randn(min(count, _TILE), generator=rng) * scale
-    return _tiled(drawn if count <= _TILE else drawn.to(torch.bfloat16), count).view(shape)
+    return _tiled(drawn if count <= _TILE else _telling(drawn.to(torch.bfloat16)), count).view(shape)
+
+
+def _telling(tensor: Tensor) -> Tensor:
+    """No zeros and no ones: leaving out a parameter that is one of them would not show."""
+    return torch.where((tensor == 0) | (tensor == 1), torch.tensor(0.59375, dtype=tensor.dtype), tensor)
 
 
 def whole(shape: tuple[int, ...], low: int, high: int, rng: torch.Generator) -> Tensor:
@@ -76,7 +81,8 @@ class Generator:
         for value in self._inputs:
             if value.role in ("weight", "constant"):
                 rng = generator(self._seed, "parameters", value.id, str(which))
-                found[value.id] = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
+                drawn = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
+                found[value.id] = _telling(drawn) if which >= 0 and drawn.numel() <= _TILE else drawn
         return found
 
     def _parameter(self, value: Value, which: int, rng: torch.Generator) -> Tensor:
@@ -278,7 +284,8 @@ def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
     elif case.style == "zeros":
         flat.zero_()
     elif case.style == "exact":
-        sparse = torch.rand(flat.shape, generator=rng) < min(1.0, 12.0 / flat.shape[1])
+        sparse = torch.rand(flat.shape, generator=rng) < min(1.0, 24.0 / flat.shape[1])
+        sparse[:, 0] = sparse[:, -1] = True
         signs = torch.randint(0, 2, flat.shape, generator=rng) * 2 - 1
         flat.copy_(sparse * signs * torch.randint(1, 3, flat.shape, generator=rng))
     return x

@@ -162,20 +162,25 @@ class _Suite:
     def fence(self, drawn: _Drawn) -> None:
         """Launch on buffers that end at unmapped pages: reading past the end, even in vain, is a fault."""
         if self.facts.deterministic:
-            self._elsewhere(drawn, self._new_rig(self.run, fenced=True), "fence", "at unmapped pages")
+            other = self._elsewhere(drawn, self._new_rig(self.run, fenced=True), "fenced")
+            self._rig.same("fence", self._again(drawn), other, f"{drawn.case.name}, at unmapped pages")
 
     def in_order(self, drawn: _Drawn, serial: Serial) -> None:
-        """Launch with the ranks one after another, forwards and backwards."""
-        if self.facts.deterministic:
-            for backwards in (False, True):
-                rig = self._new_rig(lambda buffers, backwards=backwards: serial(buffers, backwards))  # type: ignore[misc]
-                self._elsewhere(drawn, rig, "order", f"ranks in {'reverse' if backwards else 'turn'}")
+        """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
+        if not self.facts.deterministic:
+            return
+        base = self._again(drawn)
+        for backwards in (False, True):
+            rig = self._new_rig(lambda buffers, backwards=backwards: serial(buffers, backwards))  # type: ignore[misc]
+            where = f"{drawn.case.name}, ranks {'in reverse' if backwards else 'in turn'}"
+            self._rig.same("order", base, self._elsewhere(drawn, rig, where), where)
 
-    def _elsewhere(self, drawn: _Drawn, rig: Rig, name: str, where: str) -> None:
-        appends = list(drawn.out.appends.values())
+    def _again(self, drawn: _Drawn) -> Result:
+        return self._rig.launch(list(drawn.out.appends.values()), POISONS[0], drawn.case.name)
+
+    def _elsewhere(self, drawn: _Drawn, rig: Rig, where: str) -> Result:
         rig.load(drawn.inputs)
-        other = rig.launch(appends, POISONS[1], where)
-        self._rig.same(name, self._rig.launch(appends, POISONS[0], where), other, where)
+        return rig.launch(list(drawn.out.appends.values()), POISONS[1], where)
 
     def _bounds(self, drawn: _Drawn, result: Result) -> None:
         for append in drawn.out.appends.values():

@@ -80,19 +80,16 @@ def plant(region: Region, root: Path, params: Params = ()) -> Planted:
     names = tuple(dict.fromkeys(port.family for port in region.ports))
     spaces = tuple(space.name for space in template.workspaces)
     absent = ("b",) if region.kind == "linear" and "b" not in names else ()
-    launches = tuple(
-        Launch(entry=launch.entry, arguments=(*names, *absent, *spaces)) for launch in template.launches
-    )
+    launches = tuple(Launch(entry=launch.entry, arguments=(*names, *absent, *spaces)) for launch in template.launches)
     store, toolchain = Store(root), find_toolchain()
     target = probe(toolchain=toolchain.name, threads=THREADS)
     source = specialise(replace(template, launches=launches), region, params, target)
+    source = replace(source, flags=(*source.flags, "-O1"))  # many kernels, each run for milliseconds
     binary = compile(source, store, toolchain=toolchain, limit_s=120)
     assert isinstance(binary, Binary), binary
     executor = Executor(compile_executor(store, toolchain=toolchain), THREADS)
     entries = tuple(launch.entry for launch in launches if not launch.entry.endswith("_then"))
-    return Planted(
-        region=region, source=source, library=Library(Path(binary.path)), executor=executor, entries=entries
-    )
+    return Planted(region=region, source=source, library=Library(Path(binary.path)), executor=executor, entries=entries)
 
 
 @functools.cache
@@ -110,4 +107,3 @@ def _template(kind: str) -> Template:
         source=text,
         includes=(("common.h", (KERNELS / "common.h").read_text()),),
     )
-

@@ -224,11 +224,3 @@ KERNEL(wrong_marks_weights) {
 KERNEL(wrong_marks_weights_then) {
     if (rank == 0) put(const_cast<w_t&>(a.w[rows * hidden - 1]), 0.0f);
 }
-
-// reads that do no harm here, and fault at the end of a mapping
-KERNEL(wrong_peeks_past) {
-    float sink = 0;
-    ROWS put(a.y[r], dot(a.x, a.w + r * hidden, hidden) + bias(a.b, r));
-    for (long k = 0; k < 64; ++k) sink += up(a.w[rows * hidden + 4096 / sizeof(w_t) - k]);
-    if (sink == 12345.678f) put(a.y[0], sink);
-}

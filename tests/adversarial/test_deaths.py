@@ -1,0 +1,79 @@
+"""Planted kernels that do not return, or not always: the judge turns each into a verdict and goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from agentcompile.build import find_toolchain
+from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
+from agentcompile.judge import Limits, Prepared, WorkerJudge
+from tests.cpu import jobs
+
+LIMITS = Limits(build_s=60.0, validate_s=8.0, measure_s=20.0, per_gigabyte_s=20.0)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+    store = tmp_path_factory.mktemp("store")
+    with WorkerJudge(
+        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
+    ) as made:
+        yield made
+
+
+def verdict(judge: WorkerJudge, body: str) -> Prepared | Verdict:
+    ((_, found),) = judge.prepare([jobs.job(body)])
+    return found
+
+
+READS_ON = """
+    float sink = 0;
+    for (long k = 0; k < 4096; ++k) sink += ((volatile const float*)a.w)[rows * hidden + k];
+    right(a, rank, size);
+    if (sink == 12345.678f) a.y[0] = sink;
+"""
+"""Reads a page past the end and throws it away: no result, no redzone and no repeat can tell."""
+
+
+def test_a_read_past_the_end_that_changes_nothing_is_a_fault_at_the_fence(judge: WorkerJudge) -> None:
+    found = verdict(judge, READS_ON)
+    assert isinstance(found, Crashed), found
+    assert (found.stage, found.signal) == ("validate", signal.SIGSEGV)
+
+
+def test_a_write_far_outside_has_crashed(judge: WorkerJudge) -> None:
+    found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[1l << 40] = 1;")
+    assert isinstance(found, Crashed), found
+
+
+def test_a_stack_that_overflows_has_crashed(judge: WorkerJudge) -> None:
+    body = """
+        volatile char big[512 << 20];
+        for (long i = 0; i < (512 << 20); i += 4096) big[i] = 1;
+        right(a, rank, size);
+    """
+    assert isinstance(verdict(judge, body), Crashed)
+
+
+def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(judge: WorkerJudge) -> None:
+    conditions = ("a.x[hidden - 1] > 40.0f", "a.x[hidden - 1] != a.x[hidden - 1]")
+    hanging = [jobs.job(f'right(a, rank, size); while ({what}) asm volatile("" ::: "memory");') for what in conditions]
+    assert {type(found) for _, found in judge.prepare(hanging)} == {TimedOut}
+
+
+def test_a_kernel_that_aborts_on_the_hundredth_launch_alone_passes_search_and_dies_at_acceptance(
+    judge: WorkerJudge,
+) -> None:
+    body = "right(a, rank, size); static int calls; if (rank == 0 && ++calls == 100) std::abort();"
+    ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")
+    assert isinstance(found, Crashed), found
+    assert found.signal == signal.SIGABRT
+
+
+def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(judge: WorkerJudge) -> None:
+    found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[rows] = 1;")
+    assert isinstance(found, Incorrect), found
+    assert [check.name for check in found.report.checks if not check.ok] == ["redzone"]
