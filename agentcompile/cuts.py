@@ -122,10 +122,10 @@ def advise(
             candidates=candidates,
         )
         advice = adviser.advise(question)
+        # A ceiling taken on a busy machine is too low or too high: no kernel may be called impossible by it.
+        floor = question.floor_ns if ceiling.calm else 0.0
         head = tuple(candidate.label for candidate in advice.sorted(candidates)[:3])
         note = advice.rationales[0][1] if advice.rationales else ""
         emit(Advised(region=space.region.id, adviser=adviser.label, head=head, note=note))
-        subjects.append(
-            Subject(region=space.region, space=space, advice=advice, residency=lives, floor_ns=question.floor_ns)
-        )
+        subjects.append(Subject(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
     return tuple(subjects)

@@ -79,7 +79,7 @@ class Options:
     context: int = 2048
     threads: int = 0
     advisor: str = "heuristic"
-    budget: int = 400
+    budget: int = 160
     seed: int = 0
     out: str = "agentcompile.lock.toml"
     run_dir: str = ""

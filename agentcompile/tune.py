@@ -31,6 +31,8 @@ from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
+LOOKS = 3
+"""How often a finalist may be timed when others disturb the machine: planned, and paid for by the level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Past:
     def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
         """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
         for trial in self._own.get((candidate.id, source, fidelity), []):
-            if _rounds(trial) >= rounds:
+            if _rounds(trial) >= rounds and not disturbed(trial):
                 return trial, True
         if self._history is not None:
             known = self._history.get(candidate.id, source, self.policy, fidelity)
@@ -67,14 +69,10 @@ class Past:
         return None
 
     def keep(self, trial: Trial) -> None:
-        """Remember a fresh trial for later runs, unless the machine may be to blame for it: it died, or was disturbed."""
-        if self._history is None or isinstance(trial.verdict, (Crashed, TimedOut)):
-            return
-        if isinstance(trial.verdict, Measured):
-            m = trial.verdict.measurement
-            if m.dropped > POLICY.max_dropped * (m.rounds + m.dropped):
-                return
-        self._history.put(trial, self.policy)
+        """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
+        died = isinstance(trial.verdict, (Crashed, TimedOut))
+        if self._history is not None and not died and not disturbed(trial):
+            self._history.put(trial, self.policy)
 
 
 def _rounds(trial: Trial) -> int:
@@ -82,6 +80,14 @@ def _rounds(trial: Trial) -> int:
     if not isinstance(trial.verdict, Measured):
         return 1 << 30
     return trial.verdict.measurement.rounds + trial.verdict.measurement.dropped
+
+
+def disturbed(trial: Trial) -> bool:
+    """Whether contention took so many rounds of a measurement that it says nothing."""
+    if not isinstance(trial.verdict, Measured):
+        return False
+    m = trial.verdict.measurement
+    return m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
 
 
 class Tuner:
@@ -126,7 +132,12 @@ class Tuner:
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
         chosen = finalists(trials, templates_of(subject), each=CONFIRMED)
-        return self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm") if chosen else []
+        confirmed: list[Trial] = []
+        for look in range(LOOKS):
+            made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look) if chosen else []
+            confirmed += made
+            chosen = tuple(trial.candidate for trial in made if disturbed(trial))
+        return confirmed
 
     def accept(self, subject: Subject, candidate: Candidate) -> Trial | None:
         """Validate a candidate as thoroughly as what ships; the trial that says why it failed, or None."""
@@ -166,11 +177,10 @@ class Tuner:
     def _template(self, subject: Subject, candidate: Candidate) -> Template:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
-    def _judged(self, subject: Subject, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+    def _timed(
+        self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str, look: int = 0
+    ) -> list[Trial]:
         """Check, prepare and time what is not known; one trial for each candidate."""
-        return self._timed(subject, candidates, rounds, fidelity="search")
-
-    def _timed(self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str) -> list[Trial]:
         done: dict[str, Trial] = {}
         fresh: list[Job] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
@@ -185,15 +195,13 @@ class Tuner:
                 continue
             template = self._template(subject, candidate)
             fresh.append(Job(candidate=candidate, region=subject.region, template=template, source=source))
-        for trial in self._fresh(subject, fresh, rounds, processes, fidelity):
+        for trial in self._fresh(subject, fresh, rounds, fidelity, look):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
         return [done[candidate.id] for candidate in candidates]
 
-    def _fresh(
-        self, subject: Subject, jobs: Sequence[Job], rounds: int, processes: int, fidelity: str
-    ) -> Iterator[Trial]:
+    def _fresh(self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int) -> Iterator[Trial]:
         ready: list[Prepared] = []
         waiting: list[Job] = []
         for job in jobs:
@@ -216,21 +224,24 @@ class Tuner:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
         if ready:
-            yield from self._verdicts(subject, ready, rounds, processes, fidelity)
+            yield from self._verdicts(subject, ready, rounds, fidelity, look)
 
     def _verdicts(
-        self, subject: Subject, ready: Sequence[Prepared], rounds: int, processes: int, fidelity: str
+        self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int
     ) -> Iterator[Trial]:
+        final = fidelity == "confirm"
+        processes = POLICY.confirm_processes if final else 1
+        claim = POLICY.claim if final else POLICY.search_claim
+        comparisons = len(ready) * (LOOKS if final else 1)
         self._emit(RoundsProgress(region=subject.region.id, done=0, total=rounds * processes))
-        seed = self._seed + (1 << 20 if fidelity == "confirm" else 0)
         timing = self._judge.time(
             subject.region,
             [Baseline(), *ready],
             rounds=rounds,
             residency=subject.residency,
-            seed=seed,
+            seed=self._seed + ((1 + look) << 20 if final else 0),
             processes=processes,
-            claim=POLICY.claim if fidelity == "confirm" else POLICY.search_claim,
+            claim=claim,
         )
         if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
             for prepared in ready:
@@ -243,10 +254,8 @@ class Tuner:
             if arm in failed:
                 verdict = failed[arm]
             else:
-                claim = POLICY.claim if fidelity == "confirm" else POLICY.search_claim
-                verdict = judged(
-                    timing, arm, subject.region.cost.bytes, subject.floor_ns, prepared.report, claim, len(ready)
-                )
+                nbytes, floor_ns = subject.region.cost.bytes, subject.floor_ns
+                verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons)
             yield _trial(prepared.job, verdict, fidelity)
 
     def _note_baseline(self, subject: Subject, trial: Trial) -> None:
@@ -255,10 +264,10 @@ class Tuner:
 
 
 def judged(
-    timing: Timing, arm: int, nbytes: int, floor_ns: float, report: NumericReport, claim: float, arms: int
+    timing: Timing, arm: int, nbytes: int, floor_ns: float, report: NumericReport, claim: float, comparisons: int
 ) -> Measured | Impossible:
     """The verdict on an arm that was timed beside arm 0: a time that the machine cannot reach is quarantined."""
-    found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=arms)
+    found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
     if impossible(found.median_ns, floor_ns):
         return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
     return Measured(report=report, measurement=found)
