@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from agentcompile.exits import guarded
+
 from .recipe import run
 
 if __name__ == "__main__":
-    raise SystemExit(run(sys.argv[1:]))
+    raise SystemExit(guarded(lambda: run(sys.argv[1:])))
