@@ -77,18 +77,18 @@ def _plain_attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Decode attention as two batched products and a softmax in float32; shapes as in `reference.attention`."""
+    """Decode attention as two batched products and a softmax, all in float32; shapes as in `reference.attention`."""
     last = int(positions[-1])
     low = max(0, last - window + 1) if window else 0
     heads, kv_heads, width = q.shape[1], keys.shape[1], q.shape[3]
-    grouped = q.reshape(kv_heads, heads // kv_heads, width)
-    scores = torch.bmm(grouped, keys[0, :, low : last + 1].transpose(1, 2)).float() * scale
-    weights = torch.softmax(scores, dim=-1).to(q.dtype)
-    return torch.bmm(weights, values[0, :, low : last + 1]).view(1, heads, 1, width)
+    grouped = q.reshape(kv_heads, heads // kv_heads, width).float()
+    scores = torch.bmm(grouped, keys[0, :, low : last + 1].transpose(1, 2).float()) * scale
+    mixed = torch.bmm(torch.softmax(scores, dim=-1), values[0, :, low : last + 1].float())
+    return mixed.to(q.dtype).view(1, heads, 1, width)
 
 
 CALLS: dict[str, dict[str, dict[str, Operator]]] = {
     "torch.linear": {"mv": {"linear": _mv}, "matmul": {"linear": _matmul}, "linear": {"linear": F.linear}},
-    "torch.attention": {"bmm": {"attention": _plain_attention}, "sdpa": {}},
+    "torch.attention": {"sdpa": {}, "float": {"attention": _plain_attention}},
 }
 """Call → value of its parameter FORM → the operators that it runs in its own way; the first form is the default."""

@@ -24,8 +24,8 @@ template <int... I> inline vf alternate(vf a, vf b, int first, std::integer_sequ
 
 // Fills `out` with value(as, i) for i in [0, K), in the order that the loops want, and zeros its padding.
 template <class W, Order O, long K, class F> inline const operand_t<W>* make_operand(operand_t<W>* out, F value) {
-    long i = 0;
-    for (; i + 2 * LANES <= K; i += 2 * LANES) {
+    constexpr long whole = K / (2 * LANES) * (2 * LANES);
+    for (long i = 0; i < whole; i += 2 * LANES) {
         vf a = value(wide{}, i), b = value(wide{}, i + LANES);
         if constexpr (O == Order::split) {
             constexpr std::make_integer_sequence<int, LANES> lanes{};
@@ -36,8 +36,8 @@ template <class W, Order O, long K, class F> inline const operand_t<W>* make_ope
             wide::store(out + i + LANES, b);
         }
     }
-    for (; i < K; ++i) one::store(out + i, value(one{}, i));
-    for (; i < operand_room<K>; ++i) one::store(out + i, 0.0f);
+    for (long i = whole; i < K; ++i) one::store(out + i, value(one{}, i));
+    for (long i = K; i < operand_room<K>; ++i) one::store(out + i, 0.0f);
     return out;
 }
 
@@ -74,22 +74,20 @@ template <long AHEAD> inline void fetch(const void* p) {
 // Lane sums of STREAMS rows that lie K apart, read side by side. UNROLL accumulators a row hide the latency of the adds.
 template <class W, long K, int STREAMS, int UNROLL, long AHEAD>
 inline void row_sums(const W* w, const operand_t<W>* x, vf* sums) {
-    constexpr long step = step_of<W>, main = K / step * step;
-    constexpr bool line = true;
+    constexpr long step = step_of<W>, main = K / step * step, turns = main / (step * UNROLL) * (step * UNROLL);
     vf acc[STREAMS][UNROLL] = {};
-    long k = 0;
-    for (; k + step * UNROLL <= main; k += step * UNROLL) {
+    for (long k = 0; k < turns; k += step * UNROLL) {
 #pragma GCC unroll 8
         for (int u = 0; u < UNROLL; ++u) {
 #pragma GCC unroll 8
             for (int s = 0; s < STREAMS; ++s) {
                 const W* p = w + s * K + k + u * step;
-                if (line && u * step * sizeof(W) % 64 == 0) fetch<AHEAD>(p);
+                if (u * step * sizeof(W) % 64 == 0) fetch<AHEAD>(p);
                 acc[s][u] = row_step(acc[s][u], p, x + k + u * step);
             }
         }
     }
-    for (; k < main; k += step)
+    for (long k = turns; k < main; k += step)
         for (int s = 0; s < STREAMS; ++s) acc[s][0] = row_step(acc[s][0], w + s * K + k, x + k);
     for (int s = 0; s < STREAMS; ++s) {
         vf total = acc[s][0];
@@ -150,9 +148,9 @@ template <class W, long K> constexpr long packed_tile = (K + group_of<W> - 1) / 
 template <class W, long K, int TILES, int UNROLL, long AHEAD>
 inline void packed_tiles(const W* w, const operand_t<W>* x, float* sums) {
     constexpr long group = group_of<W>, steps = (K + group - 1) / group, width = group * TILE;
+    constexpr long turns = steps / UNROLL * UNROLL;
     vf acc[TILES][UNROLL][PARTS] = {};
-    long k = 0;
-    for (; k + UNROLL <= steps; k += UNROLL) {
+    for (long k = 0; k < turns; k += UNROLL) {
 #pragma GCC unroll 8
         for (int u = 0; u < UNROLL; ++u) {
 #pragma GCC unroll 4
@@ -163,7 +161,7 @@ inline void packed_tiles(const W* w, const operand_t<W>* x, float* sums) {
             }
         }
     }
-    for (; k < steps; ++k)
+    for (long k = turns; k < steps; ++k)
         for (int t = 0; t < TILES; ++t) packed_step(acc[t][0], w + (t * steps + k) * width, x + k * group);
     for (int t = 0; t < TILES; ++t) {
         for (int u = 1; u < UNROLL; ++u)

@@ -4,13 +4,13 @@
 template <long K, class X> inline float inverse_rms(const X* x, float eps) {
     vf acc[4] = {};
     float tail = 0;
-    long i = 0;
-    for (; i + 4 * LANES <= K; i += 4 * LANES)
+    constexpr long whole = K / (4 * LANES) * (4 * LANES);
+    for (long i = 0; i < whole; i += 4 * LANES)
         for (int u = 0; u < 4; ++u) {
             vf v = wide::load(x + i + u * LANES);
             acc[u] += v * v;
         }
-    for (; i < K; ++i) tail += to_float(x[i]) * to_float(x[i]);
+    for (long i = whole; i < K; ++i) tail += to_float(x[i]) * to_float(x[i]);
     float total = sum((acc[0] + acc[1]) + (acc[2] + acc[3])) + tail;
     return 1.0f / std::sqrt(total / float(K) + eps);
 }

@@ -70,9 +70,9 @@ struct wide {
 
 // Calls body(as, i) for i in [0, n): whole vectors first, then single elements.
 template <class F> inline void each(long n, F body) {
-    long i = 0;
-    for (; i + LANES <= n; i += LANES) body(wide{}, i);
-    for (; i < n; ++i) body(one{}, i);
+    const long whole = n / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES) body(wide{}, i);
+    for (long i = whole; i < n; ++i) body(one{}, i);
 }
 
 inline vf splat(float v) { return vf{} + v; }
