@@ -79,6 +79,9 @@ class Judge(Protocol):
     ) -> Timing | Crashed | TimedOut:
         """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search)."""
 
+    def ceiling(self) -> Ceiling:
+        """Measure the machine's ceilings now."""
+
     def close(self) -> None:
         """Stop every process; idempotent."""
 

@@ -38,10 +38,12 @@ class Survey:
         return len({trial.candidate.id for trials in self.trials.values() for trial in trials})
 
     def look(self, budget: int) -> None:
-        """Try the head of every template of every region, largest share first, as far as the budget reaches."""
+        """Try the head of every template of every region, largest share first, while half of the budget lasts.
+
+        The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step.
+        """
         for id, subject in self._subjects.items():
-            if self.candidates < budget:
-                self.trials[id] = self._tuner.heads(subject)
+            self.trials[id] = self._tuner.heads(subject, LEAST if self.candidates < budget // 2 else 1)
 
     def best_ns(self) -> dict[str, float]:
         """The least measured time of a site, by region, fallback included."""

@@ -17,7 +17,7 @@ from agentcompile.history import History
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
-from agentcompile.ir.target import Residency, Target
+from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import Crashed, Impossible, Measured, NumericReport, Rejected, TimedOut, Trial, Verdict
 from agentcompile.judge import Baseline, Job, Judge, Prepared
@@ -31,6 +31,8 @@ from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
+RECHECKS = 3
+"""How often the machine's ceilings are measured again before a time is called impossible."""
 LOOKS = 3
 """How often a finalist may be timed when others disturb the machine: planned, and paid for by the level."""
 
@@ -103,6 +105,7 @@ class Tuner:
         self._sources: dict[str, Source] = {}
         self._prepared: dict[str, Prepared] = {}
         self._pytorch_ns: dict[str, int] = {}
+        self._ceilings: list[Ceiling] = []
 
     def source(self, subject: Subject, candidate: Candidate) -> Source:
         """The program text of a candidate; made once."""
@@ -112,12 +115,12 @@ class Tuner:
             self._sources[candidate.id] = source
         return self._sources[candidate.id]
 
-    def heads(self, subject: Subject) -> list[Trial]:
-        """Try the most promising candidate of each template: enough to see which regions are worth a search."""
+    def heads(self, subject: Subject, most: int) -> list[Trial]:
+        """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search."""
         order = subject.advice.sorted(tuple(subject.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         heads = [candidate for candidate in order if first[candidate.template] is candidate]
-        return self._timed(subject, heads, POLICY.search_rounds, fidelity="search")
+        return self._timed(subject, heads[:most], POLICY.search_rounds, fidelity="search")
 
     def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
@@ -249,18 +252,35 @@ class Tuner:
             return
         self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
         failed: Mapping[int, Crashed | TimedOut] = dict(timing.failed)
+        nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict
             if arm in failed:
                 verdict = failed[arm]
             else:
-                nbytes, floor_ns = subject.region.cost.bytes, subject.floor_ns
                 verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons)
             yield _trial(prepared.job, verdict, fidelity)
+
+    def _floor_ns(self, subject: Subject, timing: Timing) -> float:
+        """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
+        bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
+        fastest = min((timing.median_ns(arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
+        floor = min([subject.floor_ns, *(_floor(subject, ceiling) for ceiling in self._ceilings)])
+        for _ in range(RECHECKS):
+            if not impossible(fastest, floor):
+                break
+            self._ceilings.append(self._judge.ceiling())
+            floor = min(floor, _floor(subject, self._ceilings[-1]))
+        return floor
 
     def _note_baseline(self, subject: Subject, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
             self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
+
+
+def _floor(subject: Subject, ceiling: Ceiling) -> float:
+    cost = subject.region.cost
+    return ceiling.floor_ns(flops=cost.flops, bytes=cost.bytes, residency=subject.residency)
 
 
 def judged(
