@@ -21,6 +21,8 @@ from agentcompile.options import Options
 from agentcompile.replay import replay_lock
 
 KL_GATE = 1.25
+KL_FLOOR = 1e-7
+"""Nats a token that the order of float32 sums alone may cost: a float32 checkpoint's eager KL is zero."""
 PERPLEXITY_GATE = 5e-4
 TOP = 5
 _LONGEST = 512
@@ -48,7 +50,7 @@ class Accuracy:
     def ok(self) -> bool:
         """Whether the tolerances hold."""
         within = abs(self.log_perplexity_ratio) - self.half_width <= PERPLEXITY_GATE
-        return self.kl <= KL_GATE * self.kl_eager and within and self.beyond_top == 0
+        return self.kl <= max(KL_GATE * self.kl_eager, KL_FLOOR) and within and self.beyond_top == 0
 
 
 def verify_lock(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
@@ -57,7 +59,10 @@ def verify_lock(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping
     if compiled.tokenizer is None:
         raise AgentCompileError(f"{lock}: the checkpoint has no tokenizer", hint="a tokenizer.json beside its weights")
     texts = [compiled.tokenizer.encode(prompt)[: min(_LONGEST, compiled.info.context)] for prompt in prompts]
-    found = measure(compiled.logits, compiled.checkpoint, [ids for ids in texts if len(ids) > 1])
+    scored = [ids for ids in texts if len(ids) > 1]
+    if not scored:
+        raise AgentCompileError("no prompt has two tokens or more", hint="give longer prompts, one a line")
+    found = measure(compiled.logits, compiled.checkpoint, scored)
     figures: dict[str, float | str] = {
         "tokens": found.tokens,
         "KL(float32 || compiled)": found.kl,

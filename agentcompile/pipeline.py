@@ -20,7 +20,7 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Plan, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.layouts import LAYOUTS
-from agentcompile.lockfile import Lock, write_lock
+from agentcompile.lockfile import Lock, reserve_lock, write_lock
 from agentcompile.machine import Machine, ceilings, judge_of, this_machine
 from agentcompile.models import find_model, location
 from agentcompile.notes import Notes
@@ -54,6 +54,7 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
     begin = time.monotonic()
     here = this_machine(options)
     emit(_started(options, here))
+    reserve_lock(Path(options.out))
     with judge_of(here, options.seed) as judge, History(options.history) as history:
         if history.warning:
             emit(Warned(text=history.warning))

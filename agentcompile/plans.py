@@ -92,11 +92,11 @@ def _decode_options(
     region: Region, ranking: Ranking | None, fallback_ns: float, subjects: Sequence[Subject], trials: Sequence[Trial]
 ) -> tuple[Option, ...]:
     """The fallback, and the best kernel of each layout at its confirmed time."""
-    fallback = ranking.fallback if ranking is not None else Fallback(reason="no template serves this region here")
-    options = [Option(cost_ns=fallback_ns, choice=fallback)]
-    if ranking is None:
-        return tuple(options)
-    subject = next(s for s in subjects if s.region.id == region.id)
+    subject = next((s for s in subjects if s.region.id == region.id), None)
+    if subject is None or ranking is None:
+        reason = "no template serves this region here" if subject is None else "the budget was spent before its turn"
+        return (Option(cost_ns=fallback_ns, choice=Fallback(reason=reason)),)
+    options = [Option(cost_ns=fallback_ns, choice=ranking.fallback)]
     templates = templates_of(subject)
     for _, kernels in ranking.kernels:
         for kernel in kernels:

@@ -46,7 +46,7 @@ def find_toolchain(cxx: str = "") -> Toolchain:
 
     Raises `AgentCompileError` (environment) when none is there or it does not answer within 20 s.
     """
-    hint = "install g++ (apt install g++, dnf install gcc-c++) or clang++, or set CXX to a compiler"
+    hint = "install g++ (apt install g++, dnf install gcc-c++) or clang++, or name one with AGENTCOMPILE_COMPILER"
     for name in (cxx,) if cxx else COMPILERS:
         path = shutil.which(name)
         if path is not None:

@@ -1,7 +1,7 @@
 """The lockfile: what was decided, for which model and machine, with the evidence; read, written, checked for drift."""
 
 from agentcompile.lockfile.drift import Drift, ModelFacts, drift
-from agentcompile.lockfile.files import content_hash, read_lock, render_lock, write_lock
+from agentcompile.lockfile.files import content_hash, read_lock, render_lock, reserve_lock, write_lock
 from agentcompile.lockfile.schema import (
     Evidence,
     Lock,
@@ -30,5 +30,6 @@ __all__ = [
     "drift",
     "read_lock",
     "render_lock",
+    "reserve_lock",
     "write_lock",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,22 +38,44 @@ def render_lock(lock: Lock) -> bytes:
     return (head + tomli_w.dumps(body, multiline_strings=False)).encode()
 
 
+def reserve_lock(path: Path) -> None:
+    """Raise before the search what `write_lock` would raise after it; leaves the folder behind and nothing else."""
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+
+
 def write_lock(path: Path, lock: Lock) -> str:
     """Replace `path` atomically and return the content hash; AgentCompileError when the folder cannot be written."""
     data = render_lock(lock)
-    try:
+    with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        fresh = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.chmod(0o644)
+            fresh.replace(path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+    return content_hash(lock)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         hint = "free some space, or give another place with --out"
         raise AgentCompileError(f"{path}: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
-    return content_hash(lock)
 
 
 def read_lock(path: Path) -> Lock:

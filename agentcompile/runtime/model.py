@@ -88,7 +88,7 @@ class CompiledModel:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Completion | list[Completion]:
@@ -98,16 +98,12 @@ class CompiledModel:
         AgentCompileError (usage) for an empty prompt, one longer than the cache, an id outside the vocabulary,
         or settings out of range.
         """
-        options = _Options(
-            max_new_tokens=max_new_tokens,
-            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
-            stop=tuple(stop),
-            logprobs=logprobs,
-            ignore_eos=ignore_eos,
-        )
-        if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int)) or len(prompt) == 0:
-            return self._complete(prompt, options)  # type: ignore[arg-type]
-        return [self._complete(item, options) for item in prompt]  # type: ignore[arg-type]
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        options = self._options(max_new_tokens, sampling, stop, logprobs, ignore_eos)
+        if isinstance(prompt, str) or len(prompt) == 0 or hasattr(prompt[0], "__index__"):
+            return self._complete(self._ids(prompt), options)  # type: ignore[arg-type]
+        every = [self._ids(item) for item in prompt]  # type: ignore[arg-type]
+        return [self._complete(ids, options) for ids in every]
 
     def stream(
         self,
@@ -118,15 +114,13 @@ class CompiledModel:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Iterator[Piece]:
         """Like `generate` for one prompt, as pieces while they are made; leaving the iterator ends the generation."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        options = _Options(
-            max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(stop), logprobs=logprobs, ignore_eos=ignore_eos
-        )
+        options = self._options(max_new_tokens, sampling, stop, logprobs, ignore_eos)
         return self._pieces(self._ids(prompt), options)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
@@ -144,8 +138,19 @@ class CompiledModel:
             self._check(ids)
             return self._run_prefill(ids).float().clone()
 
-    def _complete(self, prompt: Prompt, options: _Options) -> Completion:
-        ids = self._ids(prompt)
+    def _options(
+        self, max_new_tokens: int, sampling: Sampling, stop: str | Sequence[str], logprobs: bool, ignore_eos: bool
+    ) -> _Options:
+        if max_new_tokens < 0:
+            raise AgentCompileError(f"max_new_tokens: {max_new_tokens} is negative", hint="0 makes none")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if any(stops) and self.tokenizer is None:
+            raise AgentCompileError(f"stop: {self.info.name} has no tokenizer", hint="stop at token ids in a stream")
+        return _Options(
+            max_new_tokens=max_new_tokens, sampling=sampling, stop=stops, logprobs=logprobs, ignore_eos=ignore_eos
+        )
+
+    def _complete(self, ids: Sequence[int], options: _Options) -> Completion:
         tokens: list[int] = []
         logprobs: list[float] = []
         text, finish = "", "length"
