@@ -78,7 +78,7 @@ class Survey:
             self.trials[own] = [*self.trials.get(own, ()), *self._tuner.confirm(subject, self.trials.get(own, ()))]
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
-        """Validate the kernels of a plan as what ships is validated; returns the (region id, choice) pairs that failed."""
+        """Validate the kernels of a plan as what ships is validated; the (region id, choice) pairs that failed."""
         failed: list[tuple[str, Choice]] = []
         for part in parts:
             if isinstance(part.choice, Kernel):
