@@ -16,7 +16,7 @@ __all__ = ["__version__", "compile", "load"]
 _LATE = {"compile": "agentcompile.api", "load": "agentcompile.api"}
 
 
-def __getattr__(name: str) -> object:
+def _late(name: str) -> object:
     """Import the flow on first use; `import agentcompile` itself costs milliseconds."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -25,3 +25,7 @@ def __getattr__(name: str) -> object:
     value: object = getattr(import_module(_LATE[name]), name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a checker would take any missing name for an object
+    __getattr__ = _late

@@ -8,7 +8,7 @@ ratio lies within +-5e-4; both over every position of every prompt.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -81,9 +81,10 @@ def verify_lock(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping
     return figures
 
 
-def measure(logits: object, checkpoint: Path, texts: Sequence[Sequence[int]]) -> Accuracy:
+def measure(
+    logits: Callable[[Sequence[int]], torch.Tensor], checkpoint: Path, texts: Sequence[Sequence[int]]
+) -> Accuracy:
     """Compare a compiled model's teacher-forced `logits` (ids -> [len, vocab] float32) with float32 and eager."""
-    assert callable(logits)
     exact, plain = eager.load(checkpoint, torch.float32), eager.load(checkpoint)
     kls: list[float] = []
     kls_eager: list[float] = []

@@ -46,7 +46,7 @@ class StepClock:
 
     def __init__(self, here: Machine, judge: WorkerJudge, model: Model, sources: Mapping[str, Source]) -> None:
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
-        self._residency = residency(model.captured.decode, here.target)
+        self._residency: Residency = residency(model.captured.decode, here.target)
 
     def __call__(
         self, programs: Sequence[tuple[str, Program]], *, rounds: int, processes: int, claim: float, seed: int

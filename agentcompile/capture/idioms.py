@@ -103,7 +103,7 @@ def matmul(pool: Pool, a: Edge, b: Edge) -> Edge:
         if turned.plain:
             return linear(pool, a, turned, None)
     lead = broadcast(a.shape[:-2], b.shape[:-2])
-    return pool.op("matmul", [a, b], (*lead, a.shape[-2], b.shape[-1]), a.dtype)
+    return pool.op("matmul", [a, b], (*lead, *a.shape[-2:-1], b.shape[-1]), a.dtype)
 
 
 def embedding(pool: Pool, table: Edge, ids: Edge) -> Edge:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from agentcompile.capture import attention, operators
 from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, Shape, dense
@@ -181,8 +182,8 @@ class Importer:
         if value is None or isinstance(value, (bool, float, torch.SymBool, torch.SymFloat)):
             return value
         name = packet(node)
-        args: Any = fx.node.map_arg(node.args, self._env.__getitem__)
-        kwargs: Any = fx.node.map_arg(node.kwargs, self._env.__getitem__)
+        args: Any = map_arg(node.args, self._env.__getitem__)
+        kwargs: Any = map_arg(node.kwargs, self._env.__getitem__)
         ignored = shape_only(node)
         used = [self._env[arg] for arg in node.all_input_nodes if arg is not ignored]
         flat = [arg for arg in used if not isinstance(arg, (int, float, bool))]
@@ -266,8 +267,8 @@ class Importer:
             elif isinstance(value, (int, torch.SymInt)):
                 env[at] = self.size(value)
             else:
-                args: Any = fx.node.map_arg(at.args, env.__getitem__)
-                kwargs: Any = fx.node.map_arg(at.kwargs, env.__getitem__)
+                args: Any = map_arg(at.args, env.__getitem__)
+                kwargs: Any = map_arg(at.kwargs, env.__getitem__)
                 env[at] = args[0][args[1]] if packet(at) == "getitem" else self.generic(at, args, kwargs)
         made = env[node]
         assert isinstance(made, Edge)
@@ -290,7 +291,8 @@ class Importer:
         }
         fakes = node.meta["val"]
         many = isinstance(fakes, (list, tuple))
-        outs = [(self.shape(fake), self.dtype(fake)) for fake in (fakes if many else [fakes])]
+        made = fakes if many else [fakes]
+        outs: list[tuple[Shape, DType]] = [(self.shape(fake), self.dtype(fake)) for fake in made]
         term = self.pool.make(str(op), tensors, outs, (("template", json.dumps(template, sort_keys=True)),))
         return tuple(of(term, i) for i in range(len(outs))) if many else of(term)
 

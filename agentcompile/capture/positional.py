@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from agentcompile.errors import AgentCompileError
 
@@ -117,8 +118,8 @@ class Positional:
             elif at.op in ("placeholder", "get_attr"):
                 env[at] = self.constants[at].clone()
             else:
-                args = fx.node.map_arg(at.args, env.__getitem__)
-                kwargs = fx.node.map_arg(at.kwargs, env.__getitem__)
+                args = map_arg(at.args, env.__getitem__)
+                kwargs = map_arg(at.kwargs, env.__getitem__)
                 target: Any = at.target
                 env[at] = target(*args, **kwargs)
         value = env[node]

@@ -188,7 +188,7 @@ Choice = Kernel | Fallback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One region of a plan, the choice that serves it, and the sites where it does; elsewhere other regions may stand."""
+    """One region of a plan, the choice that serves it, and its sites; other sites may be cut otherwise."""
 
     region: str
     choice: Choice
