@@ -47,11 +47,12 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Two visits to every arm that was alive, and the bandwidth of the machine just before."""
+    """Two visits to every arm that was alive, and the read bandwidth of the machine meanwhile."""
 
     process: int
     visits: Mapping[str, tuple[Visit, Visit]]
     read_bytes_per_s: float
+    """Mean of the ceilings measured right before each visit to the arm that is held against it."""
 
     @property
     def contended(self) -> bool:
@@ -82,23 +83,30 @@ def run_round(
     generator: random.Random,
     quiet: Callable[[], AbstractContextManager[object]],
     bandwidth: Callable[[], float],
+    beside: str,
 ) -> tuple[Round, dict[str, str]]:
-    """One round; also why arms failed in it, by name. An arm that failed is not in the round."""
+    """One round; also why arms failed in it, by name. An arm that failed is not in the round.
+
+    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to `beside`, or
+    once when that arm is not there.
+    """
     order = list(arms)
     generator.shuffle(order)
     seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
     failed: dict[str, str] = {}
     with quiet():
-        read = bandwidth()
+        reads = [] if any(arm.name == beside for arm in arms) else [bandwidth()]
         for arm in [*order, *reversed(order)]:
             if arm.name in failed:
                 continue
             try:
+                if arm.name == beside:
+                    reads.append(bandwidth())
                 seen[arm.name].append(visit(arm, workload, least_s))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
     pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
-    return Round(process=process, visits=pairs, read_bytes_per_s=read), failed
+    return Round(process=process, visits=pairs, read_bytes_per_s=fmean(reads)), failed
 
 
 def visit(arm: Arm, workload: Workload, least_s: float) -> Visit:

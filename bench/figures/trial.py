@@ -73,6 +73,7 @@ def run_trial(names: Sequence[str], workload: Workload, build: Build | None, lea
                     generator=generator,
                     quiet=setup.quiet,
                     bandwidth=setup.bandwidth,
+                    beside=OURS,
                 )
                 outcome.rounds.append(timed)
                 outcome.reasons |= failed

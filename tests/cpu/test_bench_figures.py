@@ -67,6 +67,7 @@ def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
             generator=random.Random(0),
             quiet=nullcontext,
             bandwidth=lambda: 1e6,
+            beside="fast",
         )
     finally:
         for arm in arms:
