@@ -79,6 +79,11 @@ class Rig:
                 tensor.zero_()
         self._buffers = self._arena.tensors()
 
+    def mirror(self, other: Rig) -> None:
+        """Copy every input from another rig's buffers, packed as they are."""
+        for port in self._inputs:
+            self._buffers[port.name].copy_(other._buffers[port.name])
+
     def load(self, inputs: Mapping[str, Tensor]) -> None:
         """Copy inputs, by port, to their buffers; weights are packed as the candidate wants them."""
         for port in self._inputs:
@@ -89,11 +94,17 @@ class Rig:
                     self._prints[port.name] = self._tools.fingerprint(self._buffers[port.name])
 
     def launch(
-        self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor] | None = None
+        self,
+        appends: list[Append],
+        pattern: Poison,
+        where: str,
+        *,
+        inputs: Mapping[str, Tensor] | None = None,
+        run: Run | None = None,
     ) -> Result:
         """Poison what the candidate must write or must not read, launch, and check what it must not touch.
 
-        With `inputs` the slots of a state beside the appended ones are compared too.
+        With `inputs` the slots of a state beside the appended ones are compared too; `run` launches in another way.
         """
         for port in self._outputs:
             self._tools.poison(self._buffers[port.name], pattern)
@@ -102,7 +113,7 @@ class Rig:
                 self._tools.poison(self._buffers[name], pattern)
         for append in appends:
             self._tools.poison(self._buffers[append.port][:, :, int(append.slots.min()) :], pattern)
-        self._run(self._buffers)
+        (run or self._run)(self._buffers)
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
         if inputs is not None:

@@ -6,6 +6,7 @@ keep anything between calls. Crashes and hangs are the caller's: this runs insid
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -107,14 +108,14 @@ class _Suite:
 
     def __post_init__(self) -> None:
         self._generator = Generator(self.region, seed=self.seed, tokens=self.tokens)
-        self._rig = self._new_rig(self.run)
+        self._rig = self._new_rig()
         self._which: int | None = None
         self._parameters: dict[str, Tensor] = {}
         self._uses = dict(self.region.body.outputs)
 
-    def _new_rig(self, run: Run, fenced: bool = False) -> Rig:
+    def _new_rig(self, fenced: bool = False) -> Rig:
         return Rig(
-            self.region, self.facts, run, self.tally, self.tools, seed=self.seed, tokens=self.tokens, fenced=fenced
+            self.region, self.facts, self.run, self.tally, self.tools, seed=self.seed, tokens=self.tokens, fenced=fenced
         )
 
     def draw(self, case: Case) -> _Drawn:
@@ -138,7 +139,7 @@ class _Suite:
     def judge(self, drawn: _Drawn) -> None:
         """Launch once for every poison and compare all that was written."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
-        results = [self._rig.launch(appends, pattern, where, drawn.inputs) for pattern in POISONS]
+        results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in POISONS]
         self._rig.untouched(where)
         if self.facts.deterministic:
             for other in results[1:]:
@@ -161,26 +162,23 @@ class _Suite:
 
     def fence(self, drawn: _Drawn) -> None:
         """Launch on buffers that end at unmapped pages: reading past the end, even in vain, is a fault."""
+        where, appends = f"{drawn.case.name}, at unmapped pages", list(drawn.out.appends.values())
+        fenced = self._new_rig(fenced=True)
+        fenced.mirror(self._rig)
+        other = fenced.launch(appends, POISONS[1], where)
         if self.facts.deterministic:
-            other = self._elsewhere(drawn, self._new_rig(self.run, fenced=True), "fenced")
-            self._rig.same("fence", self._again(drawn), other, f"{drawn.case.name}, at unmapped pages")
+            self._rig.same("fence", self._rig.launch(appends, POISONS[0], where), other, where)
 
     def in_order(self, drawn: _Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
         if not self.facts.deterministic:
             return
-        base = self._again(drawn)
+        where, appends = drawn.case.name, list(drawn.out.appends.values())
+        base = self._rig.launch(appends, POISONS[0], where)
         for backwards in (False, True):
-            rig = self._new_rig(lambda buffers, backwards=backwards: serial(buffers, backwards))  # type: ignore[misc]
             where = f"{drawn.case.name}, ranks {'in reverse' if backwards else 'in turn'}"
-            self._rig.same("order", base, self._elsewhere(drawn, rig, where), where)
-
-    def _again(self, drawn: _Drawn) -> Result:
-        return self._rig.launch(list(drawn.out.appends.values()), POISONS[0], drawn.case.name)
-
-    def _elsewhere(self, drawn: _Drawn, rig: Rig, where: str) -> Result:
-        rig.load(drawn.inputs)
-        return rig.launch(list(drawn.out.appends.values()), POISONS[1], where)
+            run = functools.partial(_serially, serial, backwards)
+            self._rig.same("order", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def _bounds(self, drawn: _Drawn, result: Result) -> None:
         for append in drawn.out.appends.values():
@@ -248,3 +246,7 @@ class _Suite:
             elif not reason:
                 wrong = int((y.double() != stored.double()).sum())
                 self.tally.add("exact", float(wrong), 0.0, f"{drawn.case.name}: {wrong} integers of {port.name} differ")
+
+
+def _serially(serial: Serial, backwards: bool, buffers: Mapping[str, Tensor]) -> None:
+    serial(buffers, backwards)
