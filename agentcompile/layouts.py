@@ -48,11 +48,16 @@ def _tiled(rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...]) -
         (n, k), (tiles, groups) = tensor.shape, grid(tuple(tensor.shape))
         if (n, k) != (tiles * rows, groups * group):
             tensor = torch.nn.functional.pad(tensor, (0, groups * group - k, 0, tiles * rows - n))
-        return tensor.reshape(tiles, rows, groups, group).permute(0, 2, 1, 3).reshape(-1)
+        flat = torch.empty(tiles * groups * rows * group, dtype=tensor.dtype)
+        source, target = _words(tensor.contiguous(), group), _words(flat, group)
+        target.view(tiles, groups, rows, -1).copy_(source.view(tiles, rows, groups, -1).transpose(1, 2))
+        return flat
 
     def unpack(flat: torch.Tensor, shape: Shape) -> torch.Tensor:
         tiles, groups = grid(shape)
-        whole = flat.view(tiles, groups, rows, group).permute(0, 2, 1, 3).reshape(tiles * rows, groups * group)
+        whole = torch.empty(tiles * rows, groups * group, dtype=flat.dtype)
+        source, target = _words(flat, group), _words(whole, group)
+        target.view(tiles, rows, groups, -1).copy_(source.view(tiles, groups, rows, -1).transpose(1, 2))
         return whole[: shape[0], : shape[1]].contiguous()
 
     def numel(shape: Shape) -> int:
@@ -60,6 +65,14 @@ def _tiled(rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...]) -
         return tiles * groups * rows * group
 
     return Layout(about=about, pack=pack, unpack=unpack, numel=numel, dtypes=dtypes)
+
+
+def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
+    """The tensor with every group as one 32-bit integer where it is as wide as one: moving those is twice as fast."""
+    if group * tensor.element_size() != 4:
+        return tensor
+    # A slice may begin between two words.
+    return (tensor.clone() if tensor.storage_offset() % group else tensor).view(torch.int32)
 
 
 LAYOUTS: dict[str, Layout] = {

@@ -45,3 +45,10 @@ def test_a_packed_layout_refuses_what_is_no_matrix() -> None:
     assert layout.applies((8, 8), torch.bfloat16)
     with pytest.raises(ValueError, match="takes a matrix"):
         layout.numel((8,))
+
+
+def test_a_slice_that_begins_between_two_words_is_packed_too() -> None:
+    layout, whole = LAYOUTS["rows16-k2"], torch.arange(1 + 16 * 4, dtype=torch.bfloat16)
+    matrix = whole[1:].view(16, 4)
+    flat = torch.cat([torch.zeros(1, dtype=torch.bfloat16), layout.pack(matrix)])[1:]
+    assert torch.equal(layout.unpack(flat, (16, 4)), matrix)
