@@ -63,9 +63,9 @@ def compare(
 
     `everyday` outputs also enter the pooled error ratio that `finish` gates.
     """
-    r = reference.wide()
+    r = reference.wide().contiguous()
     rb = r.to(TORCH_DTYPES[dtype]).double()
-    wide = y.double()
+    wide = y.double().contiguous()
     if not _contract(tally, wide, rb, eager.double(), where):
         return
     keep = rb.isfinite() & wide.isfinite()

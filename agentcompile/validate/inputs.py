@@ -113,12 +113,14 @@ class Generator:
             self._even(case, found)
         if case.style in ("nan", "inf"):
             self._break(case, found)
+        self._hide(found)
         return found
 
     def _drawn(self, value: Value, case: Case, rng: torch.Generator) -> Tensor:
         shape = extent(value.shape, self.tokens)
         if value.role == "position" or value.id in self._positions():
-            return torch.arange(case.length - self.tokens, case.length).clamp(min=0).reshape(shape)
+            first = max(0, case.length - self.tokens)
+            return torch.arange(first, first + self.tokens).reshape(shape)
         if value.dtype in ("int64", "int32"):
             top = self._table_rows(value)
             ids = torch.randint(0, top, shape, generator=rng)
@@ -230,6 +232,15 @@ class Generator:
                 keys[0, :, : case.length] = -direction[:, None].to(keys.dtype)
             else:
                 keys[0, :, round(case.place * (case.length - 2))] = direction.to(keys.dtype)
+
+    def _hide(self, found: dict[str, Tensor]) -> None:
+        """Slots that a cache does not hold yet are NaN. Where the region appends, every launch poisons them anew."""
+        appended = {append.outputs[0] for append in self._nodes("cache_append")}
+        for node in self._nodes("attention"):
+            last = int(found[node.inputs[3].value].max())
+            for use in node.inputs[1:3]:
+                if use.value not in appended and use.value in found:
+                    found[use.value][:, :, last + 1 :] = math.nan
 
     def _even(self, case: Case, found: dict[str, Tensor]) -> None:
         """Zero queries weigh all slots alike, so that attention over a power of two of them is exact."""

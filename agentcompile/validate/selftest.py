@@ -53,6 +53,8 @@ def insensitive(region: Region, *, seed: int, tokens: int = 1) -> tuple[str, ...
         if not tensor.is_floating_point():
             continue
         seen = _seen(region, name, tensor, inputs).nonzero().view(-1)
+        if not len(seen):
+            continue
         picks = {"first": 0, "middle": len(seen) // 2, "last": len(seen) - 1}
         picks |= {f"random {i}": int(torch.randint(0, len(seen), (), generator=rng)) for i in range(3)}
         for place, index in picks.items():
@@ -72,21 +74,28 @@ def _results(region: Region, inputs: Mapping[str, Tensor], tokens: int) -> list[
 
 def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """Which elements of an input, flat, an operator may read."""
+    if region.port(name).role == "state":
+        return _visible(region, tensor, inputs).reshape(-1)
     mask = torch.ones_like(tensor, dtype=torch.bool)
     for node in region.body.nodes:
         uses = [use.value for use in node.inputs]
         if node.op in ("embedding", "position_table") and uses[1] == name:
             mask.zero_()
             mask[inputs[uses[0]].view(-1).long()] = True
-        if node.op == "cache_append" and uses[0] == name:
-            slots = inputs[uses[2]].view(-1).long()
-            mask[:, :, slots] = False
-            mask[:, :, int(slots.max()) :] = False
-        if node.op == "attention" and int(str(dict(node.attrs).get("window", 0))):
-            window, last = int(str(dict(node.attrs)["window"])), int(inputs[uses[3]].max())
-            if region.port(name).role == "state":
-                mask[:, :, : max(0, last - window + 1)] = False
     return mask.view(-1)
+
+
+def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The slots of a cache that attention reads and that were there before."""
+    mask = torch.zeros_like(cache, dtype=torch.bool)
+    appends = any(node.op == "cache_append" for node in region.body.nodes)
+    for node in region.body.nodes:
+        if node.op == "attention":
+            at = inputs[node.inputs[3].value].view(-1)
+            window = int(str(dict(node.attrs).get("window", 0)))
+            first = max(0, int(at.min()) - window + 1) if window else 0
+            mask[:, :, first : int(at.min() if appends else at.max() + 1)] = True
+    return mask
 
 
 def _linear() -> Region:

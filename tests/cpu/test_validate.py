@@ -11,9 +11,10 @@ from torch import Tensor
 
 from agentcompile import reference
 from agentcompile.ir.codec import decode, encode
-from agentcompile.ir.graph import DType
-from agentcompile.ir.region import Region
+from agentcompile.ir.graph import DType, Phase
+from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.trial import NumericReport
+from agentcompile.regions.partition import partition
 from agentcompile.validate import Facts, Instruments, insensitive, selftest, validate
 from agentcompile.validate.arena import Arena, fingerprint, poison
 from agentcompile.validate.bound import propagate
@@ -22,6 +23,7 @@ from agentcompile.validate.inputs import Generator
 from agentcompile.validate.tolerance import ROUNDOFF
 from tests.kernels.float32 import eager, float32
 from tests.kernels.regions_for import KINDS, region_for
+from tests.unit.graphs import decoder
 
 DTYPES: tuple[DType, ...] = ("bf16", "fp32", "fp16")
 EDGES: tuple[tuple[str, dict[str, object]], ...] = (
@@ -89,6 +91,15 @@ def test_right_arithmetic_is_kept_at_edge_shapes(kind: str, extents: dict[str, o
         for seed in range(4):
             report = validate(region, facts, run, seed=seed, repeats=2, depth="accept")
             assert report.ok, failures(report)
+
+
+@pytest.mark.parametrize(("phase", "tokens"), [("decode", 1), ("prefill", 5)])
+def test_the_models_own_arithmetic_is_kept_in_every_region_of_a_decoder(phase: Phase, tokens: int) -> None:
+    cut = partition(decoder(phase=phase), Regime(phase=phase, context=(1, 64)))
+    for region in cut.regions:
+        facts = Facts(accumulation="library")
+        report = validate(region, facts, eager(region), seed=0, repeats=2, depth="accept", tokens=tokens)
+        assert report.ok, (region.kind, failures(report))
 
 
 @pytest.mark.parametrize("kind", KINDS)
