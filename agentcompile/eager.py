@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from agentcompile.models import find_model
-from agentcompile.options import Options
+from agentcompile.errors import AgentCompileError
 from agentcompile.runtime.text import TextStream, Tokenizer
 
 
@@ -44,19 +43,27 @@ class Wanted(Protocol):
 
 
 def load(path: Path, dtype: torch.dtype | None = None) -> Any:
-    """The checkpoint as Hugging Face runs it, in its own dtype or in `dtype`; no network."""
+    """The checkpoint as Hugging Face runs it, in its own dtype or in `dtype`; no network.
+
+    Raises AgentCompileError (usage) for what transformers does not load, a saved module above all.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: Any = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype or "auto", local_files_only=True)
+    auto: Any = AutoModelForCausalLM
+    try:
+        model: Any = auto.from_pretrained(str(path), dtype=dtype or "auto", local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        text = f"{path}: transformers cannot run this checkpoint eagerly: {reason}"
+        raise AgentCompileError(text, hint="only a checkpoint of transformers can be compared with eager") from error
     return model.eval()
 
 
-def pieces(options: Options, request: Wanted) -> Iterator[tuple[str, int]]:
-    """Text and its number of tokens as eager `generate` makes them, from the model that `options` names."""
-    path = find_model(options.model, options.cache)
+def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
+    """Text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`."""
     tokenizer = Tokenizer(path)
     model = load(path)
     settings: dict[str, Any] = {"do_sample": request.temperature > 0, "max_new_tokens": request.max_new_tokens}

@@ -84,9 +84,9 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     """Read a lock, find its model, compare both with what is here, and lower its plans."""
     lock = read_lock(path)
     here = this_machine(options)
-    name = model_of_lock(options.model, lock.model.location, path, lock.model.config)
+    checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
-        model = load_model(find_model(name, options.cache), lock.model.context, here.store, here.hashes)
+        model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
     _compare(path, lock, here.target, model, emit, locked)
     templates = catalog.load(
         [catalog.default_root(), *(Path(folder) for folder in options.templates)], kinds=kinds(), layouts=LAYOUTS
@@ -97,6 +97,16 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
         for plan, graph in _phases(path, lock, model.captured.decode, model.captured.prefill)
     ]
     return Opened(lock=lock, here=here, model=model, programs=(programs[0], programs[1]), jobs=tuple(jobs.values()))
+
+
+def checkpoint_of(path: Path, options: Options) -> Path:
+    """The checkpoint directory of a lock: the one that was named, else where the lock remembers it."""
+    return _checkpoint(path, read_lock(path), options)
+
+
+def _checkpoint(path: Path, lock: Lock, options: Options) -> Path:
+    name = model_of_lock(options.model, lock.model.location, path, lock.model.config)
+    return find_model(name, options.cache)
 
 
 def bind(opened: Opened) -> CompiledModel:

@@ -45,8 +45,8 @@ class Flow:
     """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
     generate: Callable[[Path, Options, Request], Iterator[Piece]]
     """Run a lock."""
-    eager: Callable[[Options, Request], Iterator[Piece]]
-    """The same request through PyTorch eager."""
+    eager: Callable[[Path, Options, Request], Iterator[Piece]]
+    """The same request to the same checkpoint through PyTorch eager."""
     verify: Callable[[Path, Options, Sequence[str]], Mapping[str, float | str]]
     """End-to-end accuracy of a lock on prompts: named figures; exit 4 when they break the tolerances."""
     target: Callable[[Options], Target]
@@ -88,10 +88,11 @@ def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]
     return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
 
 
-def _eager(options: Options, request: Request) -> Iterator[Piece]:
+def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
     from agentcompile import eager
+    from agentcompile.replay import checkpoint_of
 
-    yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(options, request))
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(checkpoint_of(lock, options), request))
 
 
 def _verify(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:

@@ -70,7 +70,7 @@ def generate(
         "tokens_per_s": speed.tokens_per_s,
     }
     if beside_eager:
-        _, eager = _stream(flow.eager(options, request), None)
+        _, eager = _stream(flow.eager(lock, options, request), None)
         ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
         screen.say(f"PyTorch eager {_speed(eager)}; agentcompile is {ratio:.2f}× as fast")
         result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio}

@@ -175,7 +175,10 @@ def pieces(count: int) -> Iterator[Piece]:
 
 def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None:
     screen, out, err = paper()
-    functions = {"generate": lambda lock, options, request: pieces(3), "eager": lambda options, request: pieces(3)}
+    functions = {
+        "generate": lambda lock, options, request: pieces(3),
+        "eager": lambda lock, options, request: pieces(3),
+    }
     request = Request(prompt="go")
     assert running.generate({}, Path("x"), request, beside_eager=True, screen=screen, flow=flow(**functions)) == 0
     assert out.getvalue() == "go 0 1 2\n"
