@@ -6,6 +6,7 @@ In: a checkpoint directory and a context. Out: `Captured`, with the digest of th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 GRAPHS = "agentcompile.graphs.json"
 """Beside the weights of a saved module: its graphs."""
 CONSTANTS = "agentcompile.constants.safetensors"
-_VERSION = 1
+_VERSION = 2
 """Raised when capture changes what it makes of the same program."""
 
 
@@ -121,8 +122,10 @@ def _key(checkpoint: Checkpoint, context: int) -> str:
     tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
     generation = checkpoint.path / "generation_config.json"
     stops = generation.read_text(encoding="utf-8", errors="replace") if generation.exists() else ""
+    saved = checkpoint.path / GRAPHS  # the code of a saved module is in its graphs alone
+    graphs = hashlib.sha256(saved.read_bytes()).hexdigest() if saved.exists() else ""
     versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]
-    return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, tensors, context, versions)
+    return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, graphs, tensors, context, versions)
 
 
 def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | None:
