@@ -9,12 +9,26 @@ from pathlib import Path
 
 import pytest
 
+FLOW = ("test_flow", "test_faults", "test_generate")
+"""Files whose tests share one warm store and a few compiled locks."""
+
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
 
     settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
     settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes, tests that share what is dear to make run in one of them; templates spread over all."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        name = item.path.name
+        if name != "test_templates_cpu.py":
+            group = "flow" if name.startswith(FLOW) else str(item.path)
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
