@@ -89,7 +89,7 @@ class Desk:
 
     def _validate(self, request: p.Validate) -> p.Report:
         from agentcompile.validate import Facts, validate
-        from agentcompile.worker.launch import runner
+        from agentcompile.worker.launch import in_turn, runner
 
         implementation = request.implementation
         launch = runner(implementation, request.region, self.executor)
@@ -101,7 +101,13 @@ class Desk:
             workspaces=implementation.source.workspaces,
         )
         report = validate(
-            request.region, facts, launch, seed=request.seed, repeats=request.repeats, depth=request.depth
+            request.region,
+            facts,
+            launch,
+            seed=request.seed,
+            repeats=request.repeats,
+            depth=request.depth,
+            serial=in_turn(implementation, self.setup.target.threads),
         )
         return p.Report(report=report)
 

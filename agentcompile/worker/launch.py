@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def runner(implementation: Implementation, region: Region, executor: Executor) -
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
     binary = Library(Path(implementation.binary.path))
     return lambda buffers: Program(executor, bind(source, binary, buffers)).run()
+
+
+def in_turn(implementation: Implementation, threads: int) -> Callable[[Buffers, bool], None] | None:
+    """What runs a candidate's ranks one after another in this thread, in order or backwards; None for library calls."""
+    source = implementation.source
+    if source.language == "library":
+        return None
+    binary = Library(Path(implementation.binary.path))
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+
+    def run(buffers: Buffers, backwards: bool) -> None:
+        for call in bind(source, binary, buffers):
+            pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
+            ranks = range(threads)
+            for rank in reversed(ranks) if backwards else ranks:
+                kernel(call.address)(ctypes.addressof(pointers), rank, threads)
+
+    return run
 
 
 def inputs_of(region: Region, buffers: Buffers) -> dict[str, torch.Tensor]:

@@ -79,10 +79,12 @@ inline void attend_slots(
             each(n, [&](auto as, long i) { as.store(w + i, as.load(w + i) * scale); });
             const float top = largest(w, n), next = top > run.top[g] || top != top ? top : run.top[g];
             keep[g] = run.total[g] == 0 ? 0.0f : std::exp(run.top[g] - next);
+            // A block of -inf scores alone weighs nothing; -inf - -inf would make it NaN.
+            const float shift = next == -INFINITY ? 0.0f : next;
             float total = 0;
             vf totals = {};
             each(n, [&](auto as, long i) {
-                const auto weight = exponential(as.load(w + i) - next);
+                const auto weight = exponential(as.load(w + i) - shift);
                 as.store(w + i, weight);
                 if constexpr (as.lanes == 1) total += weight;
                 else totals += weight;
