@@ -1,20 +1,20 @@
-"""Made once for all tests of the flow: tiny checkpoints, one home with a warm store, locks whose steps are all kernels."""
+"""Made once for all tests of the flow: tiny checkpoints, one home with a warm store, one run, all-kernel locks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cpu import flows
+from tests.cpu import courses, flows
+from tests.cpu.courses import Course
 
 CONTEXT = 48
 """Tokens of the tiny models' caches."""
 SAMPLE_CONTEXT = 96
-BUDGET = 6
+BUDGET = 1
 
 
 @pytest.fixture(scope="session")
@@ -51,36 +51,15 @@ def planted(
     return make
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """What one run of `agentcompile compile` left."""
-
-    lock: Path
-    run: Path
-    model: Path
-    home: Path
-    ended: flows.Ended
-
-
-def _compiled(home: Path, model: Path, context: int, root: Path) -> Compiled:
-    lock, run = root / "agentcompile.lock.toml", root / "run"
-    ended = flows.cli(
-        home, "compile", model, "--context", context, "--threads", flows.THREADS, "--budget", BUDGET,
-        "--out", lock, "--run-dir", run, "--events", "jsonl",
-    )  # fmt: skip
-    assert ended.code == 0, ended.err
-    return Compiled(lock=lock, run=run, model=model, home=home, ended=ended)
+@pytest.fixture(scope="session")
+def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]) -> Course:
+    """The tiny Qwen3 in fp32, compiled by the command line with hardly a budget, and ended four times on the way."""
+    settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
+    return courses.course(warm, checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course"), *settings)
 
 
 @pytest.fixture(scope="session")
-def compiled(
-    tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]
-) -> Compiled:
-    """The tiny Qwen3 in fp32, compiled by the command line with a budget of a few candidates."""
-    return _compiled(warm, checkpoint("tiny-qwen3", "fp32"), CONTEXT, tmp_path_factory.mktemp("compiled"))
-
-
-@pytest.fixture(scope="session")
-def compiled_sample(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Compiled:
-    """The sample checkpoint, compiled by the command line with a budget of a few candidates."""
-    return _compiled(warm, flows.SAMPLE, SAMPLE_CONTEXT, tmp_path_factory.mktemp("sample"))
+def compiled(course: Course) -> Course:
+    """A run that reached its lock."""
+    assert course.legs["done"].code == 0, course.legs["done"].err
+    return course

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -17,6 +19,7 @@ from agentcompile import catalog
 from agentcompile.advice import adviser_of
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking, signature_of
+from agentcompile.cli import main
 from agentcompile.cuts import Cut, advise, bound, cut
 from agentcompile.events import silent
 from agentcompile.ir.target import Ceiling
@@ -58,7 +61,7 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
     def refuses(self, code: int, *words: str) -> None:
-        """The process ended as a clear error does: its exit code, one message with these words, a hint, no traceback."""
+        """It ended as a clear error does: its exit code, one message with these words, a hint, no traceback."""
         said = self.out + self.err
         assert self.code == code, f"exit {self.code}, not {code}: {said}"
         assert "Traceback" not in said, said
@@ -97,6 +100,21 @@ def cli(
         stdin=subprocess.DEVNULL,
     )
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def verb(home: Path, *arguments: object, env: Mapping[str, str] | None = None) -> Ended:
+    """Run a verb in this process, where PyTorch is imported already: the same command line, seconds sooner."""
+    out, err = io.StringIO(), io.StringIO()
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment(home, env))
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([str(argument) for argument in arguments])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return Ended(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 def options(home: Path, model: Path, context: int, **more: Any) -> Options:

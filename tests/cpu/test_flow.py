@@ -11,10 +11,14 @@ import pytest
 import torch
 
 import agentcompile
+from agentcompile.events import Event, TrialFinished
 from agentcompile.lockfile import read_lock
 from agentcompile.replay import replay_lock
+from agentcompile.session import RunDirectory
+from agentcompile.tune import disturbed
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT, Compiled
+from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
+from tests.cpu.courses import Course
 from tests.models.tiny import Stepper
 
 if TYPE_CHECKING:
@@ -39,31 +43,48 @@ def reference(home: Path, model: Path, lock: Path) -> Stepper:
     return Stepper(load_model(model, context, here.store, here.hashes).captured)
 
 
-def test_the_command_line_turns_a_checkpoint_into_a_lock_and_a_finished_run(compiled: Compiled) -> None:
-    kinds = [event["kind"] for event in compiled.ended.events]
-    assert kinds[0] == "run-started"
-    assert kinds[-1] == "run-finished"
+def test_the_command_line_turns_a_checkpoint_into_a_lock_and_a_finished_run(compiled: Course) -> None:
     assert {plan.phase for plan in read_lock(compiled.lock).plan} == {"decode", "prefill"}
     status = flows.cli(compiled.home, "runs", "status", compiled.run, "--json")
     assert json.loads(status.out)["status"] == "finished"
 
 
-def test_a_compiled_lock_holds_in_another_process_without_drift(compiled: Compiled) -> None:
+def test_a_compiled_lock_holds_in_another_process_without_drift(compiled: Course) -> None:
     done = flows.cli(compiled.home, "replay", compiled.lock, "--locked", "--threads", flows.THREADS)
     assert done.code == 0, done.err
     assert "0 drifted fields" in done.out
 
 
+@pytest.fixture(scope="module")
+def again(compiled: Course, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    """A second compilation of the same model, through the library: its lock and its events."""
+    out, events = tmp_path_factory.mktemp("again") / "a.lock.toml", list[Event]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
+        agentcompile.compile(
+            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, emit=events.append
+        )
+    return out, events
+
+
 def test_compile_and_load_of_the_library_give_the_tokens_of_the_captured_graph(
-    compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Course, again: tuple[Path, list[Event]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
-    out = tmp_path / "a.lock.toml"
-    lock = agentcompile.compile(compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET)
-    assert read_lock(out).model == lock.model
-    made = agentcompile.load(out).generate(IDS[:9], max_new_tokens=12, ignore_eos=True)
+    made = agentcompile.load(again[0], model=compiled.model).generate(IDS[:9], max_new_tokens=12, ignore_eos=True)
     assert not isinstance(made, list)
-    assert list(made.tokens) == flows.greedy_on(reference(compiled.home, compiled.model, out), IDS[:9], 12)
+    expected = flows.greedy_on(reference(compiled.home, compiled.model, again[0]), IDS[:9], 12)
+    assert list(made.tokens) == expected
+
+
+def test_a_second_run_measures_nothing_that_the_database_knows(
+    compiled: Course, again: tuple[Path, list[Event]]
+) -> None:
+    """What others disturbed is not kept in the database, and may be measured again."""
+    before = [e.trial for e in RunDirectory.open(compiled.run).events() if isinstance(e, TrialFinished)]
+    known = {(trial.candidate.id, trial.fidelity) for trial in before if not disturbed(trial)}
+    fresh = [e.trial for e in again[1] if isinstance(e, TrialFinished) and not e.trial.reused]
+    assert {(trial.candidate.id, trial.fidelity) for trial in fresh} & known == set()
 
 
 @pytest.mark.parametrize(("name", "dtype"), MODELS)
@@ -123,10 +144,16 @@ def test_a_step_of_library_calls_gives_the_tokens_of_the_captured_graph(
 
 
 def test_the_sample_compiles_and_its_lock_writes_what_eager_writes(
-    compiled_sample: Compiled, monkeypatch: pytest.MonkeyPatch
+    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENTCOMPILE_HOME", str(compiled_sample.home))
-    model = agentcompile.load(compiled_sample.lock, model=flows.SAMPLE)
+    lock = tmp_path / "sample.lock.toml"
+    done = flows.cli(
+        warm, "compile", flows.SAMPLE, "--context", SAMPLE_CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET,
+        "--out", lock, limit_s=900,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
+    model = agentcompile.load(lock, model=flows.SAMPLE)
     prompt = "def add(a, b):\n    return"
     made = model.generate(prompt, max_new_tokens=24)
     assert not isinstance(made, list)
@@ -136,18 +163,18 @@ def test_the_sample_compiles_and_its_lock_writes_what_eager_writes(
     at = next((i for i, (a, b) in enumerate(zip(made.tokens, expected, strict=False)) if a != b), None)
     if at is not None:
         shared = [*ids, *expected[:at]]
-        stepper = reference(compiled_sample.home, flows.SAMPLE, compiled_sample.lock)
+        stepper = reference(warm, flows.SAMPLE, lock)
         theirs = stepper.logits(torch.tensor(shared), ())[len(shared) - 1].float()
         assert flows.mutual(model.logits(shared)[-1], theirs)
 
 
-def test_a_lock_finds_its_model_by_the_way_from_the_lock(compiled: Compiled) -> None:
+def test_a_lock_finds_its_model_by_the_way_from_the_lock(compiled: Course) -> None:
     location = read_lock(compiled.lock).model.location
     assert not Path(location).is_absolute()
     assert (compiled.lock.parent / location).resolve() == compiled.model.resolve()
 
 
-def test_replay_and_generate_need_no_network_and_no_adviser(compiled: Compiled, planted: Make, warm: Path) -> None:
+def test_replay_and_generate_need_no_network_and_no_adviser(compiled: Course, planted: Make, warm: Path) -> None:
     guarded = {"PYTHONPATH": str(flows.NO_NETWORK)}
     done = flows.cli(compiled.home, "replay", compiled.lock, "--threads", flows.THREADS, env=guarded)
     assert done.code == 0, done.err

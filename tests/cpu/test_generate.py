@@ -13,7 +13,7 @@ import torch
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.replay import replay_lock
-from agentcompile.runtime.model import Completion, CompiledModel
+from agentcompile.runtime.model import CompiledModel, Completion
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT, SAMPLE_CONTEXT
 
@@ -209,9 +209,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_request_that_cannot_be_is_refused_at_once_and_the_model_stays_usable(
-    case: str, tiny: CompiledModel
-) -> None:
+def test_a_request_that_cannot_be_is_refused_at_once_and_the_model_stays_usable(case: str, tiny: CompiledModel) -> None:
     prompt, settings, words = BAD[case]
     for ask in (tiny.generate, tiny.stream):
         with pytest.raises(AgentCompileError, match=words) as raised:
@@ -257,10 +255,10 @@ def test_two_models_of_one_process_do_not_disturb_each_other(
 ) -> None:
     twin = load(warm, planted("tiny-llama", "fp32"), checkpoint("tiny-llama", "fp32"), CONTEXT)
     asked: list[tuple[CompiledModel, list[int], int]] = [(tiny, IDS, 24), (twin, IDS[::-1], 24), (sample, IDS, 24)]
-    alone = [one(model, ids, max_new_tokens=count, ignore_eos=True, logprobs=True).tokens for model, ids, count in asked]
-    streams = [
-        model.stream(ids, max_new_tokens=count, ignore_eos=True, logprobs=True) for model, ids, count in asked
+    alone = [
+        one(model, ids, max_new_tokens=count, ignore_eos=True, logprobs=True).tokens for model, ids, count in asked
     ]
+    streams = [model.stream(ids, max_new_tokens=count, ignore_eos=True, logprobs=True) for model, ids, count in asked]
     assert _interleaved(streams) == alone
 
 

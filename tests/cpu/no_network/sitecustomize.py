@@ -1,17 +1,15 @@
-"""Put on PYTHONPATH of a process that must not need a network: sockets of any network, and their clients, are errors."""
+"""On the PYTHONPATH of a process that must not need a network or an adviser: using either is an error."""
 
 import sys
 
-CLIENTS = ("openai", "httpx", "requests", "huggingface_hub.inference", "agentcompile.advice.client")
-
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    if event in ("socket.connect", "socket.getaddrinfo", "socket.bind"):
-        address = arguments[1] if event != "socket.getaddrinfo" else arguments[0]
-        if not isinstance(address, (str, bytes)) or event == "socket.getaddrinfo":
-            raise RuntimeError(f"{event}: {address!r}: this process has no network")
-    if event == "import" and str(arguments[0]).startswith(CLIENTS[:1]):
+    if event == "import" and str(arguments[0]).partition(".")[0] == "openai":
         raise RuntimeError(f"import of {arguments[0]}: this process has no adviser")
+    if event == "socket.getaddrinfo" or (
+        event in ("socket.connect", "socket.bind") and isinstance(arguments[1], tuple)
+    ):
+        raise RuntimeError(f"{event}: {arguments[1]!r}: this process has no network")
 
 
 sys.addaudithook(_refuse)

@@ -1,0 +1,97 @@
+"""Runs that are ended from outside: when a signal is sent, how a process ends, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cpu import flows
+
+LIMIT_S = 600.0
+"""Longer than a run of a few candidates takes on a machine that has much else to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One process of a run: how it ended, what it said, and which of its processes outlived it."""
+
+    code: int
+    err: str
+    left: tuple[int, ...]
+    events_before: int
+    """Lines of events.jsonl when it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A run in several processes: each but the last was ended from outside."""
+
+    home: Path
+    model: Path
+    run: Path
+    lock: Path
+    legs: dict[str, Leg]
+
+
+def processes(home: Path) -> tuple[int, ...]:
+    """Every process whose environment names `home`: the compiler, its workers, their compilers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"AGENTCOMPILE_HOME={home}\0".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The events on disk, but for a half-written last line."""
+    path = run / "events.jsonl"
+    if not path.exists():
+        return []
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    return [json.loads(line)["event"] for line in whole.splitlines()]
+
+
+def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, number: int) -> Leg:
+    """Run until the events have `count` more of kind `until`, send the signal, and see what is left."""
+    before = len(lines(run))
+    process = subprocess.Popen(
+        flows.command(*arguments), env=flows.environment(home), cwd=flows.ROOT, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + LIMIT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if sum(event["kind"] == until for event in lines(run)[before:]) >= count:
+            process.send_signal(number)
+            break
+        time.sleep(0.02)
+    else:
+        process.kill()
+    _, err = process.communicate(timeout=60)
+    until_gone = time.monotonic() + 15
+    while processes(home) and time.monotonic() < until_gone:
+        time.sleep(0.05)
+    return Leg(code=process.returncode, err=err, left=processes(home), events_before=before)
+
+
+def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
+    """A run that is terminated, interrupted, and killed twice, and resumed each time until it is done."""
+    run, lock = root / "run", root / "agentcompile.lock.toml"
+    start: list[object] = ["compile", model, *settings, "--out", lock, "--run-dir", run]
+    resume: list[object] = ["compile", "--resume", "--run-dir", run]
+    legs = {
+        "terminated": leg(home, start, run, "trial-started", 1, signal.SIGTERM),
+        "interrupted": leg(home, resume, run, "trial-finished", 1, signal.SIGINT),
+        "killed in the search": leg(home, resume, run, "trial-finished", 3, signal.SIGKILL),
+        "killed after a choice": leg(home, resume, run, "choice-made", 1, signal.SIGKILL),
+    }
+    done = flows.cli(home, *resume, limit_s=LIMIT_S)
+    legs["done"] = Leg(code=done.code, err=done.err, left=processes(home), events_before=0)
+    return Course(home=home, model=model, run=run, lock=lock, legs=legs)
