@@ -21,7 +21,7 @@ setup:
 
 # Compile the sample checkpoint, replay its lock, and generate beside PyTorch.
 demo: setup
-    "{{ bin }}/agentcompile" compile bench/models/sample --out .agentcompile/sample.lock.toml
+    "{{ bin }}/agentcompile" compile bench/models/sample --seconds 120 --out .agentcompile/sample.lock.toml
     "{{ bin }}/agentcompile" replay .agentcompile/sample.lock.toml --model bench/models/sample
     "{{ bin }}/agentcompile" generate .agentcompile/sample.lock.toml --model bench/models/sample --prompt 'def main():' --max-new-tokens 160 --beside-eager
 

@@ -46,6 +46,7 @@ Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tok
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials that the search may spend.")]
+Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
 Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
 RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run's events lie.")]
@@ -110,6 +111,7 @@ def compile(
     threads: Threads = None,
     advisor: Advisor = None,
     budget: Budget = None,
+    seconds: Seconds = None,
     seed: Seed = None,
     out: Out = None,
     run_dir: RunDir = None,
@@ -131,6 +133,7 @@ def compile(
         "threads": threads,
         "advisor": advisor,
         "budget": budget,
+        "seconds": seconds,
         "seed": seed,
         "out": out,
         "run_dir": run_dir,

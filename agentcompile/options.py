@@ -58,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
         about="who orders the search: heuristic, none or random:SEED",
     ),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend"),
+    Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),
     Setting(name="run_dir", kind="path", about="where the run's events lie; empty: a new folder among the runs"),
@@ -80,6 +81,7 @@ class Options:
     threads: int = 0
     advisor: str = "heuristic"
     budget: int = 160
+    seconds: int = 900
     seed: int = 0
     out: str = "agentcompile.lock.toml"
     run_dir: str = ""
@@ -98,6 +100,7 @@ class Options:
             self.threads,
             self.advisor,
             self.budget,
+            self.seconds,
             self.seed,
             list(self.templates),
             self.compiler,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,13 +62,20 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
         ready = prepare(options, here, judge, emit)
         policy = policy_digest(ready.decode.residency)
         tuner = Tuner(here.target, judge, Past(past, history, policy), Notes(here.store), emit, options.seed)
-        survey = search(ready, Survey(ready.decode, ready.subjects, tuner), options.budget, emit)
+        survey = Survey(ready.decode, ready.subjects, tuner, _countdown(options.seconds))
+        survey = search(ready, survey, options.budget, emit)
         rankings = choose(survey, emit)
         planned = cover(ready, survey, rankings, emit)
         admitted = prove(ready, survey, rankings, planned, judge, options.seed, emit)
         lock = write(ready, survey, planned, admitted, policy, options, emit)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
+
+
+def _countdown(seconds: int) -> Callable[[], float]:
+    """Says how many seconds are left from now on; 0 means any number."""
+    end = time.monotonic() + seconds if seconds else math.inf
+    return lambda: end - time.monotonic()
 
 
 def _started(options: Options, here: Machine) -> RunStarted:

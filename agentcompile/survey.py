@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentcompile import check
 from agentcompile.choose import Ranking, Traits, rank
@@ -25,7 +25,11 @@ MOST = 48
 class Survey:
     """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
 
-    def __init__(self, decode: Cut, subjects: Sequence[Subject], tuner: Tuner) -> None:
+    def __init__(
+        self, decode: Cut, subjects: Sequence[Subject], tuner: Tuner, seconds_left: Callable[[], float]
+    ) -> None:
+        """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
+        self._left = seconds_left
         self._decode = decode
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
@@ -43,7 +47,9 @@ class Survey:
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step.
         """
         for id, subject in self._subjects.items():
-            self.trials[id] = self._tuner.heads(subject, LEAST if self.candidates < budget // 2 else 1)
+            self.trials[id] = self._tuner.heads(
+                subject, LEAST if self.candidates < budget // 2 and self._left() > 0 else 1
+            )
 
     def best_ns(self) -> dict[str, float]:
         """The least measured time of a site, by region, fallback included."""
@@ -68,7 +74,7 @@ class Survey:
             fair = round(left * math.sqrt(shares[own]) / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
-            asked = Budget(trials=trials)
+            asked = Budget(trials=trials, seconds=self._left())
             self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()))
 
     def confirm(self, chosen: Sequence[Subject]) -> None:

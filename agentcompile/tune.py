@@ -6,8 +6,9 @@ or the measurement database already has are used as they are, so a killed run re
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcompile import check
 from agentcompile.choose import finalists
@@ -125,9 +126,10 @@ class Tuner:
     def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
         found = list(trials)
-        space = tuple(subject.space)
+        space, begin = tuple(subject.space), time.monotonic()
         while True:
-            proposal = strategy(space, subject.advice, found, budget)
+            left = replace(budget, seconds=budget.seconds - (time.monotonic() - begin))
+            proposal = strategy(space, subject.advice, found, left)
             if not proposal.candidates:
                 return found
             found += self._timed(subject, proposal.candidates, proposal.rounds, fidelity="search")
