@@ -75,7 +75,8 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
     if isinstance(verdict, Measured):
         m = verdict.measurement
         name = f"measured ({trial.fidelity})"
-        ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", f"{m.half_width:.3f}", f"{verdict.report.error_ratio:.2f}")
+        width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "any"  # too few rounds for an interval
+        ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
         return (label, name, *ratio, f"{m.comparison} than {m.baseline}, n={m.rounds}")
     error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
     return (label, verdict.kind, "-", "-", "-", error, _reason(verdict))
