@@ -90,7 +90,7 @@ def disturbed(trial: Trial) -> bool:
     if not isinstance(trial.verdict, Measured):
         return False
     m = trial.verdict.measurement
-    return m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
+    return m.comparison == "INCONCLUSIVE" and m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
 
 
 class Tuner:

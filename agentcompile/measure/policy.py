@@ -42,6 +42,9 @@ class Policy:
     """What a rotation inside the last-level cache covers, unless half of that cache is less."""
     cache_multiple: int = 4
     """A rotation in DRAM covers this many last-level caches at least, one in that cache as many private ones."""
+    overwhelming: float = 0.5
+    """As a logarithm: a difference whose interval stays beyond this is claimed however many rounds were dropped. What a
+    kept round may be stretched by (below) is less than half of it, so that contention cannot explain it."""
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02

@@ -16,6 +16,8 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Round, Samples, Timing
 from agentcompile.measure.student import t_quantile
 
+CLEAR_ROUNDS = 5
+"""Kept rounds from which an overwhelming difference is claimed."""
 MIN_ROUNDS = 3
 """Fewer kept rounds than this give no interval."""
 _DOUBLING = (1.25, 4.0)
@@ -56,7 +58,8 @@ def contrast(
     dropped = total - len(pooled)
     mean = fmean(pooled) if pooled else 0.0
     half = _half_width(pooled, policy.alpha / max(comparisons, 1))
-    why = _objection(timing, (a, b), ratios, dropped, total, policy)
+    clear = len(pooled) >= CLEAR_ROUNDS and abs(mean) - half > policy.overwhelming
+    why = _objection(timing, (a, b), ratios, 0 if clear else dropped, total, policy)
     comparison: Comparison = "INCONCLUSIVE" if why else _verdict(mean, half, claim)
     if not why and comparison in ("FASTER", "SLOWER") and any(fmean(part) * mean <= 0 for part in ratios):
         comparison, why = "INCONCLUSIVE", "the processes disagree in sign"

@@ -321,3 +321,17 @@ def test_a_policy_has_one_digest_per_residency_and_changes_with_its_numbers() ->
     assert POLICY.digest(residency="dram") != POLICY.digest(residency="cache")
     assert POLICY.digest(residency="dram") != replace(POLICY, claim=0.02).digest(residency="dram")
     assert POLICY.digest(residency="dram") != POLICY.digest(residency="dram", tolerances={"c": 4e-6})
+
+
+FAR = ((100_000, 101_000), (300_000, 303_000))
+
+
+def test_an_overwhelming_difference_is_claimed_from_the_rounds_that_are_left() -> None:
+    timing = of(samples(*[FAR] * 6, *[CLOSE] * 6, waited=(0,) * 6 + (60_000,) * 6))
+    found = contrast(timing, 0, 1, claim=0.01)
+    assert (found.rounds, found.dropped, found.comparison) == (6, 6, "FASTER")
+
+
+def test_four_rounds_are_too_few_for_it() -> None:
+    timing = of(samples(*[FAR] * 4, *[CLOSE] * 6, waited=(0,) * 4 + (60_000,) * 6))
+    assert contrast(timing, 0, 1, claim=0.01).comparison == "INCONCLUSIVE"
