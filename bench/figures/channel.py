@@ -6,13 +6,19 @@ stderr: the replies have the descriptor that was stdout to themselves.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+_SET_PARENT_DEATH_SIGNAL = 1
+"""`PR_SET_PDEATHSIG` of Linux."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Engine(Protocol):
 
 def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     """Load what the first request describes, then answer until the pipe closes."""
+    _die_with_parent()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -57,6 +64,12 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
             reply({"tokens": tokens, "tops": tops})
         else:
             reply(_timed(engine, request))
+
+
+def _die_with_parent() -> None:
+    """A stopped process would outlive a recipe that is killed, and keep its memory: have the kernel end it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,10 @@ from .workload import Workload
 WARM_TOKENS = 8
 TRIES = 4
 LIMIT_S = 300.0
+CALM_SHARE = 0.05
+"""Of all processors: the machine counts as calm when others use less."""
+CALM_LIMIT_S = 15.0
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,27 @@ class Estimate:
     rounds: int
 
 
+def wait_for_calm(limit_s: float = CALM_LIMIT_S) -> None:
+    """Return when the machine is idle, as it should be between two visits, or after the limit; at once where it
+    keeps no count. All arms are stopped meanwhile, so whoever is busy is somebody else.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        before = _ticks()
+        time.sleep(_LOOK_S)
+        busy, total = (after - first for after, first in zip(_ticks(), before, strict=True))
+        if busy <= CALM_SHARE * total:
+            return
+
+
+def _ticks() -> tuple[int, int]:
+    """Busy and all ticks of all processors together, since the machine started."""
+    with suppress(OSError, ValueError):
+        ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
+        return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    return 0, 0
+
+
 def run_round(
     process: int,
     arms: Sequence[Arm],
@@ -84,6 +109,7 @@ def run_round(
     quiet: Callable[[], AbstractContextManager[object]],
     bandwidth: Callable[[], float],
     beside: str,
+    calm: Callable[[], None] = wait_for_calm,
 ) -> tuple[Round, dict[str, str]]:
     """One round; also why arms failed in it, by name. An arm that failed is not in the round.
 
@@ -102,17 +128,18 @@ def run_round(
             try:
                 if arm.name == beside:
                     reads.append(bandwidth())
-                seen[arm.name].append(visit(arm, workload, least_s))
+                seen[arm.name].append(visit(arm, workload, least_s, calm))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
     pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
     return Round(process=process, visits=pairs, read_bytes_per_s=fmean(reads)), failed
 
 
-def visit(arm: Arm, workload: Workload, least_s: float) -> Visit:
+def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]) -> Visit:
     """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed."""
     request = {"do": "generate", "ids": workload.ids, "new": workload.new, "warm": WARM_TOKENS, "least_s": least_s}
     for tried in range(1, TRIES + 1):
+        calm()
         waited, begin = waited_s(arm.pid), time.monotonic()
         reply = arm.ask(request, LIMIT_S)
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)

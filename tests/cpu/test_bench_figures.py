@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -68,6 +70,7 @@ def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
             quiet=nullcontext,
             bandwidth=lambda: 1e6,
             beside="fast",
+            calm=lambda: None,
         )
     finally:
         for arm in arms:
@@ -100,6 +103,24 @@ def test_an_arm_that_hangs_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(ArmFailed, match="no answer within"):
         arm.ask({"do": "generate", "ids": [1], "new": 2, "warm": 1, "least_s": 0}, 0.2)
     arm.close()
+
+
+def test_an_arm_does_not_outlive_the_recipe_that_started_it(tmp_path: Path) -> None:
+    start = FAKE.format(act="pass", token_s=0.01)
+    code = (
+        "import sys, os, pathlib\n"
+        "from agentcompile.bench.figures.serving import Arm\n"
+        f"arm = Arm('orphan', [sys.executable, '-c', {start!r}], pathlib.Path({str(tmp_path)!r}) / 'log')\n"
+        "arm.load({}, 60)\n"
+        "print(arm.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    state = Path(f"/proc/{killed.stdout.strip()}/stat")
+    deadline = time.monotonic() + 30
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "it lives on"
+        time.sleep(0.02)
 
 
 def test_an_arm_whose_tokens_change_is_no_baseline(tmp_path: Path) -> None:
