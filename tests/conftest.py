@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-FLOW = ("test_flow", "test_faults", "test_generate")
-"""Files whose tests share one warm store and a few compiled locks."""
+ALONE = ("test_flow", "test_faults", "test_generate", "test_judge", "test_measure", "test_bench", "test_deaths")
+"""Files whose tests time kernels or end processes, on machines that may have two cores: nothing runs beside them."""
 
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
@@ -20,15 +20,15 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, tests that share what is dear to make run in one of them; templates spread over all."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
+    """Mark by file what runs alone; of the rest, tests of one file share a process, the templates' many builds do not."""
+    several = config.pluginmanager.hasplugin("xdist")
     for item in items:
-        name = item.path.name
-        if name != "test_templates_cpu.py":
-            group = "flow" if name.startswith(FLOW) else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(group))
+        if item.path.name.startswith(ALONE):
+            item.add_marker(pytest.mark.alone)
+        elif several and item.path.name != "test_templates_cpu.py":
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(autouse=True)
