@@ -22,7 +22,7 @@ if importlib.util.find_spec("hypothesis"):
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by file what runs alone; of the rest, tests of one file share a process, the templates' many builds do not."""
+    """Mark by file what runs alone; of the rest a file stays in one process, but for the templates' many builds."""
     several = config.pluginmanager.hasplugin("xdist")
     for item in items:
         if item.path.name.startswith(ALONE):
