@@ -113,8 +113,17 @@ inline float sum(vf v) {
 #endif
 }
 
+// The largest of n values; a NaN among them is the result.
 inline float largest(const float* v, long n) {
-    float best = -INFINITY;
-    for (long i = 0; i < n; ++i) best = v[i] > best || v[i] != v[i] ? v[i] : best;  // a NaN stays
-    return best;
+    vf tops = splat(-INFINITY);
+    float top = -INFINITY, lanes[LANES];
+    const long whole = n / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES) {
+        const vf here = wide::load(v + i);
+        tops = ((here > tops) | (here != here)) ? here : tops;
+    }
+    wide::store(lanes, tops);
+    for (int i = 0; i < LANES; ++i) top = lanes[i] > top || lanes[i] != lanes[i] ? lanes[i] : top;
+    for (long i = whole; i < n; ++i) top = v[i] > top || v[i] != v[i] ? v[i] : top;
+    return top;
 }
