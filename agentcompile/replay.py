@@ -18,7 +18,7 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Template
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Part
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, read_lock
@@ -246,8 +246,8 @@ def _validate(opened: Opened, options: Options) -> int:
     with judge_of(opened.here, options.seed) as judge:
         for job, result in judge.prepare(fresh, depth="accept"):
             if not isinstance(result, Prepared):
-                text = f"{job.region.name}: {job.candidate.label}: {result.kind} here"
-                hint = "compile again on this machine; `agentcompile explain` shows what failed"
+                text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
+                hint = "compile again on this machine, which leaves such kernels out"
                 raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
             notes.put(accepted_key(job, opened.here.target), 1)
     return len(fresh)

@@ -14,19 +14,7 @@ from agentcompile.commands.flow import REAL, Flow
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
-from agentcompile.ir.trial import (
-    BuildFailed,
-    Crashed,
-    Fallback,
-    Impossible,
-    Incorrect,
-    Kernel,
-    Measured,
-    Rejected,
-    TimedOut,
-    Trial,
-    Verdict,
-)
+from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
 from agentcompile.options import Options, resolve
 from agentcompile.render import Screen
 from agentcompile.tables import Table, amount, duration, state_json
@@ -79,29 +67,7 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
         return (label, name, *ratio, f"{m.comparison} than {m.baseline}, n={m.rounds}")
     error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
-    return (label, verdict.kind, "-", "-", "-", error, _reason(verdict))
-
-
-def _reason(verdict: Verdict) -> str:
-    """The first thing that was found, on one line."""
-    match verdict:
-        case Rejected(findings=findings):
-            return "; ".join(f"{f.rule}: {f.text}" for f in findings if f.severity == "error")[:160]
-        case BuildFailed(log=log):
-            return next((line for line in log.splitlines() if "error" in line), log).strip()[:160]
-        case Incorrect(report=report):
-            failed = [check for check in report.checks if not check.ok]
-            return "; ".join(f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}".strip() for c in failed)[:160]
-        case Crashed(stage=stage, signal=number, detail=detail):
-            return f"in {stage}: {f'signal {number}' if number else 'exit'} {detail}".strip()[:160]
-        case TimedOut(stage=stage, limit_s=limit):
-            return f"in {stage}, after {limit:g} s"
-        case Impossible(measurement=measurement, floor_ns=floor_ns):
-            return (
-                f"{duration(measurement.median_ns)} is below its floor of {duration(floor_ns)}: the clock must be wrong"
-            )
-        case Measured():
-            return ""
+    return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
 
 
 def _run(options: Options) -> session.RunDirectory:

@@ -149,6 +149,26 @@ class Impossible:
 Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Impossible | Measured
 
 
+def reason(verdict: Verdict) -> str:
+    """The first thing that was found, on one line; empty when nothing was."""
+    match verdict:
+        case Rejected(findings=findings):
+            return "; ".join(f"{f.rule}: {f.text}" for f in findings if f.severity == "error")[:160]
+        case BuildFailed(log=log):
+            return next((line for line in log.splitlines() if "error" in line), log).strip()[:160]
+        case Incorrect(report=report):
+            failed = [check for check in report.checks if not check.ok]
+            return "; ".join(f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}".strip() for c in failed)[:160]
+        case Crashed(stage=stage, signal=number, detail=detail):
+            return f"in {stage}: {f'signal {number}' if number else 'exit'} {detail}".strip()[:160]
+        case TimedOut(stage=stage, limit_s=limit):
+            return f"in {stage}, after {limit:g} s"
+        case Impossible(measurement=measurement, floor_ns=floor_ns):
+            return f"{measurement.median_ns} ns is below its floor of {floor_ns} ns: the clock must be wrong"
+        case Measured():
+            return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A candidate, the digest of its source and its verdict: the unit of history."""
