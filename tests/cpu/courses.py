@@ -23,8 +23,6 @@ class Leg:
     code: int
     err: str
     left: tuple[int, ...]
-    events_before: int
-    """Lines of events.jsonl when it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +69,14 @@ def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, 
         if sum(event["kind"] == until for event in lines(run)[before:]) >= count:
             process.send_signal(number)
             break
-        time.sleep(0.02)
+        time.sleep(0.05)
     else:
         process.kill()
     _, err = process.communicate(timeout=60)
     until_gone = time.monotonic() + 15
     while processes(home) and time.monotonic() < until_gone:
         time.sleep(0.05)
-    return Leg(code=process.returncode, err=err, left=processes(home), events_before=before)
+    return Leg(code=process.returncode, err=err, left=processes(home))
 
 
 def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
@@ -93,5 +91,5 @@ def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
         "killed after a choice": leg(home, resume, run, "choice-made", 1, signal.SIGKILL),
     }
     done = flows.cli(home, *resume, limit_s=LIMIT_S)
-    legs["done"] = Leg(code=done.code, err=done.err, left=processes(home), events_before=0)
+    legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))
     return Course(home=home, model=model, run=run, lock=lock, legs=legs)

@@ -1,4 +1,4 @@
-"""A run that is stopped, interrupted and killed: nothing acknowledged is lost or repeated, and nothing is left running."""
+"""A run that is stopped, interrupted and killed: nothing acknowledged is lost or repeated, nothing is left running."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentcompile.replay import replay_lock
+from agentcompile.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
 from tests.cpu.courses import Course
@@ -98,16 +99,15 @@ def test_a_file_of_prompts_that_is_not_there_is_named(warm: Path, planted: Make,
 
 
 def test_explain_shows_every_candidate_that_was_tried_for_a_region(compiled: Course) -> None:
-    home, run = compiled.home, ("--run-dir", compiled.run)
-    status = json.loads(flows.verb(home, "runs", "status", compiled.run, "--json").out)
-    tried = {trial["candidate"]["region"] for trial in status["trials"]}
-    row = next(row for row in status["rows"] if row["region"] in tried)
-    shown = flows.verb(home, "explain", row["name"], *run)
+    state = RunDirectory.open(compiled.run).state()
+    tried = [trial for trial in state.trials if trial.candidate.region == state.trials[0].candidate.region]
+    row = state.row(tried[0].candidate.region)
+    assert row is not None
+    shown = flows.verb(compiled.home, "explain", row.name, "--run-dir", compiled.run)
     assert shown.code == 0, shown.err
-    assert shown.out.startswith(f"{row['name']}: ")
-    for trial in status["trials"]:
-        if trial["candidate"]["region"] == row["region"]:
-            assert trial["candidate"]["template"] in shown.out
+    assert shown.out.startswith(f"{row.name}: ")
+    for trial in tried:
+        assert trial.candidate.label in shown.out
 
 
 def test_explain_names_the_regions_when_asked_for_another(compiled: Course) -> None:
