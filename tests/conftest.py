@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +20,6 @@ if importlib.util.find_spec("hypothesis"):
 
     settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
     settings.load_profile("repeatable")
-
-
-def pytest_configure() -> None:
-    """Hear Ctrl-C even where a shell's `&` had it ignored: the processes that tests interrupt inherit that."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
