@@ -18,7 +18,7 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Template
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, reason
+from agentcompile.ir.trial import BuildFailed, Choice, Fallback, Kernel, Part, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, read_lock
@@ -68,7 +68,8 @@ def load(lock: str | Path, *, model: str | Path = "", options: Options | None = 
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:
     """Rebuild and validate what `path` pins, and bind it; `locked` refuses any drift.
 
-    Raises AgentCompileError: DRIFT when the lock does not hold here, CORRECTNESS when a kernel fails.
+    Raises AgentCompileError: DRIFT when the lock does not hold here, ENVIRONMENT when a kernel does not build,
+    CORRECTNESS when one fails.
     """
     opened = open_lock(path, options, emit, locked=locked)
     with stage(emit, "rebuild") as say:
@@ -248,6 +249,7 @@ def _validate(opened: Opened, options: Options) -> int:
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                 hint = "compile again on this machine, which leaves such kernels out"
-                raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
+                code = ExitCode.ENVIRONMENT if isinstance(result, BuildFailed) else ExitCode.CORRECTNESS
+                raise AgentCompileError(text, exit_code=code, hint=hint)
             notes.put(accepted_key(job, opened.here.target), 1)
     return len(fresh)
