@@ -105,9 +105,9 @@ def cli(
 def verb(home: Path, *arguments: object, env: Mapping[str, str] | None = None) -> Ended:
     """Run a verb in this process, where PyTorch is imported already: the same command line, seconds sooner."""
     out, err = io.StringIO(), io.StringIO()
-    before = dict(os.environ)
+    before, asked = dict(os.environ), environment(home, env)
     os.environ.clear()
-    os.environ.update(environment(home, env))
+    os.environ.update(asked)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main([str(argument) for argument in arguments])

@@ -136,6 +136,18 @@ def test_a_lock_of_another_toolchain_is_rebuilt_and_runs(replay: Any, lock: Path
     assert "1 drifted fields" in done.out
 
 
+def test_a_kernel_that_does_not_build_here_is_named_with_the_compilers_words(
+    lock: Path, checkpoint: Make, tmp_path: Path
+) -> None:
+    """A compiler without its linker, and a store that has nothing built."""
+    import shutil
+
+    alone = {"PATH": "", "AGENTCOMPILE_COMPILER": str(shutil.which("g++"))}
+    model = checkpoint("tiny-qwen3", "fp32")
+    done = flows.verb(tmp_path / "home", "replay", lock, "--model", model, "--threads", flows.THREADS, env=alone)
+    done.refuses(6, "build-failed", "ld")
+
+
 def test_other_weights_of_the_same_shape_are_refused(warm: Path, lock: Path, tmp_path: Path) -> None:
     from bench.models.presets import materialise
 
