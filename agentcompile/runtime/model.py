@@ -200,13 +200,18 @@ class CompiledModel:
         with self._exclusively():
             stream = TextStream(self.tokenizer, options.stop) if self.tokenizer is not None else None
             for piece in self._tokens(ids, options):
-                eos = piece.finish == "eos"
-                text = stream.push(piece.tokens[:-1] if eos else piece.tokens) if stream else ""
-                finish = piece.finish
-                if stream is not None and (finish is not None or stream.stopped):
-                    text += stream.finish()
+                shown = piece.tokens[:-1] if piece.finish == "eos" else piece.tokens
+                text, tokens, finish = "", piece.tokens, piece.finish
+                if stream is not None:
+                    text, pushed = _push(stream, shown, options.stop)
+                    if (
+                        stream.stopped
+                    ):  # how long a chunk is depends on the clock: what came after the stop does not count
+                        tokens = piece.tokens[:pushed]
+                    elif finish is not None:
+                        text += stream.finish()
                     finish = "stop" if stream.stopped else finish
-                yield Piece(tokens=piece.tokens, text=text, logprobs=piece.logprobs, finish=finish)
+                yield Piece(tokens=tokens, text=text, logprobs=piece.logprobs[: len(tokens)], finish=finish)
                 if finish is not None:
                     return
 
@@ -296,6 +301,18 @@ class _Options:
     stop: tuple[str, ...]
     logprobs: bool
     ignore_eos: bool
+
+
+def _push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
+    """The text of `tokens` and how many of them it took: with stop strings one at a time, up to the one that stops."""
+    if not stop:
+        return stream.push(tokens), len(tokens)
+    text = ""
+    for pushed, token in enumerate(tokens, 1):
+        text += stream.push((token,))
+        if stream.stopped:
+            return text, pushed
+    return text, len(tokens)
 
 
 class _Turn:
