@@ -96,6 +96,16 @@ def test_nothing_from_a_stop_string_on_is_given_out(sample: CompiledModel) -> No
     assert made.text == free.text[: free.text.index(stop)]
 
 
+def test_no_token_after_a_stop_string_is_returned_however_the_chunks_fall(sample: CompiledModel) -> None:
+    """Chunks grow with the clock; the loop that makes one token at a time knows no chunk."""
+    stop = one(sample, PROMPT, max_new_tokens=60).text[20:24]
+    chunked = one(sample, PROMPT, max_new_tokens=60, stop=stop)
+    single = one(sample, PROMPT, max_new_tokens=60, stop=stop, logprobs=True)
+    assert chunked.finish == "stop"
+    assert chunked.tokens == single.tokens
+    assert len(single.logprobs) == len(single.tokens)
+
+
 def test_a_stop_string_by_itself_is_one_and_not_its_letters(sample: CompiledModel) -> None:
     free = one(sample, PROMPT, max_new_tokens=30)
     stop = free.text[6:10]
