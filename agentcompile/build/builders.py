@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.cxx import run_cxx
+from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.digest import digest_bytes
@@ -63,7 +64,9 @@ def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
     path = store.get(key, ".so")
     if path is None:
-        built = run_cxx(job.source.text, key, job.toolchain, flags, job.limit_s, store)
+        text = job.source.text
+        parsed = prelude_flags(text, job.toolchain, flags, job.limit_s, store)
+        built = run_cxx(text, key, job.toolchain, (*flags, *parsed), job.limit_s, store)
         if not isinstance(built, Path):
             return built
         path = built

@@ -45,6 +45,16 @@ def run_cxx(
         return store.write(key, (folder / "kernel.so").read_bytes(), ".so")
 
 
+def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store) -> bytes | None:
+    """Parse the header `text` for good; None when the compiler does not manage it in time."""
+    with store.scratch() as folder:
+        (folder / "prelude.h").write_text(text, encoding="utf-8")
+        command = [toolchain.compiler, *flags, "-x", "c++-header", "prelude.h", "-o", "prelude.h.gch"]
+        outcome = _run(command, folder, time.monotonic() + limit_s, limit_s)
+        made = not isinstance(outcome, TimedOut) and outcome[0] == 0
+        return (folder / "prelude.h.gch").read_bytes() if made else None
+
+
 def clean_log(log: str, folder: Path) -> str:
     """Drop escapes, control characters and the scratch path; keep the head and the tail of a long log."""
     log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log).replace(f"{folder}/", "")

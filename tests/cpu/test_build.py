@@ -12,6 +12,7 @@ import pytest
 
 from agentcompile.build import BUILDERS, Binary, compile, compile_executor, find_toolchain
 from agentcompile.build.cxx import LOG_CHARACTERS, clean_log
+from agentcompile.build.prelude import WORTH, system_head
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
@@ -68,6 +69,41 @@ def test_flags_are_part_of_the_identity_and_reach_the_compiler(store: Store) -> 
     assert isinstance(one, Binary)
     assert isinstance(two, Binary)
     assert (ctypes.CDLL(one.path).answer(), ctypes.CDLL(two.path).answer()) == (1, 2)
+
+
+def test_headers_are_parsed_once_and_the_binary_is_the_same(tmp_path: Path) -> None:
+    texts = [
+        f"// {n}\n#include <algorithm>\n#include <cmath>\n"
+        f'extern "C" double answer(double a) {{ return std::max(std::sqrt(a), {n}.0); }}\n'
+        for n in range(WORTH + 2)
+    ]
+    store, fresh = Store(tmp_path / "store"), Store(tmp_path / "fresh")
+    made = [build(source(text), store) for text in texts]
+    header = list(store.root.rglob("*.h.gch"))
+    assert len(header) == 1, "parsed once it pays, and once only"
+    again = build(source(texts[-1]), fresh)
+    assert isinstance(again, Binary)
+    assert isinstance(made[-1], Binary)
+    assert again.digest == made[-1].digest
+    assert not list(fresh.root.rglob("*.h.gch"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"no header", bytes(range(256)) * 64])
+def test_a_damaged_parsed_header_costs_time_alone(store: Store, damage: bytes) -> None:
+    text = "#include <numeric>\n" + 'extern "C" int answer() {{ return std::gcd({}, 60); }}\n'
+    for n in range(WORTH + 1):
+        assert isinstance(build(source(text.format(n)), store), Binary)
+    (header,) = store.root.rglob("*.h.gch")
+    header.write_bytes(damage)
+    made = build(source(text.format(48)), store)
+    assert isinstance(made, Binary), made
+    assert ctypes.CDLL(made.path).answer() == 12
+
+
+def test_only_system_headers_at_the_head_are_parsed_ahead() -> None:
+    text = "// made\n\n#include <cmath>\n// more\n#include <vector>\nint x;\n#include <string>\n"
+    assert system_head(text) == "#include <cmath>\n#include <vector>\n"
+    assert system_head("#define A 1\n#include <cmath>\n") == ""
 
 
 def test_an_error_is_a_value_with_a_readable_log(store: Store) -> None:
