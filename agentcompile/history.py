@@ -21,7 +21,7 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.trial import Trial
 
-_VERSION = 1
+_VERSION = 2
 _BUSY_S = 20.0
 _SCHEMA = """
 create table if not exists trial (
@@ -29,8 +29,9 @@ create table if not exists trial (
     source text not null,
     policy text not null,
     fidelity text not null,
+    rounds integer not null,
     trial text not null,
-    primary key (candidate, source, policy, fidelity)
+    primary key (candidate, source, policy, fidelity, rounds)
 ) without rowid
 """
 
@@ -69,13 +70,17 @@ class History:
         """Close the file; idempotent."""
         self._db.close()
 
-    def get(self, candidate_id: str, source_digest: str, policy_digest: str, fidelity: str = "") -> Trial | None:
-        """The trial of these; without `fidelity` one that was confirmed before one that was searched."""
+    def get(
+        self, candidate_id: str, source_digest: str, policy_digest: str, fidelity: str = "", rounds: int = 0
+    ) -> Trial | None:
+        """The shortest trial of these that has at least `rounds` rounds, so that a search whose every step is known
+        takes the same steps again; without `fidelity` one that was confirmed before one that was searched."""
         found = self.find(candidate_id, source_digest, policy_digest)
-        return next((trial for trial in found if fidelity in ("", trial.fidelity)), None)
+        return next((t for t in found if fidelity in ("", t.fidelity) and t.rounds >= rounds), None)
 
     def find(self, candidate_id: str, source_digest: str, policy_digest: str) -> tuple[Trial, ...]:
-        """The trials of these with `reused` set, confirmed before searched. A row that does not decode is left out."""
+        """The trials of these with `reused` set, confirmed before searched, short before long. A row that does not
+        decode is left out."""
         trials: list[Trial] = []
         for text in self._rows(candidate_id, source_digest, policy_digest):
             with contextlib.suppress(CodecError, ValueError):
@@ -84,13 +89,14 @@ class History:
         return tuple(trials)
 
     def put(self, trial: Trial, policy_digest: str) -> None:
-        """Keep a trial, in place of an earlier one of the same key; it is on disk when this returns.
+        """Keep a trial, in place of an earlier one of the same key and length; it is on disk when this returns.
 
         Raises `AgentCompileError` (environment) when the disk is full or the file is read-only.
         """
-        row = (trial.candidate.id, trial.source, policy_digest, trial.fidelity, canonical(encode(trial)).decode())
+        key = (trial.candidate.id, trial.source, policy_digest, trial.fidelity, trial.rounds)
         with self._explained(), self._db:
-            self._db.execute("insert or replace into trial values (?, ?, ?, ?, ?)", row)
+            text = canonical(encode(trial)).decode()
+            self._db.execute("insert or replace into trial values (?, ?, ?, ?, ?, ?)", (*key, text))
 
     def __len__(self) -> int:
         """Trials kept."""
@@ -98,7 +104,7 @@ class History:
             return int(self._db.execute("select count(*) from trial").fetchone()[0])
 
     def _rows(self, *key: str) -> list[str]:
-        query = "select trial from trial where candidate = ? and source = ? and policy = ? order by fidelity"
+        query = "select trial from trial where candidate = ? and source = ? and policy = ? order by fidelity, rounds"
         try:
             with self._explained():
                 return [str(text) for (text,) in self._db.execute(query, key)]
@@ -121,7 +127,7 @@ class History:
                     db.execute(f"pragma user_version = {_VERSION}")
             if (said := db.execute("pragma quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(str(said))
-            db.execute("select candidate, source, policy, fidelity, trial from trial limit 1")
+            db.execute("select candidate, source, policy, fidelity, rounds, trial from trial limit 1")
         except BaseException:
             db.close()
             raise

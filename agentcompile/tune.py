@@ -6,6 +6,7 @@ or the measurement database already has are used as they are, so a killed run re
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,12 +63,13 @@ class Past:
 
     def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
         """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
-        for trial in self._own.get((candidate.id, source, fidelity), []):
-            if _rounds(trial) >= rounds and not disturbed(trial):
-                return trial, True
+        own = self._own.get((candidate.id, source, fidelity), [])
+        enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
+        if enough:
+            return min(enough, key=lambda trial: trial.rounds), True
         if self._history is not None:
-            known = self._history.get(candidate.id, source, self.policy, fidelity)
-            if known is not None and _rounds(known) >= rounds:
+            known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
+            if known is not None:
                 return known, False
         return None
 
@@ -78,19 +80,15 @@ class Past:
             self._history.put(trial, self.policy)
 
 
-def _rounds(trial: Trial) -> int:
-    """Rounds asked of a trial; a failure stands for any number."""
-    if not isinstance(trial.verdict, Measured):
-        return 1 << 30
-    return trial.verdict.measurement.rounds + trial.verdict.measurement.dropped
-
-
 def disturbed(trial: Trial) -> bool:
-    """Whether contention took so many rounds of a measurement that it says nothing."""
+    """Whether a measurement says nothing for the machine's sake: contention took too many rounds, or the interval would
+    have been clear and something stood in its way (a clock that did not measure, processes that disagreed)."""
     if not isinstance(trial.verdict, Measured):
         return False
     m = trial.verdict.measurement
-    return m.comparison == "INCONCLUSIVE" and m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
+    lost = m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
+    clear = abs(m.log_ratio) - m.half_width > math.log1p(POLICY.claim)
+    return m.comparison == "INCONCLUSIVE" and (lost or clear)
 
 
 class Tuner:

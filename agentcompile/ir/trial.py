@@ -181,6 +181,13 @@ class Trial:
     reused: bool = False
     """Whether it came from the measurement database."""
 
+    @property
+    def rounds(self) -> int:
+        """Paired rounds that were asked of it; a failure stands for any number."""
+        if not isinstance(self.verdict, Measured):
+            return 1 << 30
+        return self.verdict.measurement.rounds + self.verdict.measurement.dropped
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:

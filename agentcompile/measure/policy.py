@@ -13,7 +13,7 @@ from agentcompile.ir.target import Residency
 class Policy:
     """How samples are taken and what may be claimed from them."""
 
-    protocol: int = 1
+    protocol: int = 2
     """Raised when the way of taking samples changes while the numbers below do not."""
     search_claim: float = 0.005
     """Relative: the smallest difference that a search claims."""

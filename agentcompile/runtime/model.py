@@ -15,6 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime import native
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.openmp import dismiss_threads
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.step import Step
 from agentcompile.runtime.text import TextStream, Tokenizer
@@ -236,6 +237,7 @@ class CompiledModel:
 
     def _native_loop(self, loop: native.Decoder, made: int, options: _Options) -> Iterator[Piece]:
         """Greedy, all native: whole chunks of steps without Python, each about `STREAM_S` long."""
+        dismiss_threads()
         chunk = 1
         while True:
             begin = time.perf_counter()

@@ -62,6 +62,22 @@ def test_a_confirmed_trial_is_preferred_and_each_fidelity_can_be_asked_for(tmp_p
         assert len(history) == 2
 
 
+def test_every_length_is_kept_and_the_shortest_that_suffices_is_found(tmp_path: Path) -> None:
+    def lasting(rounds: int) -> Trial:
+        measured = trial().verdict
+        assert isinstance(measured, Measured)
+        return replace(trial(), verdict=replace(measured, measurement=replace(measured.measurement, rounds=rounds)))
+
+    with History(tmp_path / "h.sqlite") as history:
+        for rounds in (20, 5, 10):
+            history.put(lasting(rounds), "p")
+        found = [history.get(candidate().id, "s", "p", "search", rounds) for rounds in (0, 5, 6, 20, 21)]
+        assert [one and one.rounds for one in found] == [5, 5, 10, 20, None]
+        history.put(replace(trial(), verdict=BuildFailed(log="no")), "p")
+        last = history.get(candidate().id, "s", "p", "search", 21)
+        assert last is not None, "a failure stands for any number of rounds"
+
+
 def test_a_later_verdict_replaces_an_earlier_one(tmp_path: Path) -> None:
     with History(tmp_path / "h.sqlite") as history:
         history.put(replace(trial(), verdict=Crashed(stage="validate", signal=11)), "p")

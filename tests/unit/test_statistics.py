@@ -289,11 +289,35 @@ def test_every_arm_gets_one_batch_and_two_intervals_a_round() -> None:
 
     arms = [Noting(world, 1000.0), Noting(world, 3000.0), Noting(world, 9000.0)]
     taken = run_rounds(arms, rounds=4, policy=POLICY, claim=0.005, seed=3, quantum_ns=30)
-    timed_ones = [(name, batch) for name, batch in seen if batch == taken.batch][-24:]
+    # Each arm's doubling follows the rounds: once the batch, once twice the batch.
+    timed_ones = [(name, batch) for name, batch in seen if batch == taken.batch][-27:-3]
     rounds = [timed_ones[i : i + 6] for i in range(0, 24, 6)]
-    assert {batch for _, batch in seen[-3:]} == {2 * taken.batch}
+    assert [batch for _, batch in seen[-6:]] == [taken.batch, 2 * taken.batch] * 3
     assert all([name for name, _ in r] == [name for name, _ in reversed(r)] for r in rounds)
     assert len({tuple(r) for r in rounds}) > 1
+
+
+def test_a_core_that_changes_its_clock_after_the_rounds_still_measures() -> None:
+    class Turbo(Simulated):
+        calls = 0
+
+        def interval(self, batch: int) -> Interval:
+            self.calls += 1
+            took = super().interval(batch)
+            return took if self.calls < 30 else replace(took, ns=int(took.ns / 1.8))
+
+    world = World(0, noise=0.01)
+    taken = run_rounds([Turbo(world, 1000.0)], rounds=10, policy=POLICY, claim=0.005, seed=0, quantum_ns=30)
+    assert 1.7 <= taken.clock.doubling[0] <= 2.3
+
+
+def test_a_launch_that_is_not_repeated_does_not_double() -> None:
+    class Lazy(Simulated):
+        def interval(self, batch: int) -> Interval:
+            return super().interval(1000)
+
+    taken = run_rounds([Lazy(World(0), 1000.0)], rounds=3, policy=POLICY, claim=0.005, seed=0, quantum_ns=30)
+    assert taken.clock.doubling[0] < 1.25
 
 
 def test_the_batch_fills_the_shortest_interval_for_the_fastest_arm() -> None:
