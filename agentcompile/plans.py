@@ -19,6 +19,9 @@ STEPS_PER_CHUNK = 128
 """Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
 OPTIMISM = 0.75
 """How much faster a region might get by searching it: one that even so enters no cover is not searched further."""
+LENIENCE = 0.9
+"""Of a region's floor, the least time that is hoped for: ceilings are measured too, and the nearer everything is to
+them, the more of what looks best is chance."""
 _PREFILL = Fallback(reason="prefill runs the captured operators: their matrix products are compute bound")
 
 
@@ -46,8 +49,8 @@ def contenders(
     kept = []
     for subject in subjects:
         own = subject.region.id
-        hoped = {id: max(ns * OPTIMISM, subject.floor_ns) if id == own else ns for id, ns in now.items()}
-        options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in hoped.items()}
+        hoped = min(now[own], max(now[own] * OPTIMISM, subject.floor_ns * LENIENCE))
+        options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in (now | {own: hoped}).items()}
         found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
         if any(part.region == own for part in found.parts[0]):
             kept.append(subject)

@@ -279,8 +279,7 @@ class Tuner:
 
 
 def _floor(subject: Subject, ceiling: Ceiling) -> float:
-    cost = subject.region.cost
-    return ceiling.floor_ns(flops=cost.flops, bytes=cost.bytes, residency=subject.residency)
+    return subject.region.floor_ns(ceiling, subject.residency)
 
 
 def judged(

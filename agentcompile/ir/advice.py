@@ -31,8 +31,7 @@ class Question:
     @property
     def floor_ns(self) -> float:
         """The roofline floor of one site at the residency of the step."""
-        cost = self.region.cost
-        return self.ceiling.floor_ns(flops=cost.flops, bytes=cost.bytes, residency=self.residency)
+        return self.region.floor_ns(self.ceiling, self.residency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

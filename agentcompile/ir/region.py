@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.digest import Json, digest
-from agentcompile.ir.graph import Dim, DType, Graph, Phase
+from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Graph, Phase
+from agentcompile.ir.target import Ceiling, Residency
 
 PortRole = Literal["activation", "weight", "state", "output"]
 Access = Literal["read", "write", "append"]
@@ -36,6 +37,14 @@ class Port:
     access: Access
     shape: tuple[Dim, ...]
     dtype: DType
+
+    @property
+    def numel(self) -> int:
+        """Elements, a symbolic extent counted as 1."""
+        count = 1
+        for dim in self.shape:
+            count *= dim if isinstance(dim, int) else 1
+        return count
 
     @property
     def family(self) -> str:
@@ -110,6 +119,21 @@ class Region:
     def dense(self) -> bool:
         """Whether every operator sees its ports whole and in order; slices and permutations are for PyTorch alone."""
         return all(view.op == "reshape" for node in self.body.nodes for use in node.inputs for view in use.views)
+
+    @property
+    def swept(self) -> bool:
+        """Whether a launch reads its weights and states whole. One that gathers a few rows finds them in cache when it
+        is timed, however much lies around them."""
+        rotated = [port for port in self.ports if port.role in ("weight", "state")]
+        held = sum(ITEM_BYTES[port.dtype] * port.numel for port in rotated)
+        return 2 * (self.cost.weight_bytes + self.cost.state_bytes) >= held
+
+    def floor_ns(self, ceiling: Ceiling, residency: Residency) -> float:
+        """The roofline floor of one site: weights and states come from where the step's lie, activations from cache."""
+        cost = self.cost
+        near = ceiling.floor_ns(flops=cost.flops, bytes=cost.bytes, residency="cache")
+        far = cost.weight_bytes + cost.state_bytes
+        return max(near, ceiling.floor_ns(flops=0, bytes=far, residency=residency)) if self.swept else near
 
     def port(self, name: str) -> Port:
         """The port called `name`; KeyError when there is none."""

@@ -69,16 +69,9 @@ def _float(value: float) -> str:
     return f"{float(value)!r}f"
 
 
-def _extent(port: Port) -> int:
-    count = 1
-    for dim in port.shape:
-        count *= dim if isinstance(dim, int) else 1
-    return count
-
-
 def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
     """Sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
-    numel = ", ".join(str(_extent(port)) for port in ports)
+    numel = ", ".join(str(port.numel) for port in ports)
     first = [port.shape[0] if port.shape else 1 for port in ports]
     rows = ", ".join(str(dim) if isinstance(dim, int) else "1" for dim in first)
     return [

@@ -75,7 +75,7 @@ class Summary:
 def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: Residency) -> Summary:
     """Sum up every region of `partition` on a machine with these ceilings."""
     regions = {region.id: region for region in partition.regions}
-    floors = {id: floor_ns(region, ceiling, residency) for id, region in regions.items()}
+    floors = {id: region.floor_ns(ceiling, residency) for id, region in regions.items()}
     fallback = Fallback(reason="floor")
     options = {id: (Option(cost_ns=floor, choice=fallback),) for id, floor in floors.items()}
     best = cover(Problem(graph=graph, partition=partition, options=options))
@@ -97,16 +97,11 @@ def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: R
     )
 
 
-def floor_ns(region: Region, ceiling: Ceiling, residency: Residency) -> float:
-    """The roofline floor of one site."""
-    return ceiling.floor_ns(flops=region.cost.flops, bytes=region.cost.bytes, residency=residency)
-
-
 def _row(
     region: Region, id: str, floor: float, step: float, covered: int, ceiling: Ceiling, residency: Residency
 ) -> Row:
     cost = region.cost
-    memory = ceiling.floor_ns(flops=0, bytes=cost.bytes, residency=residency)
+    compute = ceiling.floor_ns(flops=cost.flops, bytes=0, residency=residency)
     return Row(
         id=id,
         name=region.name,
@@ -123,7 +118,7 @@ def _row(
         state_bytes=cost.state_bytes,
         activation_bytes=cost.activation_bytes,
         intensity=cost.intensity,
-        bound="memory" if memory >= floor else "compute",
+        bound="compute" if compute >= floor else "memory",
         floor_ns=floor,
         share=floor * len(region.sites) / step,
         covered=covered,

@@ -165,7 +165,9 @@ def test_a_summary_puts_the_floor_of_the_step_together_from_its_cover(graph: Gra
     alone = [row for row in summary.rows if row.covered == row.sites]
     assert sum(row.share for row in alone) <= 1 + 1e-9
     for row in summary.rows:
-        assert row.floor_ns == pytest.approx(max(row.bytes / 30, row.flops / 1e3))
+        # Weights and states from memory at 30 GB/s, everything from cache at 60 GB/s; a gather's rows are in cache.
+        far = 0 if row.kind in ("embedding", "position-table") else (row.weight_bytes + row.state_bytes) / 30
+        assert row.floor_ns == pytest.approx(max(far, row.bytes / 60, row.flops / 1e3))
         assert row.intensity == pytest.approx(row.flops / row.bytes)
     assert json.loads(json.dumps(summary.to_json())) == summary.to_json()
 
