@@ -17,7 +17,7 @@ from agentcompile.machine import judge_of, this_machine
 from agentcompile.options import resolve
 
 from ..models.locate import MAKERS
-from .record import Part, arm_rows, figures_of, import_figure, record
+from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
 from .report import arm_table, figure_table
 from .serving import own_command
 from .times import Build, Took, compile_once, first_token, import_time, replay_once
@@ -42,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     cache.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="figures."))
     parts: list[Part] = []
+    begun = revision()
     try:
         imported = import_time()
         _say(f"import agentcompile: {imported.median_ms:.1f} ms")
@@ -64,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
     print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
     print("\n".join(figure_table(figures)))
-    written = record(parts, figures, imported, machine.target, arguments)
+    written = record(parts, figures, imported, machine.target, arguments, begun)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     _say(f"wrote {asked.out}")
@@ -107,7 +108,8 @@ def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
     outcome = run_trial(arms, workload, build, LEAST_S[name], setup)
     if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
         outcome.reasons[OURS] = f"compile: {failed.reason}"
-    part = Part(workload=workload, arms=arms, outcome=outcome, times=times)
+    choices = choices_of(build.lock) if build else {}
+    part = Part(workload=workload, arms=arms, outcome=outcome, times=times, choices=choices)
     if name == "sample" and OURS in arms:
         _accuracy(part, build, setup)
     return part

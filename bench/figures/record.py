@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
+from agentcompile.lockfile import LockChoice, read_lock
 
 from .rates import Round, bandwidth_share, estimate, speedup
 from .report import BANDWIDTH, IMPORT_MS, SPEEDUPS, WAITS_S, Figure, accuracy_figures, ratio
@@ -33,17 +34,24 @@ class Part:
     times: dict[str, Took] = field(default_factory=dict)
     accuracy: dict[str, Any] | None = None
     accuracy_reason: str = ""
+    choices: dict[str, str] = field(default_factory=dict)
+    """What the lock runs for each region of the decode step."""
 
 
 def record(
-    parts: Sequence[Part], figures: Sequence[Figure], imported: Imported, target: Target, arguments: Sequence[str]
+    parts: Sequence[Part],
+    figures: Sequence[Figure],
+    imported: Imported,
+    target: Target,
+    arguments: Sequence[str],
+    revision: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The whole run as one JSON object."""
+    """The whole run as one JSON object; `revision` is that of its start."""
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(arguments),
-        **_revision(),
+        **revision,
         "machine": encode(target),
         "python": sys.version.split()[0],
         "import": asdict(imported),
@@ -98,6 +106,18 @@ def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None,
             yield part.workload.name, arm, rate, first, note
 
 
+def choices_of(lock: Path) -> dict[str, str]:
+    """Region name to template and parameters, or to why PyTorch runs it, of the decode plans of a lock."""
+    plans = [plan for plan in read_lock(lock).plan if plan.phase == "decode"]
+    return {choice.name: _choice(choice) for plan in plans for choice in plan.choices}
+
+
+def _choice(choice: LockChoice) -> str:
+    if choice.use == "fallback":
+        return f"PyTorch: {choice.reason}"
+    return f"{choice.template}({', '.join(f'{name}={value}' for name, value in choice.params.items())})"
+
+
 def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
     return [timed for timed in rounds if arm in timed.visits and not timed.contended]
 
@@ -128,6 +148,7 @@ def _part_record(part: Part) -> dict[str, Any]:
         "arms": arms,
         "times": {name: asdict(took) for name, took in part.times.items()},
         "accuracy": part.accuracy,
+        "choices": part.choices,
         "rounds": [asdict(timed) for timed in outcome.rounds],
     }
 
@@ -142,7 +163,7 @@ def _command(arguments: Sequence[str]) -> str:
     return " ".join(["agentcompile", "bench", "figures", *shown])
 
 
-def _revision() -> dict[str, Any]:
+def revision() -> dict[str, Any]:
     """The git revision of the sources, and whether they were changed since; nothing for an installed package."""
     here = Path(__file__).resolve().parent
 

@@ -93,10 +93,10 @@ def figure_table(figures: Sequence[Figure]) -> list[str]:
     """Aligned lines: what, found, its interval, the target, the verdict, and a note."""
     rows = []
     for figure in figures:
-        span = f"{_number(figure.low)} … {_number(figure.high)}" if figure.low is not None else ""
+        span = f"{number(figure.low)} … {number(figure.high)}" if figure.low is not None else ""
         sign = "≥" if figure.sense == ">=" else "≤"
-        value = "-" if figure.value is None else f"{_number(figure.value)} {figure.unit}".strip()
-        target = f"{sign} {_number(figure.target)} {figure.unit}".strip()
+        value = "-" if figure.value is None else f"{number(figure.value)} {figure.unit}".strip()
+        target = f"{sign} {number(figure.target)} {figure.unit}".strip()
         rows.append((figure.model, figure.name, value, span, target, figure.verdict, figure.note))
     heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
     return columns(Table(heads=heads, rows=rows))
@@ -112,5 +112,6 @@ def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) 
     return columns(Table(heads=heads, rows=cells, right=(2, 3)))
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Three digits; nothing for None."""
     return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"

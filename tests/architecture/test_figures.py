@@ -1,0 +1,40 @@
+"""README.md shows the committed results and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcompile.errors import AgentCompileError
+from bench.figures.readme import BEGIN, END, RESULTS, updated
+
+README = RESULTS.parents[1] / "README.md"
+
+
+def test_the_readme_shows_the_committed_results() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert updated(text, RESULTS) == text, "run `just bench readme`"
+
+
+def test_every_result_names_its_command_machine_and_revision() -> None:
+    results = list(RESULTS.glob("*.json"))
+    assert results
+    for path in results:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        assert run["command"].startswith("agentcompile bench "), path
+        assert run["machine"]["device"], path
+        assert len(run["revision"]) == 40, path
+
+
+def test_a_number_changed_by_hand_shows() -> None:
+    text = README.read_text(encoding="utf-8")
+    begin = text.index(BEGIN)
+    forged = text[:begin] + text[begin:].replace("reached", "surpassed", 1)
+    assert updated(forged, RESULTS) == text != forged
+
+
+def test_a_readme_without_the_marks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentCompileError, match="marks"):
+        updated(f"# project\n{END}", tmp_path)
