@@ -1,7 +1,14 @@
 // Matrix times vector, row-major weights: a warp holds ROWS rows and LOADS 16-byte loads of each in flight.
 //
-// The first loads are issued before the kernel waits for its inputs. The vector lies in shared memory as floats.
+// The first loads are issued before the kernel waits for its inputs. The vector lies in shared memory as floats, four at a
+// time by lane, so that a warp's 16-byte reads of it meet every bank once.
 #include "device.cuh"
+
+// Where element k of the vector lies: the lane that multiplies it is k / PER % 32.
+template <int PER> __device__ inline long place(long k) {
+    const long span = long(WARP) * PER, in = k % span;
+    return k - in + (in % PER) / 4 * (WARP * 4) + in / PER * 4 + in % 4;
+}
 
 constexpr int THREADS = WARP * WARPS;
 
@@ -53,7 +60,7 @@ template <class W, long K> struct Rows {
             float v[PER_LOAD<W>];
 #pragma unroll
             for (int i = 0; i < PER_LOAD<W>; i += 4) {
-                const float4 four = *reinterpret_cast<const float4*>(x + k + i);
+                const float4 four = *reinterpret_cast<const float4*>(x + place<PER_LOAD<W>>(k + i));
                 v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
             }
 #pragma unroll
@@ -85,27 +92,29 @@ template <class W, long K> struct Rows {
 };
 
 // The vector as floats. All threads see it after the caller's next barrier.
-template <long K, class X> __device__ inline void stage(const X* x, float* room) {
+template <long K, class W, class X> __device__ inline void stage(const X* x, float* room) {
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>];
         unpack<X>(load16(x + k), v);
 #pragma unroll
-        for (int i = 0; i < PER_LOAD<X>; ++i) room[k + i] = v[i];
+        for (int i = 0; i < PER_LOAD<X>; ++i) room[place<PER_LOAD<W>>(k + i)] = v[i];
     }
 }
 
 // The vector times the norm's weights, not yet divided by its root mean square, whose inverse is returned. The caller
 // multiplies sums by it. Ends with a barrier.
-template <long K, class X, class N>
+template <long K, class W, class X, class N>
 __device__ inline float stage_normalised(const X* x, const N* norm, float eps, float offset, float* room, float* partial) {
+    static_assert(sizeof(X) == sizeof(N));
     float squares = 0;
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
-        float v[PER_LOAD<X>];
+        float v[PER_LOAD<X>], n[PER_LOAD<X>];
+        unpack<N>(stream(norm + k), n);
         unpack<X>(load16(x + k), v);
 #pragma unroll
         for (int i = 0; i < PER_LOAD<X>; ++i) {
             squares = fmaf(v[i], v[i], squares);
-            room[k + i] = v[i] * (to_float(norm[k + i]) + offset);
+            room[place<PER_LOAD<W>>(k + i)] = v[i] * (n[i] + offset);
         }
     }
     return rsqrtf(sum_over_block<WARPS>(squares, partial) / float(K) + eps);

@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant
     gate.fetch(0);
     up.fetch(0);
     wait_for_inputs();
-    stage<hidden>(a.x, room);
+    stage<hidden, wg_t>(a.x, room);
     __syncthreads();
     gate.run(room);
     up.run(room);

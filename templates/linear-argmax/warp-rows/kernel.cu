@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant
     Rows<w_t, hidden> rows_here(a.w, unit.row, unit.left);
     rows_here.fetch(0);
     wait_for_inputs();
-    stage<hidden>(a.x, room);
+    stage<hidden, w_t>(a.x, room);
     __syncthreads();
     rows_here.run(room);
     const int lane = threadIdx.x % WARP;

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant
     gate.fetch(0);
     up.fetch(0);
     wait_for_inputs();
-    const float inverse = stage_normalised<hidden>(a.x, a.norm, eps, offset, room, partial);
+    const float inverse = stage_normalised<hidden, wg_t>(a.x, a.norm, eps, offset, room, partial);
     gate.run(room);
     up.run(room);
     const int lane = threadIdx.x % WARP;

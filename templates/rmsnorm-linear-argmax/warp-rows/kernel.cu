@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant
     Rows<w_t, hidden> rows_here(a.w, unit.row, unit.left);
     rows_here.fetch(0);
     wait_for_inputs();
-    const float inverse = stage_normalised<hidden>(a.x, a.norm, eps, offset, room, partial);
+    const float inverse = stage_normalised<hidden, w_t>(a.x, a.norm, eps, offset, room, partial);
     rows_here.run(room);
     const int lane = threadIdx.x % WARP;
     Key key = 0;
