@@ -1,7 +1,7 @@
 """Decode rates of all arms, interleaved: rounds of one random order of the arms and then its reverse.
 
-A visit is one request to one arm, which generates until enough time has passed. A visit in which the arm's threads
-waited for a core is made again; a round in which that does not help is dropped whole, so that dropping favours nobody.
+A visit is one request to one arm, which generates until enough time has passed. A visit in which others took processor
+time is made again; a round in which that does not help is dropped whole, so that dropping favours nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM_TOKENS = 8
 TRIES = 4
 LIMIT_S = 300.0
 CALM_SHARE = 0.05
-"""Of all processors: the machine counts as calm when others use less."""
+"""Of all processors: the machine counts as calm, and a visit as undisturbed, when others use less."""
 CALM_LIMIT_S = 15.0
 _LOOK_S = 0.2
 
@@ -40,13 +40,15 @@ class Visit:
     """From one new token to the next."""
     generations: int
     waited: float
-    """Share of the visit's time that its threads were ready and had no core."""
+    """Share of the visit's time that its threads were ready and had no core: its own doing where nobody else worked."""
+    others: float
+    """Share of all processors that everyone else took meanwhile, the host's other guests included."""
     tries: int
 
     @property
     def contended(self) -> bool:
         """Whether other work on the machine disturbed the visit."""
-        return self.waited > POLICY.max_wait_share
+        return self.others > CALM_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +143,11 @@ def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]
     for tried in range(1, TRIES + 1):
         calm()
         waited, begin = waited_s(arm.pid), time.monotonic()
+        (busy, total), own = _ticks(), own_ticks(arm.pid)
         reply = arm.ask(request, LIMIT_S)
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
+        (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)
+        others = max(0, (busy_now - busy) - (own_now - own)) / max(total_now - total, 1)
         if not reply["same"]:
             raise ArmFailed("one prompt gave different tokens from one generation to the next")
         done = Visit(
@@ -150,11 +155,21 @@ def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]
             token_s=median(reply["rest_s"]) / (workload.new - 1),
             generations=len(reply["rest_s"]),
             waited=share,
+            others=others,
             tries=tried,
         )
         if not done.contended:
             break
     return done
+
+
+def own_ticks(pid: int) -> int:
+    """Processor time of a process since it began, in the ticks of `_ticks`; 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        # The name in parentheses may hold anything, spaces and parentheses included.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        return int(fields[11]) + int(fields[12])
+    return 0
 
 
 def waited_s(pid: int) -> float:

@@ -131,9 +131,9 @@ def test_an_arm_whose_tokens_change_is_no_baseline(tmp_path: Path) -> None:
     arm.close()
 
 
-def rounds(times: list[tuple[float, float]], waited: float = 0.0) -> list[Round]:
+def rounds(times: list[tuple[float, float]], others: float = 0.0) -> list[Round]:
     def pair(token_s: float) -> tuple[Visit, Visit]:
-        visit = Visit(first_s=1.0, token_s=token_s, generations=1, waited=waited, tries=1)
+        visit = Visit(first_s=1.0, token_s=token_s, generations=1, waited=0.0, others=others, tries=1)
         return visit, visit
 
     return [Round(process=0, visits={"a": pair(a), "b": pair(b)}, read_bytes_per_s=1e6) for a, b in times]
@@ -148,10 +148,10 @@ def test_a_speedup_is_paired_by_round_so_that_drift_leaves_it_alone() -> None:
 
 def test_contended_rounds_do_not_count() -> None:
     clean = rounds([(1.0, 2.0), (1.0, 2.0), (1.0, 2.0)])
-    found = speedup([*clean, *rounds([(1.0, 50.0)], waited=0.5)], "a", "b")
+    found = speedup([*clean, *rounds([(1.0, 50.0)], others=0.5)], "a", "b")
     assert found is not None
     assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
-    assert speedup(rounds([(1.0, 2.0)] * 4, waited=0.5), "a", "b") is None
+    assert speedup(rounds([(1.0, 2.0)] * 4, others=0.5), "a", "b") is None
 
 
 def test_the_share_of_bandwidth_is_bytes_a_token_over_time_and_ceiling() -> None:
