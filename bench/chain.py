@@ -1,30 +1,34 @@
-"""The decode step as a chain of kernels in one CUDA graph, tuned in the step by coordinate descent. An experiment.
+"""`agentcompile bench chain`: the decode step as a chain of CUDA kernels in one graph, tuned in the step.
 
-    python -m bench.chain --model qwen3-1.7b --out chain.json
+An experiment on the CUDA templates: every region of a cover gets its template's default, then coordinate descent over
+the parameters, each trial a whole step in a graph. The step is checked against the captured graph run by PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from agentcompile import catalog
 from agentcompile.build import Binary, compile
+from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.captures import load_model
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.cuts import cut
 from agentcompile.events import silent
 from agentcompile.ir.target import Ceiling, Target
-from agentcompile.ir.template import Candidate, Params, Source, Template
-from agentcompile.ir.trial import Fallback, Kernel
+from agentcompile.ir.template import Candidate, Launch, Params, Source, Template
+from agentcompile.ir.trial import Fallback, Kernel, Part
 from agentcompile.layouts import LAYOUTS
 from agentcompile.materialize import specialise
 from agentcompile.reference import Interpreter
@@ -33,7 +37,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.device_step import DeviceStep
-from agentcompile.runtime.driver import Module
+from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.memory import Memory
 from agentcompile.space import Space
@@ -41,8 +45,16 @@ from agentcompile.store import Store
 
 from .models.locate import MAKERS
 
+_NVRTC = Toolchain(compiler="nvrtc", name="nvrtc")
+_NOMINAL = Ceiling(dram_bytes_per_s=4.5e12, cache_bytes_per_s=9e12, flops_per_s=5e13)
+"""Only to weigh covers against one another; what is reported is measured."""
+_LAUNCH_NS, _FALLBACK_NS = 1_500, 1_000_000
+_TOKENS = (11, 500, 7, 1000, 3, 99, 12345, 8)
+_TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+
 
 def device() -> Target:
+    """The first CUDA device as a target."""
     found = torch.cuda.get_device_properties(0)
     arch = f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else "")
     return Target(
@@ -52,15 +64,12 @@ def device() -> Target:
     )  # fmt: skip
 
 
-def read_ceiling(nbytes: int = 4 << 30) -> float:
-    """Bytes a second of a tuned read: the best of a few shapes of a plain 16-byte-load kernel."""
-    text = """
+_READ = """
 struct args { const uint4* x; unsigned* y; };
 extern "C" __global__ void __launch_bounds__(512) read(const __grid_constant__ args a) {
     const long n = COUNT, stride = long(gridDim.x) * 512;
     uint4 s = {0, 0, 0, 0};
-    long i = long(blockIdx.x) * 512 + threadIdx.x;
-    for (; i + 7 * stride < n; i += 8 * stride) {
+    for (long i = long(blockIdx.x) * 512 + threadIdx.x; i + 7 * stride < n; i += 8 * stride) {
         uint4 v[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) v[j] = __ldcs(a.x + i + j * stride);
@@ -70,32 +79,32 @@ extern "C" __global__ void __launch_bounds__(512) read(const __grid_constant__ a
     if ((s.x ^ s.y ^ s.z ^ s.w) == 0x12345678u) a.y[0] = 1;
 }
 """
-    from agentcompile.build.nvrtc import Cubin, compile_cubin
-    from agentcompile.ir.template import Launch
-    from agentcompile.runtime.driver import Call
 
-    made = compile_cubin(text.replace("COUNT", str(nbytes // 16)), (f"--gpu-architecture={device().arch}",))
+
+def read_ceiling(store: Store, target: Target, nbytes: int = 4 << 30) -> float:
+    """Bytes a second of a plain 16-byte-load kernel over `nbytes`, at the best number of blocks."""
+    made = compile_cubin(_READ.replace("COUNT", str(nbytes // 16)), (f"--gpu-architecture={target.arch}",))
     assert isinstance(made, Cubin), made
-    path = Path("/tmp/read.cubin")
-    path.write_bytes(made.image)
-    module = Module(path)
+    module = Module(store.put("cubin/1", made.image, ".cubin"))
     x = torch.randint(0, 1 << 30, (nbytes // 8,), dtype=torch.int64, device="cuda")
     y = torch.zeros(4, dtype=torch.int32, device="cuda")
     best = 0.0
     for per in (1, 2, 3, 4):
-        launch = Launch(entry="read", arguments=(), grid=(str(132 * per),), block=("512",), shared_bytes="0")
+        launch = Launch(entry="read", arguments=(), grid=(str(target.threads * per),), block=("512",))
         call = Call.of(module, launch, [x.data_ptr(), y.data_ptr()], dependent=False)
         stream = torch.cuda.current_stream().cuda_stream
-        times = []
-        for _ in range(8):
-            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            a.record()
-            call.run(stream)
-            b.record()
-            b.synchronize()
-            times.append(a.elapsed_time(b) / 1e3)
-        best = max(best, nbytes / statistics.median(times[2:]))
+        times = [_elapsed_ns(functools.partial(call.run, stream)) for _ in range(8)]
+        best = max(best, 1e9 * nbytes / statistics.median(times[2:]))
     return best
+
+
+def _elapsed_ns(action: Callable[[], None]) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    action()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e6
 
 
 class Bench:
@@ -103,14 +112,11 @@ class Bench:
 
     def __init__(self, name: str, context: int, home: Path) -> None:
         self.target, self.store = device(), Store(home / "store")
-        begin = time.monotonic()
         path = MAKERS[name](home / name)
         self.model = load_model(path, context, self.store, home / "hashes.json")
-        print(f"captured in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
         self.captured = self.model.captured
-        ceiling = Ceiling(dram_bytes_per_s=4.5e12, cache_bytes_per_s=9e12, flops_per_s=5e13)
-        self.cut, _ = cut(self.captured, self.target, ceiling, silent)
-        templates = catalog.load([Path("templates")], kinds=kinds(), layouts=LAYOUTS)
+        self.cut, _ = cut(self.captured, self.target, _NOMINAL, silent)
+        templates = catalog.load([_TEMPLATES], kinds=kinds(), layouts=LAYOUTS)
         self.templates: dict[str, Template] = {}
         self.spaces: dict[str, Space] = {}
         for id, region in self.cut.regions.items():
@@ -119,57 +125,69 @@ class Bench:
                     space = Space(region, [template], self.target)
                     if len(space):
                         self.templates[id], self.spaces[id] = template, space
-        self.memory: Memory | None = None
+        self._memory: Memory | None = None
+        self.parts = self._cover()
         self.checkpoint = Checkpoint.open(path)
         self._modules: dict[str, Module] = {}
 
-    def choose(self) -> tuple[str, ...]:
-        """Regions of the cover with the least launches and bytes."""
+    def _cover(self) -> tuple[Part, ...]:
+        """The cover of least time by floors and launches; PyTorch only where there is no template."""
         options = {}
         for id, region in self.cut.regions.items():
-            floor = region.floor_ns(Ceiling(dram_bytes_per_s=4.5e12, cache_bytes_per_s=9e12, flops_per_s=5e13), "dram")
-            cost = floor + (1_500 if id in self.templates else 1_000_000)
-            options[id] = (Option(cost_ns=cost, choice=Fallback(reason="cover")),)
+            cost = region.floor_ns(_NOMINAL, "dram") + (_LAUNCH_NS if id in self.templates else _FALLBACK_NS)
+            options[id] = (Option(cost_ns=cost, choice=Fallback(reason="no template")),)
         problem = Problem(graph=self.cut.graph, partition=self.cut.partition, options=options)
-        self.parts = cover(problem).parts[0]
-        return tuple(dict.fromkeys(part.region for part in self.parts))
+        return cover(problem).parts[0]
 
-    def source(self, id: str, params: Params) -> Source:
-        return specialise(self.templates[id], self.cut.regions[id], params, self.target)
+    def defaults(self) -> dict[str, Params]:
+        """The default parameters of every region of the cover that has a template."""
+        chosen = dict.fromkeys(part.region for part in self.parts if part.region in self.templates)
+        return {id: tuple((param.name, param.default) for param in self.templates[id].params) for id in chosen}
+
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a step reads."""
+        return sum(self.cut.regions[part.region].cost.weight_bytes * max(len(part.sites), 1) for part in self.parts)
 
     def step(self, params: Mapping[str, Params], dependent: bool = True) -> DeviceStep:
-        from dataclasses import replace
-
-        sources, parts = {}, []
+        """The step with these parameters by region, compiled as far as it was not before."""
+        sources, parts = dict[str, Source](), list[Part]()
         for part in self.parts:
             if part.region not in self.templates:
                 parts.append(part)
                 continue
             region, template = self.cut.regions[part.region], self.templates[part.region]
-            source = self.source(part.region, params[part.region])
+            source = specialise(template, region, params[part.region], self.target)
             sources[source.digest] = source
             candidate = Candidate(
-                region=region.id, regime=region.regime, template=template.id, template_digest=template.digest,
-                params=params[part.region], target=self.target.digest,
-            )  # fmt: skip
+                region=region.id,
+                regime=region.regime,
+                template=template.id,
+                template_digest=template.digest,
+                params=params[part.region],
+                target=self.target.digest,
+            )
             choice = Kernel(candidate=candidate, source=source.digest, speedup=1.0, half_width=0.0)
             parts.append(replace(part, choice=choice))
         for digest, source in sources.items():
             if digest not in self._modules:
-                built = compile(source, self.store, toolchain=Toolchain(compiler="nvrtc", name="nvrtc"), limit_s=60)
+                built = compile(source, self.store, toolchain=_NVRTC, limit_s=60)
                 assert isinstance(built, Binary), built
                 self._modules[digest] = Module(Path(built.path))
         placed = schedule(self.cut.graph, self.cut.partition, parts)
         program = lower(self.cut.graph, placed, sources, {})
-        if self.memory is None:
-            self.memory = Memory([program], self.checkpoint.tensor, self.captured.constants, "cuda")
-        return DeviceStep(program, self.memory, sources, self._modules, dependent=dependent)
+        if self._memory is None:
+            self._memory = Memory([program], self.checkpoint.tensor, self.captured.constants, "cuda")
+        return DeviceStep(program, self._memory, sources, self._modules, dependent=dependent)
+
+    @property
+    def memory(self) -> Memory:
+        """Weights, states, token and position; there once a step was made."""
+        assert self._memory is not None
+        return self._memory
 
     def check(self, step: DeviceStep, tokens: Sequence[int]) -> float:
         """Relative error of the last logits after teacher-forced tokens, against the captured graph in PyTorch."""
-        memory = self.memory
-        assert memory is not None
-        graph = self.cut.graph
+        memory, graph = self.memory, self.cut.graph
         memory.clear_state()
         for position, token in enumerate(tokens):
             memory.token[0], memory.position[0] = token, position
@@ -177,101 +195,86 @@ class Bench:
         torch.cuda.synchronize()
         mine = step.logits.float().clone()
         memory.clear_state()
-        body = Interpreter(graph)
-        table = graph.table()
-        buffers = {b.name: b for b in step.program.buffers}
-        out = {}
+        body, table = Interpreter(graph), graph.table()
+        buffers = {buffer.name: buffer for buffer in step.program.buffers}
+        special = {"token": memory.token, "position": memory.position}
+        theirs = torch.empty(0)
         for position, token in enumerate(tokens):
             memory.token[0], memory.position[0] = token, position
             values = {}
             for id in graph.inputs:
-                shape = tuple(int(d) if isinstance(d, int) else 1 for d in table[id].shape)
-                role = table[id].role
-                if role == "token":
-                    values[id] = memory.token.view(shape)
-                elif role == "position":
-                    values[id] = memory.position.view(shape)
-                else:
-                    values[id] = memory.resident(buffers[id])
-            out = body(values)
-        theirs = out["logits"].float().view(-1)
+                shape = tuple(dim if isinstance(dim, int) else 1 for dim in table[id].shape)
+                known = special.get(table[id].role)
+                values[id] = memory.resident(buffers[id]) if known is None else known.view(shape)
+            theirs = body(values)["logits"].float().view(-1)
         return float((mine - theirs).norm() / theirs.norm())
 
     def time(self, step: DeviceStep, position: int, replays: int = 30, steps: int = 4) -> float:
-        """Median ns a token of graph replays around `position`."""
+        """Median ns a token of graph replays of `steps` steps from `position` on."""
         memory = self.memory
-        assert memory is not None
         memory.token[0], memory.position[0] = 1, position
         graph = step.graph(steps)
         times = []
         for _ in range(replays):
             memory.position[0] = position
-            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            a.record()
-            graph.replay()
-            b.record()
-            b.synchronize()
-            times.append(a.elapsed_time(b) * 1e6 / steps)
-        del graph
+            times.append(_elapsed_ns(graph.replay) / steps)
         return statistics.median(times[3:])
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="qwen3-1.7b")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=200)
-    parser.add_argument("--home", type=Path, default=Path("/tmp/chain"))
-    asked = parser.parse_args()
-    end = time.monotonic() + asked.seconds
-    result: dict[str, object] = {"model": asked.model, "torch": torch.__version__}
-    result["read_bytes_per_s"] = reads = read_ceiling()
-    print(f"reads {reads / 1e12:.2f} TB/s", flush=True)
-    bench = Bench(asked.model, 2048, asked.home)
-    chosen = bench.choose()
-    params = {
-        id: tuple((p.name, p.default) for p in bench.templates[id].params) for id in chosen if id in bench.templates
-    }
-    for id in chosen:
-        region = bench.cut.regions[id]
-        print(region.name, region.cost.bytes, bench.templates[id].id if id in bench.templates else "PyTorch", flush=True)
-    step = bench.step(params)
-    error = bench.check(step, [11, 500, 7, 1000, 3, 99, 12345, 8])
-    weights = sum(region.cost.weight_bytes * sum(len(p.sites) for p in bench.parts if p.region == id)
-                  for id, region in bench.cut.regions.items())  # fmt: skip
-    print(f"relative error {error:.2e}; weights {weights / 1e9:.3f} GB, floor {weights / reads * 1e3:.3f} ms", flush=True)
-    result |= {"error": error, "weight_bytes": weights}
-    plain = bench.time(bench.step(params, dependent=False), 256)
-    best = bench.time(step, 256)
-    print(f"plain graph {plain / 1e6:.4f} ms, dependent launch {best / 1e6:.4f} ms", flush=True)
-    result |= {"plain_ns": plain, "dependent_ns": best}
-    trace = []
-    order = sorted(params, key=lambda id: -bench.cut.regions[id].cost.bytes * len(bench.cut.regions[id].sites))
-    for sweep in range(3):
-        for id in order:
-            for at, param in enumerate(bench.templates[id].params):
-                for value in param.domain:
-                    if time.monotonic() > end:
-                        break
-                    trial = tuple((n, value if i == at else v) for i, (n, v) in enumerate(params[id]))
-                    if trial == params[id] or not any(point.params == trial for point in bench.spaces[id]):
-                        continue
+    def tune(self, params: dict[str, Params], best: float, until: float, say: Callable[[str], None]) -> dict[str, Params]:
+        """Coordinate descent over every parameter of every region, largest first, until nothing or no time is left."""
+        weight = {id: self.cut.regions[id].cost.bytes * len(self.cut.regions[id].sites) for id in params}
+        while True:
+            before = best
+            for id in sorted(params, key=lambda id: -weight[id]):
+                for trial in self._neighbours(id, params[id]):
+                    if time.monotonic() > until:
+                        return params
                     changed = {**params, id: trial}
-                    found = bench.time(bench.step(changed), 256, replays=20)
-                    trace.append([bench.cut.regions[id].kind, [v for _, v in trial], found])
-                    if found < best * 0.998:
-                        again = bench.time(bench.step(changed), 256, replays=40)
+                    step = self.step(changed)
+                    if self.time(step, 256, replays=20) < best * 0.998:
+                        again = self.time(step, 256, replays=40)
                         if again < best * 0.998:
                             best, params = again, changed
-                            print(f"{bench.cut.regions[id].kind} {trial}: {best / 1e6:.4f} ms", flush=True)
+                            say(f"{self.cut.regions[id].kind} {dict(trial)}: {best / 1e6:.4f} ms")
+            if best > before * 0.998:
+                return params
+
+    def _neighbours(self, id: str, now: Params) -> Iterator[Params]:
+        legal = {point.params for point in self.spaces[id]}
+        for at, param in enumerate(self.templates[id].params):
+            for value in param.domain:
+                trial = tuple((name, value if i == at else old) for i, (name, old) in enumerate(now))
+                if trial != now and trial in legal:
+                    yield trial
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Tune one model's step and write what was found as JSON."""
+    parser = argparse.ArgumentParser(prog="agentcompile bench chain", description=__doc__)
+    parser.add_argument("--model", default="qwen3-1.7b", choices=sorted(MAKERS))
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    parser.add_argument("--seconds", type=float, default=200, help="of tuning")
+    parser.add_argument("--home", type=Path, required=True, help="where checkpoint, graphs and cubins lie")
+    asked = parser.parse_args(arguments)
+    until = time.monotonic() + asked.seconds
+    bench = Bench(asked.model, 2048, asked.home)
+    reads = read_ceiling(bench.store, bench.target)
+    params = bench.defaults()
     step = bench.step(params)
-    result["final_error"] = bench.check(step, [11, 500, 7, 1000, 3, 99, 12345, 8])
-    result["by_context"] = {c: bench.time(step, c) for c in (16, 128, 256, 1024, 2000)}
-    result["params"] = {bench.cut.regions[id].name: params[id] for id in params}
-    result["trace"] = trace
-    print(json.dumps({k: v for k, v in result.items() if k != "trace"}, indent=1, default=str), flush=True)
-    asked.out.write_text(json.dumps(result, indent=1, default=str))
+    result = {"model": asked.model, "device": bench.target.device, "read_bytes_per_s": reads}
+    result |= {"torch": torch.__version__, "weight_bytes": bench.weight_bytes(), "error": bench.check(step, _TOKENS)}
+    result["plain_ns"] = bench.time(bench.step(params, dependent=False), 256)
+    result["dependent_ns"] = first = bench.time(step, 256)
+    _say(f"reads {reads / 1e12:.2f} TB/s; plain {result['plain_ns']:.0f} ns, dependent {first:.0f} ns a token")
+    params = bench.tune(params, first, until, _say)
+    step = bench.step(params)
+    result |= {"tuned_error": bench.check(step, _TOKENS), "plain_tuned_ns": bench.time(bench.step(params, False), 256)}
+    result["ns_by_context"] = {str(at): bench.time(step, at) for at in (16, 128, 256, 1024, 2000)}
+    result["params"] = {bench.cut.regions[id].name: dict(found) for id, found in params.items()}
+    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+    return 0
 
 
-if __name__ == "__main__":
-    main()
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

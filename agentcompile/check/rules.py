@@ -96,10 +96,19 @@ def kind(s: Subject) -> Iterator[Finding]:
         yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
 
 
+RUNS_ON = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
+"""Kind of device by language; a library call runs anywhere."""
+
+
+def meant_for(template: Template, target: Target) -> bool:
+    """Whether a template is written for this kind of device: those of another are not worth a word."""
+    return RUNS_ON.get(template.language, target.kind) == target.kind
+
+
 def device(s: Subject) -> Iterator[Finding]:
     """The language runs on this kind of device."""
-    runs_on = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}.get(s.template.language, s.target.kind)
-    if runs_on != s.target.kind:
+    if not meant_for(s.template, s.target):
+        runs_on = RUNS_ON[s.template.language]
         yield _found("device", f"{s.template.language} runs on {runs_on}, the target is {s.target.kind}")
 
 
@@ -239,7 +248,9 @@ def geometry(s: Subject) -> Iterator[Finding]:
         if min(*grid, *block, 1) < 1 or grid[0] >= 1 << 31 or max(grid[1:], default=1) >= 1 << 16:
             yield _found("geometry", f"{launch.entry}: a grid of {grid} in blocks of {block} cannot be started")
         if math.prod(block) > THREADS_PER_BLOCK:
-            yield _found("geometry", f"{launch.entry}: {math.prod(block)} threads a block, more than {THREADS_PER_BLOCK}")
+            yield _found(
+                "geometry", f"{launch.entry}: {math.prod(block)} threads a block, more than {THREADS_PER_BLOCK}"
+            )
         if not 0 <= shared <= most:
             yield _found("geometry", f"{launch.entry}: {shared} bytes of shared memory, {s.target.arch} has {most}")
 

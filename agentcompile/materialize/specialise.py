@@ -57,6 +57,7 @@ def _resolved(launch: Launch, template: Template, region: Region, params: Params
     for name in launch.arguments:
         ports = [port.name for port in region.family(name)]
         arguments += [name] if name in workspaces else ports or [NULL]
+
     def number(key: str, text: str) -> str:
         return str(_elements(text, f"{template.id}: {launch.entry}: {key}", region, target, params))
 
