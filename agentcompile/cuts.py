@@ -85,6 +85,8 @@ def bound(cut: Cut, catalog: Catalog, target: Target, emit: Emit) -> tuple[Space
         refused: list[str] = []
         templates = []
         for template in catalog.serving(region.kind):
+            if not check.meant_for(template, target):
+                continue
             findings = check.errors(check.applicable(region, template, target, layout_fits=fits))
             if findings:
                 refused.append(f"{template.id}: {findings[0].text}")

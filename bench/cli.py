@@ -10,6 +10,7 @@ Recipe = Callable[[Sequence[str]], int]
 
 RECIPES: Mapping[str, tuple[str, str]] = {
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy on this CPU"),
+    "chain": ("chain", "the decode step as one CUDA graph, tuned in the step: an experiment on a GPU"),
     "readme": ("figures.readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""

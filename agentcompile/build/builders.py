@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.cxx import run_cxx
+from agentcompile.build.nvrtc import NVRTC_FLAGS, compile_cubin, nvrtc_version
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -73,11 +74,24 @@ def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     return Binary(digest=digest_bytes("file/1", path.read_bytes()), path=str(path))
 
 
+def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+    flags = (*NVRTC_FLAGS, *job.source.flags)
+    key = binary_key(job.source.digest, f"nvrtc {'.'.join(map(str, nvrtc_version()))}", flags)
+    path = store.get(key, ".cubin")
+    if path is None:
+        built = compile_cubin(job.source.text, job.source.flags)
+        if isinstance(built, BuildFailed):
+            return built
+        path = store.write(key, built.image, ".cubin")
+    return Binary(digest=digest_bytes("file/1", path.read_bytes()), path=str(path))
+
+
 def _nothing_to_build(job: Job, store: Store) -> Binary:
     return Binary(digest=job.source.digest)
 
 
 BUILDERS: dict[Language, Builder] = {
     "cpp": _compile_cpp,
+    "cuda": _compile_cuda,
     "library": _nothing_to_build,
 }

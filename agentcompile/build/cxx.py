@@ -55,9 +55,10 @@ def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s:
         return (folder / "prelude.h.gch").read_bytes() if made else None
 
 
-def clean_log(log: str, folder: Path) -> str:
+def clean_log(log: str, folder: Path | None = None) -> str:
     """Drop escapes, control characters and the scratch path; keep the head and the tail of a long log."""
-    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log).replace(f"{folder}/", "")
+    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
+    log = log.replace(f"{folder}/", "") if folder else log
     log = "".join(c for c in log if c == "\n" or (c.isprintable() and not "\u202a" <= c <= "\u2069")).strip()
     if len(log) <= LOG_CHARACTERS:
         return log

@@ -9,6 +9,7 @@ from agentcompile.check.rules import (
     applicable,
     check,
     errors,
+    meant_for,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "applicable",
     "check",
     "errors",
+    "meant_for",
 ]

@@ -6,6 +6,7 @@ needs no parameters stands in `TEMPLATE_RULES`, so that a template that cannot s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,14 @@ WORKSPACE_LIMIT_BYTES = 64 << 20
 """All workspaces of a candidate together: scratch beyond this competes with the weights for memory and cache."""
 SOURCE_LIMIT = 1 << 20
 """Characters of a kernel with its shared texts; a compiler on more of it outlasts any limit."""
+THREADS_PER_BLOCK = 1024
+SHARED_BYTES = {
+    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_87": 163 << 10, "sm_89": 99 << 10,
+    "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_103": 227 << 10, "sm_120": 99 << 10,
+}  # fmt: skip
+"""Shared memory that a block may ask for, by architecture (CUDA C++ Programming Guide, compute capabilities)."""
+LEAST_SHARED_BYTES = 48 << 10
+"""What every architecture has without asking."""
 HEADERS = (
     "algorithm", "arm_neon.h", "arm_sve.h", "array", "bit", "cfloat", "climits", "cmath", "concepts",
     "cstddef", "cstdint", "cstring", "functional", "immintrin.h", "initializer_list", "limits", "numeric",
@@ -87,10 +96,19 @@ def kind(s: Subject) -> Iterator[Finding]:
         yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
 
 
+RUNS_ON = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
+"""Kind of device by language; a library call runs anywhere."""
+
+
+def meant_for(template: Template, target: Target) -> bool:
+    """Whether a template is written for this kind of device: those of another are not worth a word."""
+    return RUNS_ON.get(template.language, target.kind) == target.kind
+
+
 def device(s: Subject) -> Iterator[Finding]:
     """The language runs on this kind of device."""
-    runs_on = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}.get(s.template.language, s.target.kind)
-    if runs_on != s.target.kind:
+    if not meant_for(s.template, s.target):
+        runs_on = RUNS_ON[s.template.language]
         yield _found("device", f"{s.template.language} runs on {runs_on}, the target is {s.target.kind}")
 
 
@@ -211,6 +229,32 @@ def workspaces(s: Subject) -> Iterator[Finding]:
         yield _found("workspaces", f"{total} bytes of workspace do not fit the last-level cache", "warning")
 
 
+def geometry(s: Subject) -> Iterator[Finding]:
+    """A CUDA launch has a grid and a block that the architecture can start, and asks for shared memory that exists."""
+    if s.template.language != "cuda":
+        return
+    names, most = scope(s.region, s.target, s.params), SHARED_BYTES.get(s.target.arch.rstrip("af"), LEAST_SHARED_BYTES)
+    for launch in s.template.launches:
+        texts = {"grid": launch.grid, "block": launch.block, "shared_bytes": (launch.shared_bytes,)}
+        try:
+            found = {key: [int(evaluate(parse(text), names)) for text in of] for key, of in texts.items()}
+        except EvaluationError as error:
+            yield _found("geometry", f"{launch.entry}: {error}")
+            continue
+        grid, block, (shared,) = found["grid"], found["block"], found["shared_bytes"]
+        if not grid or not block or len(grid) > 3 or len(block) > 3:
+            yield _found("geometry", f"{launch.entry}: a grid and a block have one to three extents")
+            continue
+        if min(*grid, *block, 1) < 1 or grid[0] >= 1 << 31 or max(grid[1:], default=1) >= 1 << 16:
+            yield _found("geometry", f"{launch.entry}: a grid of {grid} in blocks of {block} cannot be started")
+        if math.prod(block) > THREADS_PER_BLOCK:
+            yield _found(
+                "geometry", f"{launch.entry}: {math.prod(block)} threads a block, more than {THREADS_PER_BLOCK}"
+            )
+        if not 0 <= shared <= most:
+            yield _found("geometry", f"{launch.entry}: {shared} bytes of shared memory, {s.target.arch} has {most}")
+
+
 def determinism(s: Subject) -> Iterator[Finding]:
     """A kernel whose result may differ from run to run is a risk, though a legal one."""
     if not s.template.deterministic:
@@ -224,4 +268,4 @@ def rounding(s: Subject) -> Iterator[Finding]:
 
 
 TEMPLATE_RULES: tuple[Rule, ...] = (kind, device, phase, dtype, isa, ports, layout, source, determinism, rounding)
-POINT_RULES: tuple[Rule, ...] = (parameters, constraints, workspaces)
+POINT_RULES: tuple[Rule, ...] = (parameters, constraints, geometry, workspaces)

@@ -1,24 +1,13 @@
-"""The generated head of a C++ kernel: everything about the region, the parameters and the target as constants.
-
-A kernel reads dimensions in lower case, parameters in UPPER_CASE, and of each port family F the type ``F_t``, the
-number of its ports ``F_count``, and ``F_numel``, ``F_rows``, ``has_F``. Each launch has a struct ``ENTRY_args``, which
-is nothing but pointers in the order of its arguments, so that a launch is a function address and an array of pointers.
-"""
+"""The generated head of a C++ kernel: everything about the region, the parameters and the target as constants."""
 
 from __future__ import annotations
 
-import math
-
-from agentcompile.ir.graph import DType
-from agentcompile.ir.region import Port, Region
-from agentcompile.ir.scope import ISA, constants_of, region_dtype
+from agentcompile.ir.region import Region
+from agentcompile.ir.scope import ISA
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Launch, Params, Template
+from agentcompile.ir.template import Params, Template
+from agentcompile.materialize.declarations import constants, interface
 
-TYPES: dict[DType, str] = {
-    "bf16": "bf16", "fp16": "fp16", "fp32": "float", "fp64": "double",
-    "int64": "int64_t", "int32": "int32_t", "bool": "uint8_t",
-}  # fmt: skip
 HEADERS = ("cstdint", "cstddef", "cmath", "cstring", "algorithm")
 _SPELLED = {"sse4_2": "sse4.2", "avx_vnni": "avxvnni"}
 _X86 = ("x86_64", "amd64", "AMD64")
@@ -45,80 +34,10 @@ def prologue(template: Template, region: Region, params: Params, target: Target)
     if target.arch in _X86:
         lines.append("#include <immintrin.h>")
     lines += ["struct bf16 { uint16_t bits; };", "struct fp16 { uint16_t bits; };"]
-    lines += [f"constexpr long {name} = {value};" for name, value in constants_of(region, target).items()]
-    lines += [f"constexpr long {name} = {value};" for name, value in params if isinstance(value, int)]
-    lines += [f"constexpr float {name} = {_float(value)};" for name, value in region.constants]
+    lines += constants(region, params, target)
     for isa in ISA:
         here = isa in target.isa
         lines.append(f"constexpr bool isa_{isa} = {str(here).lower()};")
         lines.append(f"#define ISA_{isa.upper()} {int(here)}")
-    for family in dict.fromkeys(port.family for port in region.ports):
-        lines += _family(family, region.family(family))
-    absent = _absent(template, region)
-    for family in absent:
-        lines += _absent_family(family, region)
-    for launch in template.launches:
-        lines += _arguments(launch, template, region)
+    lines += interface(template, region)
     return "\n".join(lines) + "\n"
-
-
-def _float(value: float) -> str:
-    """A C++ float literal: Python's shortest spelling always has a point or an exponent."""
-    if not math.isfinite(value):
-        return {"inf": "INFINITY", "-inf": "-INFINITY"}.get(str(value), "NAN")
-    return f"{float(value)!r}f"
-
-
-def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
-    """Sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
-    numel = ", ".join(str(port.numel) for port in ports)
-    first = [port.shape[0] if port.shape else 1 for port in ports]
-    rows = ", ".join(str(dim) if isinstance(dim, int) else "1" for dim in first)
-    return [
-        f"using {family}_t = {TYPES[ports[0].dtype]};",
-        f"constexpr bool has_{family} = true;",
-        f"constexpr int {family}_count = {len(ports)};",
-        f"constexpr long {family}_numel[] = {{{numel}}};",
-        f"constexpr long {family}_rows[] = {{{rows}}};",
-    ]
-
-
-def _absent(template: Template, region: Region) -> list[str]:
-    """Families that a launch passes and the region lacks: optional ones, by the catalog's check."""
-    passed = dict.fromkeys(name for launch in template.launches for name in launch.arguments)
-    known = {port.family for port in region.ports} | {space.name for space in template.workspaces}
-    return [name for name in passed if name not in known]
-
-
-def _absent_family(family: str, region: Region) -> list[str]:
-    dtype = f"{'w_t' if region.family('w') else TYPES[region_dtype(region)]}"
-    return [
-        f"using {family}_t = {dtype};",
-        f"constexpr bool has_{family} = false;",
-        f"constexpr int {family}_count = 0;",
-        f"constexpr long {family}_numel[] = {{0}};",
-        f"constexpr long {family}_rows[] = {{0}};",
-    ]
-
-
-def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
-    workspaces = {space.name: space for space in template.workspaces}
-    members = []
-    for name in launch.arguments:
-        if name in workspaces:
-            members.append(f"{TYPES[workspaces[name].dtype]}* {name};")
-        else:
-            members.append(_pointer(name, region))
-    return [f"struct {launch.entry}_args {{", *(f"    {member}" for member in members), "};"]
-
-
-def _pointer(family: str, region: Region) -> str:
-    """One member; an absent family takes the form of `w`: an array when the weights are numbered, else one pointer."""
-    ports = region.family(family)
-    many = _numbered(ports or region.family("w"))
-    const = "" if any(port.role == "output" or port.access != "read" for port in ports) else "const "
-    return f"{const}{family}_t* {family}{f'[{max(len(ports), 1)}]' if many else ''};"
-
-
-def _numbered(ports: tuple[Port, ...]) -> bool:
-    return any("." in port.name for port in ports)

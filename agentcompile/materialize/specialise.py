@@ -16,12 +16,12 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import QUOTED_INCLUDE, Language, Launch, Params, Source, Template
-from agentcompile.materialize import cpp
+from agentcompile.materialize import cpp, cuda
 
 Prologue = Callable[[Template, Region, Params, Target], str]
-PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue}
+PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue, "cuda": cuda.prologue}
 """The generated head of each language; `library` has no text."""
-FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {"cpp": cpp.flags}
+FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {"cpp": cpp.flags, "cuda": cuda.flags}
 NULL = ""
 """The resolved argument of a family that the region does not have: a null pointer."""
 
@@ -30,10 +30,10 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     """Make the program text of one candidate, with its launches resolved to port and workspace names.
 
     A launch of the result lists one name for each pointer of the entry's argument struct: a family stands as its ports
-    in order, and `NULL` for one that the region lacks. Raises `AgentCompileError` when a count has no value, and
+    in order, and `NULL` for one that the region lacks; its geometry is numbers. Raises `AgentCompileError` when a count has no value, and
     KeyError for a language that is not in `PROLOGUES`.
     """
-    launches = tuple(_resolved(launch, template, region) for launch in template.launches)
+    launches = tuple(_resolved(launch, template, region, params, target) for launch in template.launches)
     workspaces = tuple(
         (
             space.name,
@@ -51,13 +51,24 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     return Source(language=template.language, text=text, launches=launches, workspaces=workspaces, flags=flags)
 
 
-def _resolved(launch: Launch, template: Template, region: Region) -> Launch:
+def _resolved(launch: Launch, template: Template, region: Region, params: Params, target: Target) -> Launch:
     workspaces = {space.name for space in template.workspaces}
     arguments: list[str] = []
     for name in launch.arguments:
         ports = [port.name for port in region.family(name)]
         arguments += [name] if name in workspaces else ports or [NULL]
-    return replace(launch, arguments=tuple(arguments))
+
+    def number(key: str, text: str) -> str:
+        return str(_elements(text, f"{template.id}: {launch.entry}: {key}", region, target, params))
+
+    return replace(
+        launch,
+        arguments=tuple(arguments),
+        grid=tuple(number("grid", text) for text in launch.grid),
+        block=tuple(number("block", text) for text in launch.block),
+        shared_bytes=number("shared_bytes", launch.shared_bytes),
+        cluster=tuple(number("cluster", text) for text in launch.cluster),
+    )
 
 
 def _elements(count: str, what: str, region: Region, target: Target, params: Params) -> int:

@@ -27,19 +27,22 @@ def aligned(nbytes: int) -> int:
 
 
 class Arena:
-    """One zero-filled mapping of a fixed size; tensors carved from it keep it alive.
+    """One zero-filled piece of memory of a fixed size; tensors carved from it keep it alive.
 
-    Huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks cost
+    On the host huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks cost
     2–4 % of the read bandwidth.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, device: str = "cpu") -> None:
         size = max(aligned(nbytes), mmap.PAGESIZE)
+        self._next = 0
+        if device != "cpu":
+            self._bytes = torch.zeros(size, dtype=torch.uint8, device=device)
+            return
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # a kernel without huge pages still works
             memory.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
-        self._next = 0
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Carve the next aligned tensor; MemoryError when the arena is full."""

@@ -21,11 +21,13 @@ class Memory:
     compared in the step, because a plan agrees on one.
     """
 
-    def __init__(self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor], device: str = "cpu"
+    ) -> None:
         """Load and pack what `programs` name. Raises whatever `read` raises for a tensor that is not there."""
         buffers = {_key(buffer): buffer for program in programs for buffer in program.buffers}
         wanted = {key: buffer for key, buffer in buffers.items() if buffer.role in ("weight", "constant", "state")}
-        self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()))
+        self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()), device)
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
@@ -42,8 +44,9 @@ class Memory:
                 tensor.copy_(LAYOUTS[buffer.layout].pack(source.contiguous()).flatten())
             self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
             self._shapes[key] = shape
-        self.token = torch.zeros(1, dtype=torch.int64)
-        self.position = torch.zeros(1, dtype=torch.int64)
+        self.device = device
+        self.token = torch.zeros(1, dtype=torch.int64, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
 
     @property
     def nbytes(self) -> int:

@@ -46,12 +46,14 @@ def validate(
     serial: Serial | None = None,
     tokens: int = 0,
     tools: Instruments | None = None,
+    fences: bool = True,
 ) -> NumericReport:
     """Judge one candidate of `region`.
 
     `search` stops at the first failure and tries a handful of cases; `accept` tries everything and reports every
     check. `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of
-    ranks gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1.
+    ranks gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels
+    that run where the buffers are: a copy elsewhere has no unmapped page behind it.
     """
     tally = Tally()
     suite = _Suite(
@@ -72,7 +74,7 @@ def validate(
             suite.repeat(drawn, repeats)
         if tried < _ORDERED and going and serial is not None:
             suite.in_order(drawn, serial)
-        if tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
+        if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
             suite.fence(drawn)
         tried += 1
         if depth == "search" and not tally.ok:

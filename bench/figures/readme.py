@@ -14,6 +14,7 @@ from .report import number
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "bench" / "results"
+_TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
@@ -61,7 +62,8 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
         value = "-" if figure["value"] is None else f"{number(figure['value'])} {figure['unit']}".strip()
         wanted = f"{sign} {number(figure['target'])} {figure['unit']}".strip()
         verdict = {"PASS": "reached", "short": "**short**"}.get(figure["verdict"], "not measured")
-        yield f"| {' | '.join([figure['model'], figure['name'], value, span, wanted, verdict])} |"
+        name = figure["name"].replace("|", "\\|")
+        yield f"| {' | '.join([figure['model'], name, value, span, wanted, verdict])} |"
     yield ""
 
 
@@ -72,7 +74,8 @@ def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
         for found in part["arms"].values():
             facts = found["facts"]
             versions |= {name: facts[name] for name in ("torch", "transformers", "llama_cpp_python") if name in facts}
-    cores = f"{machine['device']}, {machine['threads']} threads, {', '.join(machine['isa'][-3:])}"
+    wide = [isa for isa in machine["isa"] if isa in _TELLING]
+    cores = f"{machine['device']}, {machine['threads']} threads, {', '.join(wide)}"
     reads = ", ".join(
         f"{part['read_bytes_per_s'] / 1e9:.1f} GB/s read" for part in run["models"].values() if part["read_bytes_per_s"]
     )

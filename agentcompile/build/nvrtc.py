@@ -1,0 +1,126 @@
+"""CUDA C++ to machine code without a GPU or a driver, through NVRTC.
+
+The library is loaded on first use. One call compiles one text for one architecture; nothing is linked, and no header is
+looked for. A cubin runs on its own architecture alone (the ``a`` ones) or on later minor versions of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from agentcompile.build.cxx import clean_log
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.trial import BuildFailed
+
+NVRTC_FLAGS = (
+    "--std=c++20",
+    "--fmad=true",
+    "--extra-device-vectorization",
+    "--device-as-default-execution-space",
+    "--ptxas-options=-v",
+    "--no-cache",  # what comes from NVRTC's own cache comes without the assembler's report
+)
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
+_NUMBERS = {
+    "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
+    "spill_bytes": re.compile(r"(\d+) bytes spill stores"),
+    "registers": re.compile(r"Used (\d+) registers"),
+    "shared_bytes": re.compile(r"(\d+) bytes smem"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one entry takes, as the assembler reports it."""
+
+    entry: str
+    registers: int
+    """Per thread."""
+    shared_bytes: int = 0
+    """Static, per block."""
+    spill_bytes: int = 0
+    """Stored to local memory, per thread."""
+    stack_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cubin:
+    """Machine code for one architecture."""
+
+    image: bytes
+    resources: tuple[Resources, ...]
+    """By entry, in the order of the text."""
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Version of the library; raises `AgentCompileError` (environment) when it is not installed."""
+    nvrtc = _library()
+    major, minor = _checked(nvrtc.nvrtcVersion())
+    return int(major), int(minor)
+
+
+def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
+    """Compile `text` with `flags`, ``--gpu-architecture=sm_90`` among them.
+
+    Raises `AgentCompileError` (environment) when NVRTC is not installed.
+    """
+    nvrtc = _library()
+    (program,) = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
+    try:
+        options = [flag.encode() for flag in (*NVRTC_FLAGS, *flags)]
+        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if int(status) != 0:
+            return BuildFailed(log=clean_log(log) or f"nvrtc: {status}")
+        image = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        return Cubin(image=image, resources=resources_in(log))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def resources_in(log: str) -> tuple[Resources, ...]:
+    """What ptxas says of every entry in its log; functions that are not entries are left out."""
+    found = []
+    parts = _ENTRY.split(log)
+    for entry, report in zip(parts[1::3], parts[3::3], strict=True):
+        numbers = {name: int(match[1]) for name, pattern in _NUMBERS.items() if (match := pattern.search(report))}
+        found.append(Resources(entry=entry, **{"registers": 0, **numbers}))
+    return tuple(found)
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise AgentCompileError(
+            f"NVRTC cannot be used: {error}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="install the CUDA extra: pip install 'agentcompile[cuda]'",
+        ) from error
+    return nvrtc
+
+
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    status, *values = result
+    if int(status) != 0:
+        raise AgentCompileError(
+            f"NVRTC failed: {status}", exit_code=ExitCode.ENVIRONMENT, hint="check its installation"
+        )
+    return tuple(values)
+
+
+def _bytes(size: Any, get: Any, program: Any) -> bytes:
+    (count,) = _checked(size(program))
+    room = b" " * count
+    _checked(get(program, room))
+    return room
+
+
+def _text(size: Any, get: Any, program: Any) -> str:
+    return _bytes(size, get, program).rstrip(b"\0").decode(errors="replace")

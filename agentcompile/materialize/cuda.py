@@ -1,0 +1,30 @@
+"""The generated head of a CUDA C++ kernel. It includes nothing: no header has to be found where it is compiled."""
+
+from __future__ import annotations
+
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Template
+from agentcompile.materialize.declarations import constants, interface
+
+_TYPES = (
+    "using int64_t = long long;",
+    "using int32_t = int;",
+    "using uint8_t = unsigned char;",
+    "using uint16_t = unsigned short;",
+    "struct bf16 { uint16_t bits; };",
+    "struct fp16 { uint16_t bits; };",
+    "#define INFINITY __int_as_float(0x7f800000)",
+)
+
+
+def flags(target: Target) -> tuple[str, ...]:
+    """The architecture of `target` for NVRTC."""
+    return (f"--gpu-architecture={target.arch}",)
+
+
+def prologue(template: Template, region: Region, params: Params, target: Target) -> str:
+    """The head of the program text; `template` gives the launches and workspaces, `region` the shapes."""
+    lines = [f"// {template.id}, specialised; generated: edit the template instead", *_TYPES]
+    lines += [*constants(region, params, target), *interface(template, region)]
+    return "\n".join(lines) + "\n"

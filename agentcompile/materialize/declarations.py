@@ -1,0 +1,101 @@
+"""What every generated head says, whatever the language: shapes, parameters and argument structs as C++ declarations.
+
+A kernel reads dimensions in lower case, parameters in UPPER_CASE, and of each port family F the type ``F_t``, the
+number of its ports ``F_count``, and ``F_numel``, ``F_rows``, ``has_F``. Each launch has a struct ``ENTRY_args``, which
+is nothing but pointers in the order of its arguments, so that a launch is a function and an array of pointers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from agentcompile.ir.graph import DType
+from agentcompile.ir.region import Port, Region
+from agentcompile.ir.scope import constants_of, region_dtype
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Launch, Params, Template
+
+TYPES: dict[DType, str] = {
+    "bf16": "bf16", "fp16": "fp16", "fp32": "float", "fp64": "double",
+    "int64": "int64_t", "int32": "int32_t", "bool": "uint8_t",
+}  # fmt: skip
+
+
+def constants(region: Region, params: Params, target: Target) -> Iterator[str]:
+    """Dimensions, target facts, parameters and the kind's scalars."""
+    yield from (f"constexpr long {name} = {value};" for name, value in constants_of(region, target).items())
+    yield from (f"constexpr long {name} = {value};" for name, value in params if isinstance(value, int))
+    yield from (f"constexpr float {name} = {_float(value)};" for name, value in region.constants)
+
+
+def interface(template: Template, region: Region) -> Iterator[str]:
+    """Port families, those that are absent included, and the argument structs of all launches."""
+    for family in dict.fromkeys(port.family for port in region.ports):
+        yield from _family(family, region.family(family))
+    for family in _absent(template, region):
+        yield from _absent_family(family, region)
+    for launch in template.launches:
+        yield from _arguments(launch, template, region)
+
+
+def _float(value: float) -> str:
+    """A C++ float literal: Python's shortest spelling always has a point or an exponent."""
+    if not math.isfinite(value):
+        return {"inf": "INFINITY", "-inf": "-INFINITY"}.get(str(value), "NAN")
+    return f"{float(value)!r}f"
+
+
+def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
+    """Sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
+    numel = ", ".join(str(port.numel) for port in ports)
+    first = [port.shape[0] if port.shape else 1 for port in ports]
+    rows = ", ".join(str(dim) if isinstance(dim, int) else "1" for dim in first)
+    return [
+        f"using {family}_t = {TYPES[ports[0].dtype]};",
+        f"constexpr bool has_{family} = true;",
+        f"constexpr int {family}_count = {len(ports)};",
+        f"constexpr long {family}_numel[] = {{{numel}}};",
+        f"constexpr long {family}_rows[] = {{{rows}}};",
+    ]
+
+
+def _absent(template: Template, region: Region) -> list[str]:
+    """Families that a launch passes and the region lacks: optional ones, by the catalog's check."""
+    passed = dict.fromkeys(name for launch in template.launches for name in launch.arguments)
+    known = {port.family for port in region.ports} | {space.name for space in template.workspaces}
+    return [name for name in passed if name not in known]
+
+
+def _absent_family(family: str, region: Region) -> list[str]:
+    dtype = f"{'w_t' if region.family('w') else TYPES[region_dtype(region)]}"
+    return [
+        f"using {family}_t = {dtype};",
+        f"constexpr bool has_{family} = false;",
+        f"constexpr int {family}_count = 0;",
+        f"constexpr long {family}_numel[] = {{0}};",
+        f"constexpr long {family}_rows[] = {{0}};",
+    ]
+
+
+def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
+    workspaces = {space.name: space for space in template.workspaces}
+    members = []
+    for name in launch.arguments:
+        if name in workspaces:
+            members.append(f"{TYPES[workspaces[name].dtype]}* {name};")
+        else:
+            members.append(_pointer(name, region))
+    return [f"struct {launch.entry}_args {{", *(f"    {member}" for member in members), "};"]
+
+
+def _pointer(family: str, region: Region) -> str:
+    """One member; an absent family takes the form of `w`: an array when the weights are numbered, else one pointer."""
+    ports = region.family(family)
+    many = _numbered(ports or region.family("w"))
+    const = "" if any(port.role == "output" or port.access != "read" for port in ports) else "const "
+    return f"{const}{family}_t* {family}{f'[{max(len(ports), 1)}]' if many else ''};"
+
+
+def _numbered(ports: tuple[Port, ...]) -> bool:
+    return any("." in port.name for port in ports)

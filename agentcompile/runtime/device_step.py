@@ -1,0 +1,109 @@
+"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.template import Launch, Source
+from agentcompile.reference import Interpreter
+from agentcompile.runtime import library
+from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.runtime.memory import Memory
+
+Action = Callable[[], None]
+
+
+class DeviceStep:
+    """One decode step. It reads `memory.token` and `memory.position`, writes the next token, and moves the position on.
+
+    `sources` and `modules` hold every kernel that the program calls, by source digest; `dependent` says whether the
+    device has programmatic dependent launch.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        sources: Mapping[str, Source],
+        modules: Mapping[str, Module],
+        *,
+        dependent: bool,
+    ) -> None:
+        self.program, self._memory = program, memory
+        self._arena = Arena(program.arena_bytes, memory.device)
+        self._buffers = {buffer.name: buffer for buffer in program.buffers}
+        self._regions = {region.id: region for region in program.regions}
+        self.env = {buffer.name: self._tensor(buffer) for buffer in program.buffers}
+        launches = {(digest, launch.entry): launch for digest, source in sources.items() for launch in source.launches}
+        self._actions = [
+            self._native(call, launches[call.source, call.entry], modules[call.source], dependent)
+            if isinstance(call, NativeCall)
+            else self._torch(call)
+            for call in program.calls
+        ]
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """[vocab]; overwritten by the next step."""
+        return self.env[self.program.logits].view(-1)
+
+    def enqueue(self) -> None:
+        """Put one step on the current stream."""
+        for action in self._actions:
+            action()
+        self._memory.position.add_(1)
+
+    def graph(self, steps: int = 1) -> torch.cuda.CUDAGraph:
+        """Capture `steps` steps, one after another. Token, position and states are as they were when it returns."""
+        token, position = self._memory.token.clone(), self._memory.position.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.enqueue()  # PyTorch's own lazy set-up may not happen in a capture
+        torch.cuda.current_stream().wait_stream(side)
+        self._memory.token.copy_(token)
+        self._memory.position.copy_(position)
+        made = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(made):
+            for _ in range(steps):
+                self.enqueue()
+        return made
+
+    def _tensor(self, buffer: Buffer) -> torch.Tensor:
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in buffer.shape)
+        if buffer.role == "token":
+            return self._memory.token.view(shape)
+        if buffer.role == "position":
+            return self._memory.position.view(shape)
+        if buffer.role in ("weight", "constant", "state"):
+            return self._memory.resident(buffer)
+        view = self._arena.view(buffer.offset, shape, TORCH_DTYPES[buffer.dtype])
+        return view.zero_() if buffer.zeroed else view
+
+    def _native(self, call: NativeCall, launch: Launch, module: Module, dependent: bool) -> Action:
+        pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
+        bound = Call.of(module, launch, pointers, dependent=dependent)
+        return lambda: bound.run(torch.cuda.current_stream().cuda_stream)
+
+    def _torch(self, call: TorchCall) -> Action:
+        region, names = self._regions[call.region], dict(call.bindings)
+        body = library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body)
+        shapes = {port.name: tuple(d if isinstance(d, int) else 1 for d in port.shape) for port in region.ports}
+        inputs = [port.name for port in region.ports if port.role != "output"]
+        outputs = [port.name for port in region.ports if port.role == "output"]
+
+        def act() -> None:
+            made = body({port: self._dense(names[port]).view(shapes[port]) for port in inputs})
+            for port in outputs:
+                place = self.env[names[port]]
+                place.copy_(made[port].reshape(place.shape))
+
+        return act
+
+    def _dense(self, name: str) -> torch.Tensor:
+        buffer = self._buffers[name]
+        return self._memory.dense(buffer) if buffer.layout != "row-major" else self.env[name]

@@ -1,0 +1,121 @@
+// Matrix times vector, row-major weights: a warp holds ROWS rows and LOADS 16-byte loads of each in flight.
+//
+// The first loads are issued before the kernel waits for its inputs. The vector lies in shared memory as floats, four at a
+// time by lane, so that a warp's 16-byte reads of it meet every bank once.
+#include "device.cuh"
+
+// Where element k of the vector lies: the lane that multiplies it is k / PER % 32.
+template <int PER> __device__ inline long place(long k) {
+    const long span = long(WARP) * PER, in = k % span;
+    return k - in + (in % PER) / 4 * (WARP * 4) + in / PER * 4 + in % 4;
+}
+
+constexpr int THREADS = WARP * WARPS;
+
+// Where a warp's rows are: rows of all matrices of a family in units of ROWS, none of which straddles two matrices.
+struct Unit {
+    int matrix;
+    long row;
+    long left;  // rows of the matrix from `row` on; 0: there is no such unit
+};
+template <int COUNT> __device__ inline Unit unit_of(const long (&rows_of)[COUNT], long unit) {
+    for (int i = 0; i < COUNT; ++i) {
+        const long here = (rows_of[i] + ROWS - 1) / ROWS;
+        if (unit < here) return {i, unit * ROWS, rows_of[i] - unit * ROWS};
+        unit -= here;
+    }
+    return {0, 0, 0};
+}
+
+// ROWS rows of a matrix with K columns; a row past the end is a copy of the last one, whose sum nobody takes.
+template <class W, long K> struct Rows {
+    static constexpr long SPAN = long(WARP) * PER_LOAD<W>;
+    static constexpr long STEPS = (K + SPAN * LOADS - 1) / (SPAN * LOADS);
+    const W* base;
+    long last;
+    Words held[ROWS][LOADS];
+    float sum[ROWS];
+
+    __device__ Rows(const W* matrix, long row, long left) : base(matrix + row * K), last(left > 0 ? left - 1 : 0) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r] = 0;
+    }
+    __device__ static long column(long step, int j) {
+        return (step * LOADS + j) * SPAN + threadIdx.x % WARP * PER_LOAD<W>;
+    }
+    __device__ void fetch(long step) {
+#pragma unroll
+        for (int j = 0; j < LOADS; ++j) {
+            const long k = column(step, j);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                held[r][j] = k < K ? stream(base + (r < last ? r : last) * K + k) : Words{};
+        }
+    }
+    __device__ void multiply(long step, const float* x) {
+#pragma unroll
+        for (int j = 0; j < LOADS; ++j) {
+            const long k = column(step, j);
+            if (k >= K) continue;
+            float v[PER_LOAD<W>];
+#pragma unroll
+            for (int i = 0; i < PER_LOAD<W>; i += 4) {
+                const float4 four = *reinterpret_cast<const float4*>(x + place<PER_LOAD<W>>(k + i));
+                v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                float w[PER_LOAD<W>];
+                unpack<W>(held[r][j], w);
+#pragma unroll
+                for (int i = 0; i < PER_LOAD<W>; ++i) sum[r] = fmaf(w[i], v[i], sum[r]);
+            }
+        }
+    }
+    // All steps but for the first fetch; afterwards every lane has every sum.
+    __device__ void run(const float* x) {
+        for (long step = 0;; ) {
+            multiply(step, x);
+            if (++step == STEPS) break;
+            fetch(step);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r] = sum_over(sum[r]);
+    }
+    // The sum of the row that this lane writes.
+    __device__ float mine() const {
+        float v = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) v = threadIdx.x % WARP == r ? sum[r] : v;
+        return v;
+    }
+};
+
+// The vector as floats. All threads see it after the caller's next barrier.
+template <long K, class W, class X> __device__ inline void stage(const X* x, float* room) {
+    for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
+        float v[PER_LOAD<X>];
+        unpack<X>(load16(x + k), v);
+#pragma unroll
+        for (int i = 0; i < PER_LOAD<X>; ++i) room[place<PER_LOAD<W>>(k + i)] = v[i];
+    }
+}
+
+// The vector times the norm's weights, not yet divided by its root mean square, whose inverse is returned. The caller
+// multiplies sums by it. Ends with a barrier.
+template <long K, class W, class X, class N>
+__device__ inline float stage_normalised(const X* x, const N* norm, float eps, float offset, float* room, float* partial) {
+    static_assert(sizeof(X) == sizeof(N));
+    float squares = 0;
+    for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
+        float v[PER_LOAD<X>], n[PER_LOAD<X>];
+        unpack<N>(stream(norm + k), n);
+        unpack<X>(load16(x + k), v);
+#pragma unroll
+        for (int i = 0; i < PER_LOAD<X>; ++i) {
+            squares = fmaf(v[i], v[i], squares);
+            room[place<PER_LOAD<W>>(k + i)] = v[i] * (n[i] + offset);
+        }
+    }
+    return rsqrtf(sum_over_block<WARPS>(squares, partial) / float(K) + eps);
+}

@@ -1,0 +1,3 @@
+#include "device.cuh"
+
+__device__ inline float silu(float v) { return v / (1.0f + __expf(-v)); }

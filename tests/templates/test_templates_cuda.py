@@ -1,0 +1,97 @@
+"""Every CUDA template over the glob, without a GPU: it compiles for every architecture it names, within its limits."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from agentcompile import check
+from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.catalog import load
+from agentcompile.check.rules import SHARED_BYTES
+from agentcompile.ir.graph import DType
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Source, Template
+from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.materialize import specialise
+from agentcompile.regions.kinds import facts
+from agentcompile.space import Space
+from tests.templates.shapes import Extents, region
+
+ROOT = Path(__file__).parents[2] / "templates"
+CATALOG = load([ROOT], kinds=facts(), layouts=tuple(LAYOUTS))
+CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
+ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
+CASES = [(t.id, arch, dtype) for t in CUDA for arch in ARCHS for dtype in t.dtypes if arch in t.arch]
+FAMILIES = ("linear-merged", "rmsnorm-linear")
+REGISTERS = 65_536
+"""Of a multiprocessor."""
+
+
+def gpu(arch: str) -> Target:
+    return Target(
+        kind="cuda", device="test", arch=arch, isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
+    )
+
+
+def shape(template: Template, dtype: DType) -> Region:
+    rows = (128, 64, 64) if template.region in FAMILIES else (192,)
+    return region(template.region, Extents(dtype=dtype, hidden=256, rows=rows, head_dim=64))
+
+
+def built(template: Template, made: Region, params: Params, arch: str) -> tuple[Source, Cubin]:
+    assert check.errors(check.check(made, template, params, gpu(arch), layout_fits=fits)) == ()
+    source = specialise(template, made, params, gpu(arch))
+    assert source.text == specialise(template, made, params, gpu(arch)).text
+    cubin = compile_cubin(source.text, source.flags)
+    assert isinstance(cubin, Cubin), cubin
+    return source, cubin
+
+
+def within_limits(source: Source, cubin: Cubin, arch: str) -> None:
+    found = {one.entry: one for one in cubin.resources}
+    for launch in source.launches:
+        one, threads = found[launch.entry], 1
+        for extent in launch.block:
+            threads *= int(extent)
+        assert one.registers * threads <= REGISTERS, launch.entry
+        assert one.shared_bytes <= 48 << 10, launch.entry
+        assert one.shared_bytes + int(launch.shared_bytes) <= SHARED_BYTES[arch.rstrip("a")], launch.entry
+        assert one.spill_bytes == 0, f"{launch.entry} spills {one.spill_bytes} bytes"
+
+
+@pytest.mark.parametrize(("id", "arch", "dtype"), CASES)
+def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType) -> None:
+    template = CATALOG.get(id)
+    params = tuple((param.name, param.default) for param in template.params)
+    source, cubin = built(template, shape(template, dtype), params, arch)
+    assert cubin.image[:4] == b"\x7fELF"
+    within_limits(source, cubin, arch)
+
+
+@pytest.mark.parametrize("id", [template.id for template in CUDA if template.params])
+def test_points_drawn_from_the_space_compile_and_fit(id: str) -> None:
+    template = CATALOG.get(id)
+    made = shape(template, "bf16")
+    points = tuple(Space(made, [template], gpu("sm_90a")))
+    assert points
+    for point in random.Random(zlib.crc32(id.encode())).sample(points, min(3, len(points))):
+        source, cubin = built(template, made, point.params, "sm_90a")
+        within_limits(source, cubin, "sm_90a")
+
+
+def test_a_kernel_that_does_not_compile_is_a_value_with_a_log() -> None:
+    failed = compile_cubin('extern "C" __global__ void f() { undeclared(); }', ("--gpu-architecture=sm_90",))
+    assert not isinstance(failed, Cubin)
+    assert "undeclared" in failed.log
+
+
+def test_machine_code_is_the_same_bytes_twice() -> None:
+    template = CUDA[0]
+    params = tuple((param.name, param.default) for param in template.params)
+    images = {built(template, shape(template, "bf16"), params, "sm_90")[1].image for _ in range(2)}
+    assert len(images) == 1
