@@ -99,7 +99,7 @@ def read_ceiling(store: Store, target: Target, nbytes: int = 4 << 30) -> float:
 
 
 def _elapsed_ns(action: Callable[[], None]) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     action()
     end.record()
@@ -220,7 +220,9 @@ class Bench:
             times.append(_elapsed_ns(graph.replay) / steps)
         return statistics.median(times[3:])
 
-    def tune(self, params: dict[str, Params], best: float, until: float, say: Callable[[str], None]) -> dict[str, Params]:
+    def tune(
+        self, params: dict[str, Params], best: float, until: float, say: Callable[[str], None]
+    ) -> dict[str, Params]:
         """Coordinate descent over every parameter of every region, largest first, until nothing or no time is left."""
         weight = {id: self.cut.regions[id].cost.bytes * len(self.cut.regions[id].sites) for id in params}
         while True:

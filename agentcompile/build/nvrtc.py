@@ -7,6 +7,7 @@ looked for. A cubin runs on its own architecture alone (the ``a`` ones) or on la
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -94,8 +95,7 @@ def resources_in(log: str) -> tuple[Resources, ...]:
 @functools.cache
 def _library() -> Any:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise AgentCompileError(
@@ -117,7 +117,7 @@ def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _bytes(size: Any, get: Any, program: Any) -> bytes:
     (count,) = _checked(size(program))
-    room = b" " * count
+    room: bytes = b" " * count
     _checked(get(program, room))
     return room
 

@@ -30,8 +30,8 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     """Make the program text of one candidate, with its launches resolved to port and workspace names.
 
     A launch of the result lists one name for each pointer of the entry's argument struct: a family stands as its ports
-    in order, and `NULL` for one that the region lacks; its geometry is numbers. Raises `AgentCompileError` when a count has no value, and
-    KeyError for a language that is not in `PROLOGUES`.
+    in order, and `NULL` for one that the region lacks; its geometry is numbers. Raises `AgentCompileError` when a count
+    has no value, and KeyError for a language that is not in `PROLOGUES`.
     """
     launches = tuple(_resolved(launch, template, region, params, target) for launch in template.launches)
     workspaces = tuple(

@@ -29,8 +29,8 @@ def aligned(nbytes: int) -> int:
 class Arena:
     """One zero-filled piece of memory of a fixed size; tensors carved from it keep it alive.
 
-    On the host huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks cost
-    2–4 % of the read bandwidth.
+    On the host huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks
+    cost 2–4 % of the read bandwidth.
     """
 
     def __init__(self, nbytes: int, device: str = "cpu") -> None:

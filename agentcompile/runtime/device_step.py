@@ -1,4 +1,4 @@
-"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in a CUDA graph."""
+"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in a graph."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DeviceStep:
     def graph(self, steps: int = 1) -> torch.cuda.CUDAGraph:
         """Capture `steps` steps, one after another. Token, position and states are as they were when it returns."""
         token, position = self._memory.token.clone(), self._memory.position.clone()
-        side = torch.cuda.Stream()
+        side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self.enqueue()  # PyTorch's own lazy set-up may not happen in a capture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +105,7 @@ def _three(extents: Sequence[str]) -> tuple[int, int, int]:
 @functools.cache
 def _driver() -> Any:
     try:
-        from cuda.bindings import driver
-
+        driver = importlib.import_module("cuda.bindings.driver")
         _checked(driver.cuInit(0), "the driver does not start")
     except (ImportError, RuntimeError) as error:
         raise AgentCompileError(

@@ -20,8 +20,8 @@ _ALIGN = 256
 def device_runner(source: Source, cubin: Path, arch: str) -> Callable[[Mapping[str, torch.Tensor]], None]:
     """What launches a candidate once on copies of the host buffers it is given, and waits.
 
-    Raises AgentCompileError (environment) when the driver refuses the binary or a launch; RuntimeError from PyTorch when
-    a kernel failed while it ran, after which the context is of no more use.
+    Raises AgentCompileError (environment) when the driver refuses the binary or a launch; RuntimeError from PyTorch
+    when a kernel failed while it ran, after which the context is of no more use.
     """
     module = Module(cubin)
 

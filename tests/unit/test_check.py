@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,8 +51,11 @@ def test_a_template_of_another_kind_is_refused() -> None:
     )
 
 
+STARTED = Launch(entry="gemv", arguments=("x", "w", "b", "y", "partial"), grid=("ceil_div(rows, 4)",), block=("128",))
+
+
 def test_a_language_of_another_device_is_refused() -> None:
-    template = rows_template(language="cuda", arch=())
+    template = rows_template(language="cuda", arch=(), launches=(STARTED,))
     assert only(found(template=template)) == ("device", "cuda runs on cuda, the target is cpu")
 
 
@@ -76,12 +80,37 @@ def test_a_missing_instruction_set_is_named() -> None:
 
 
 def test_a_cuda_template_needs_one_of_its_architectures() -> None:
-    template = rows_template(language="cuda", arch=("sm_90a", "sm_100a"))
+    template = rows_template(language="cuda", arch=("sm_90a", "sm_100a"), launches=(STARTED,))
     machine = target(kind="cuda", arch="sm_80")
     assert only(found(template=template, machine=machine)) == (
         "isa",
         "it needs one of sm_90a, sm_100a, the device is sm_80",
     )
+    assert not errors(found(template=template, machine=target(kind="cuda", arch="sm_90a")))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"grid": ()}, "one to three extents"),
+        ({"block": ("1", "1", "1", "1")}, "one to three extents"),
+        ({"grid": ("rows", "70000")}, "cannot be started"),
+        ({"grid": ("rows - rows",)}, "cannot be started"),
+        ({"block": ("32", "33")}, "1056 threads a block, more than 1024"),
+        ({"shared_bytes": "200 * 1024"}, "204800 bytes of shared memory, sm_80 has 166912"),
+        ({"grid": ("rows // 0",)}, "gemv"),
+    ],
+)
+def test_a_launch_that_cannot_be_started_is_refused(changed: dict[str, Any], words: str) -> None:
+    launch = replace(STARTED, **changed)
+    template = rows_template(language="cuda", arch=(), launches=(launch,))
+    rule, text = only(found(template=template, machine=target(kind="cuda", arch="sm_80")))
+    assert rule == "geometry"
+    assert words in text
+
+
+def test_shared_memory_is_held_against_the_architecture() -> None:
+    template = rows_template(language="cuda", arch=(), launches=(replace(STARTED, shared_bytes="200 * 1024"),))
     assert not errors(found(template=template, machine=target(kind="cuda", arch="sm_90a")))
 
 
