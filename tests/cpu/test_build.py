@@ -139,7 +139,7 @@ def test_a_library_call_has_nothing_to_build(store: Store) -> None:
 
 
 def test_every_builder_is_in_one_table() -> None:
-    assert list(BUILDERS) == ["cpp", "library"]
+    assert list(BUILDERS) == ["cpp", "cuda", "library"]
     with pytest.raises(KeyError):
         BUILDERS[replace(ANSWER, language="triton").language]
 
