@@ -318,9 +318,9 @@ class WorkerJudge:
             return outcome.ceiling
         raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
-    def selftest(self, *, trials: int = 200) -> SelfTest:
+    def selftest(self, *, trials: int = 200, rounds: int = 10) -> SelfTest:
         """Judge the harness with a real kernel on the real timer; raises as `ceiling` does."""
-        request = p.CheckHarness(trials=trials, rounds=10, policy=self._policy, seed=self._seed)
+        request = p.CheckHarness(trials=trials, rounds=rounds, policy=self._policy, seed=self._seed)
         outcome = self._alone(request)
         if isinstance(outcome, p.HarnessChecked):
             return outcome.result

@@ -10,6 +10,7 @@ Recipe = Callable[[Sequence[str]], int]
 
 RECIPES: Mapping[str, tuple[str, str]] = {
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy on this CPU"),
+    "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
     "chain": ("chain", "the decode step as one CUDA graph, tuned in the step: an experiment on a GPU"),
     "readme": ("figures.readme", "put the committed results into README.md"),
 }

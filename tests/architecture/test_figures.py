@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.lockfile import read_lock
 from bench.figures.readme import BEGIN, END, RESULTS, updated
 
 README = RESULTS.parents[1] / "README.md"
@@ -38,3 +39,19 @@ def test_a_number_changed_by_hand_shows() -> None:
 def test_a_readme_without_the_marks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match="marks"):
         updated(f"# project\n{END}", tmp_path)
+
+
+def test_two_checkpoints_choose_different_winners() -> None:
+    """Cache-resident and memory-bound weights want other templates and parameters: that is what choosing is for."""
+    run = json.loads((RESULTS / "cpu-figures-qwen3-0.6b.json").read_text(encoding="utf-8"))
+    large = {name.partition("@")[0]: choice for name, choice in run["models"]["qwen3-0.6b"]["choices"].items()}
+    plans = read_lock(RESULTS / "sample.lock.toml").plan
+    small = {
+        choice.name.partition("@")[0]: f"{choice.template}({', '.join(f'{k}={v}' for k, v in choice.params.items())})"
+        for plan in plans
+        if plan.phase == "decode"
+        for choice in plan.choices
+    }
+    hot = {"rmsnorm-linear-argmax", "linear-residual"}
+    assert hot <= large.keys() & small.keys()
+    assert all(large[kind] != small[kind] for kind in hot)
