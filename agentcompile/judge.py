@@ -23,7 +23,7 @@ from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import Crashed, NumericReport, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Samples, Timing
-from agentcompile.measure.selftest import SelfTest
+from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
@@ -318,9 +318,9 @@ class WorkerJudge:
             return outcome.ceiling
         raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
-    def selftest(self, *, trials: int = 200, rounds: int = 10) -> SelfTest:
+    def selftest(self, *, trials: int = 200, rounds: int = 10, planted: float = PLANTED) -> SelfTest:
         """Judge the harness with a real kernel on the real timer; raises as `ceiling` does."""
-        request = p.CheckHarness(trials=trials, rounds=rounds, policy=self._policy, seed=self._seed)
+        request = p.CheckHarness(trials=trials, rounds=rounds, planted=planted, policy=self._policy, seed=self._seed)
         outcome = self._alone(request)
         if isinstance(outcome, p.HarnessChecked):
             return outcome.result

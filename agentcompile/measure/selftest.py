@@ -14,6 +14,7 @@ from agentcompile.measure.samples import Timing
 from agentcompile.measure.statistics import contrast
 
 PLANTED = 0.02
+"""What the second of two unequal arms does more, unless told."""
 MAX_FALSE = 0.096
 """Share of equal pairs that may be called FASTER: 5 % and three standard errors of 200 trials."""
 MIN_FOUND = 0.9
@@ -21,7 +22,7 @@ MIN_FOUND = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """What the harness claimed in `trials` trials of equal arms and as many of arms `PLANTED` apart."""
+    """What the harness claimed in `trials` trials of equal arms and as many of arms a planted difference apart."""
 
     trials: int
     false_faster: int
@@ -39,7 +40,14 @@ class SelfTest:
 
 
 def selftest(
-    arms: Callable[[float], tuple[Arm, Arm]], *, trials: int, rounds: int, policy: Policy, quantum_ns: int, seed: int
+    arms: Callable[[float], tuple[Arm, Arm]],
+    *,
+    trials: int,
+    rounds: int,
+    policy: Policy,
+    quantum_ns: int,
+    seed: int,
+    planted: float = PLANTED,
 ) -> SelfTest:
     """Compare pairs of arms; ``arms(d)`` gives two of which the second does 1 + d times the work of the first.
 
@@ -59,10 +67,10 @@ def selftest(
         return contrast(timing, 0, 1, claim=claim, policy=policy).comparison
 
     equal = [verdict(0.0, 0.0, number) for number in range(trials)]
-    planted = [verdict(PLANTED, policy.search_claim, trials + number) for number in range(trials)]
+    unequal = [verdict(planted, policy.search_claim, trials + number) for number in range(trials)]
     return SelfTest(
         trials=trials,
         false_faster=equal.count("FASTER"),
-        found=planted.count("FASTER"),
-        reversed=planted.count("SLOWER"),
+        found=unequal.count("FASTER"),
+        reversed=unequal.count("SLOWER"),
     )

@@ -145,7 +145,13 @@ def check_harness(executor: Executor, setup: Setup, request: CheckHarness) -> Se
         return _Repeated(executor, call, 1.0), _Repeated(executor, call, 1.0 + difference)
 
     found = selftest(
-        arms, trials=request.trials, rounds=request.rounds, policy=request.policy, quantum_ns=quantum, seed=request.seed
+        arms,
+        trials=request.trials,
+        rounds=request.rounds,
+        policy=request.policy,
+        quantum_ns=quantum,
+        seed=request.seed,
+        planted=request.planted,
     )
     del keep
     return found

@@ -135,6 +135,7 @@ class CheckHarness:
     kind: Literal["check-harness"] = "check-harness"
     trials: int
     rounds: int
+    planted: float
     policy: Policy
     seed: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -74,8 +75,7 @@ def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
 
 
 def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
-    square = torch.ones(2000, 2000)
-    thread = threading.Thread(target=lambda: [square.matmul(square) for _ in range(4)])
+    thread = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"without the lock", b"", 10**6))
     thread.start()
     time.sleep(0.02)
     begin = time.monotonic()
@@ -103,9 +103,9 @@ def test_ceilings_of_this_machine_are_plausible(judge: WorkerJudge) -> None:
 
 
 def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerJudge) -> None:
-    found = judge.selftest(trials=4)
-    assert found.trials == 4
-    assert found.reversed == 0
+    """Twice the work is told from its twin beside any neighbour; of 2 % a shared machine allows no such claim."""
+    found = judge.selftest(trials=4, planted=1.0)
+    assert (found.trials, found.found, found.reversed) == (4, 4, 0)
 
 
 def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
