@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.choose import Ranking
 from agentcompile.cuts import CHUNK, Cut
+from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
@@ -133,17 +135,8 @@ def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, 
         for port in matrices:
             for layout in LAYOUTS:
                 if layout != "row-major" and fits(layout, port.shape, port.dtype):
-                    moved = 3 * _bytes(port.shape, port.dtype)
+                    moved = 3 * math.prod(concrete(port.shape, CHUNK)) * ITEM_BYTES[port.dtype]
                     cost = base + 1e9 * moved / ceiling.dram_bytes_per_s
                     found.append(Option(layouts=((port.family, layout),), cost_ns=cost, choice=_PREFILL))
         options[id] = tuple(found)
     return options
-
-
-def _bytes(shape: tuple[int | str, ...], dtype: str) -> int:
-    from agentcompile.ir.graph import ITEM_BYTES
-
-    count = ITEM_BYTES[dtype]
-    for dim in shape:
-        count *= dim if isinstance(dim, int) else CHUNK
-    return count

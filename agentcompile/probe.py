@@ -1,6 +1,7 @@
 """This machine as a `Target`: processor, extensions, caches, threads, versions. Nothing here runs generated code.
 
-What it reads lies below one root, so that tests describe other machines with a directory of text files.
+What it reads of the processor lies below one root, so that tests describe other machines with a directory of text
+files.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
         line_bytes=_line_bytes(root),
         toolchain=toolchain,
         libraries=tuple((name, metadata.version(name)) for name in LIBRARIES),
+    )
+
+
+def probe_cuda() -> Target:
+    """Describe the first CUDA device, as PyTorch sees it. Raises what PyTorch raises when it sees none."""
+    import torch
+
+    found = torch.cuda.get_device_properties(0)
+    return Target(
+        kind="cuda",
+        device=found.name,
+        arch=f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else ""),
+        isa=(),
+        threads=found.multi_processor_count,
+        cache_bytes=(228 << 10, found.L2_cache_size),
+        line_bytes=128,
+        toolchain="nvrtc",
+        libraries=(("torch", torch.__version__),),
     )
 
 

@@ -265,21 +265,18 @@ class Tuner:
         """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
         bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
         fastest = min((timing.median_ns(arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
-        floor = min([subject.floor_ns, *(_floor(subject, ceiling) for ceiling in self._ceilings)])
+        region, residency = subject.region, subject.residency
+        floor = min([subject.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
         for _ in range(RECHECKS):
             if not impossible(fastest, floor):
                 break
             self._ceilings.append(self._judge.ceiling())
-            floor = min(floor, _floor(subject, self._ceilings[-1]))
+            floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
         return floor
 
     def _note_baseline(self, subject: Subject, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
             self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
-
-
-def _floor(subject: Subject, ceiling: Ceiling) -> float:
-    return subject.region.floor_ns(ceiling, subject.residency)
 
 
 def judged(

@@ -26,11 +26,13 @@ from agentcompile.captures import load_model
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.cuts import cut
 from agentcompile.events import silent
+from agentcompile.ir.graph import concrete
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Candidate, Launch, Params, Source, Template
 from agentcompile.ir.trial import Fallback, Kernel, Part
 from agentcompile.layouts import LAYOUTS
 from agentcompile.materialize import specialise
+from agentcompile.probe import probe_cuda
 from agentcompile.reference import Interpreter
 from agentcompile.regions.cover import cover
 from agentcompile.regions.kinds import facts as kinds
@@ -51,17 +53,6 @@ _NOMINAL = Ceiling(dram_bytes_per_s=4.5e12, cache_bytes_per_s=9e12, flops_per_s=
 _LAUNCH_NS, _FALLBACK_NS = 1_500, 1_000_000
 _TOKENS = (11, 500, 7, 1000, 3, 99, 12345, 8)
 _TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
-
-
-def device() -> Target:
-    """The first CUDA device as a target."""
-    found = torch.cuda.get_device_properties(0)
-    arch = f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else "")
-    return Target(
-        kind="cuda", device=found.name, arch=arch, isa=(), threads=found.multi_processor_count,
-        cache_bytes=(228 << 10, found.L2_cache_size), line_bytes=128, toolchain="nvrtc",
-        libraries=(("torch", torch.__version__),),
-    )  # fmt: skip
 
 
 _READ = """
@@ -111,7 +102,7 @@ class Bench:
     """One model on the device; plans are made, bound, checked and timed here."""
 
     def __init__(self, name: str, context: int, home: Path) -> None:
-        self.target, self.store = device(), Store(home / "store")
+        self.target, self.store = probe_cuda(), Store(home / "store")
         path = MAKERS[name](home / name)
         self.model = load_model(path, context, self.store, home / "hashes.json")
         self.captured = self.model.captured
@@ -142,7 +133,7 @@ class Bench:
     def defaults(self) -> dict[str, Params]:
         """The default parameters of every region of the cover that has a template."""
         chosen = dict.fromkeys(part.region for part in self.parts if part.region in self.templates)
-        return {id: tuple((param.name, param.default) for param in self.templates[id].params) for id in chosen}
+        return {id: self.templates[id].defaults for id in chosen}
 
     def weight_bytes(self) -> int:
         """Bytes of weights that a step reads."""
@@ -203,9 +194,8 @@ class Bench:
             memory.token[0], memory.position[0] = token, position
             values = {}
             for id in graph.inputs:
-                shape = tuple(dim if isinstance(dim, int) else 1 for dim in table[id].shape)
                 known = special.get(table[id].role)
-                values[id] = memory.resident(buffers[id]) if known is None else known.view(shape)
+                values[id] = memory.resident(buffers[id]) if known is None else known.view(concrete(table[id].shape))
             theirs = body(values)["logits"].float().view(-1)
         return float((mine - theirs).norm() / theirs.norm())
 

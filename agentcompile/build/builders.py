@@ -48,9 +48,7 @@ def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120
     """
     text = _EXECUTOR.read_text(encoding="utf-8")
     key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*COMPILE_FLAGS, *LINK_FLAGS))
-    if (found := store.get(key, ".so")) is not None:
-        return found
-    built = run_cxx(text, key, toolchain, (*COMPILE_FLAGS, "-pthread"), limit_s, store)
+    built = store.get(key, ".so") or run_cxx(text, key, toolchain, (*COMPILE_FLAGS, "-pthread"), limit_s, store)
     if isinstance(built, Path):
         return built
     why = built.log if isinstance(built, BuildFailed) else f"it took longer than {limit_s:g} s"
@@ -63,27 +61,29 @@ def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120
 def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     flags = (*COMPILE_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
-    path = store.get(key, ".so")
-    if path is None:
+    built: Path | BuildFailed | TimedOut | None = store.get(key, ".so")
+    if built is None:
         text = job.source.text
         parsed = prelude_flags(text, job.toolchain, flags, job.limit_s, store)
         built = run_cxx(text, key, job.toolchain, (*flags, *parsed), job.limit_s, store)
-        if not isinstance(built, Path):
-            return built
-        path = built
-    return Binary(digest=digest_bytes("file/1", path.read_bytes()), path=str(path))
+    return _binary(built)
 
 
 def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     flags = (*NVRTC_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, f"nvrtc {'.'.join(map(str, nvrtc_version()))}", flags)
-    path = store.get(key, ".cubin")
-    if path is None:
-        built = compile_cubin(job.source.text, job.source.flags)
-        if isinstance(built, BuildFailed):
-            return built
-        path = store.write(key, built.image, ".cubin")
-    return Binary(digest=digest_bytes("file/1", path.read_bytes()), path=str(path))
+    built: Path | BuildFailed | None = store.get(key, ".cubin")
+    if built is None:
+        made = compile_cubin(job.source.text, job.source.flags)
+        built = made if isinstance(made, BuildFailed) else store.write(key, made.image, ".cubin")
+    return _binary(built)
+
+
+def _binary(built: Path | BuildFailed | TimedOut) -> Binary | BuildFailed | TimedOut:
+    """A file of the store as a binary, or why there is none."""
+    if not isinstance(built, Path):
+        return built
+    return Binary(digest=digest_bytes("file/1", built.read_bytes()), path=str(built))
 
 
 def _nothing_to_build(job: Job, store: Store) -> Binary:

@@ -8,6 +8,8 @@ nodes. A state is mutated only by an operator that says so (`Node.mutates`), and
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +23,11 @@ Phase = Literal["decode", "prefill"]
 Attr = bool | int | float | str | tuple[int, ...]
 
 ITEM_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}
+
+
+def concrete(shape: Sequence[Dim], tokens: int = 1) -> tuple[int, ...]:
+    """A shape with `tokens` for every symbolic dimension."""
+    return tuple(dim if isinstance(dim, int) else tokens for dim in shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +44,7 @@ class Value:
 
     def numel(self, tokens: int = 1) -> int:
         """Count elements with `tokens` for every symbolic dimension."""
-        count = 1
-        for dim in self.shape:
-            count *= dim if isinstance(dim, int) else tokens
-        return count
+        return math.prod(concrete(self.shape, tokens))
 
     def nbytes(self, tokens: int = 1) -> int:
         """Bytes of a dense buffer of this value with `tokens` for every symbolic dimension."""

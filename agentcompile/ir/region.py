@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.digest import Json, digest
-from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Graph, Phase
+from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Graph, Phase, concrete
 from agentcompile.ir.target import Ceiling, Residency
 
 PortRole = Literal["activation", "weight", "state", "output"]
@@ -41,10 +42,7 @@ class Port:
     @property
     def numel(self) -> int:
         """Elements, a symbolic extent counted as 1."""
-        count = 1
-        for dim in self.shape:
-            count *= dim if isinstance(dim, int) else 1
-        return count
+        return math.prod(concrete(self.shape))
 
     @property
     def family(self) -> str:

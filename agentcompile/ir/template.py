@@ -91,6 +91,11 @@ class Template:
 
         return digest("template/1", encode(self))
 
+    @property
+    def defaults(self) -> Params:
+        """The configuration with every parameter at its default."""
+        return tuple((param.name, param.default) for param in self.params)
+
     def layout(self, family: str) -> str:
         """The layout this template wants a port family in."""
         return dict(self.layouts).get(family, "row-major")

@@ -33,16 +33,11 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     in order, and `NULL` for one that the region lacks; its geometry is numbers. Raises `AgentCompileError` when a count
     has no value, and KeyError for a language that is not in `PROLOGUES`.
     """
-    launches = tuple(_resolved(launch, template, region, params, target) for launch in template.launches)
+    names = scope(region, target, params)
+    launches = tuple(_resolved(launch, template, region, names) for launch in template.launches)
     workspaces = tuple(
-        (
-            space.name,
-            space.dtype,
-            _elements(space.count, f"{template.id}: {space.name}", region, target, params),
-            zeroed,
-        )
-        for space in template.workspaces
-        for zeroed in [space.initial == "zero"]
+        (w.name, w.dtype, _elements(w.count, f"{template.id}: {w.name}", names), w.initial == "zero")
+        for w in template.workspaces
     )
     if template.language == "library":
         return Source(language="library", text="", launches=(), workspaces=(), call=template.call, settings=params)
@@ -51,7 +46,7 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     return Source(language=template.language, text=text, launches=launches, workspaces=workspaces, flags=flags)
 
 
-def _resolved(launch: Launch, template: Template, region: Region, params: Params, target: Target) -> Launch:
+def _resolved(launch: Launch, template: Template, region: Region, names: Mapping[str, int]) -> Launch:
     workspaces = {space.name for space in template.workspaces}
     arguments: list[str] = []
     for name in launch.arguments:
@@ -59,7 +54,7 @@ def _resolved(launch: Launch, template: Template, region: Region, params: Params
         arguments += [name] if name in workspaces else ports or [NULL]
 
     def number(key: str, text: str) -> str:
-        return str(_elements(text, f"{template.id}: {launch.entry}: {key}", region, target, params))
+        return str(_elements(text, f"{template.id}: {launch.entry}: {key}", names))
 
     return replace(
         launch,
@@ -71,8 +66,8 @@ def _resolved(launch: Launch, template: Template, region: Region, params: Params
     )
 
 
-def _elements(count: str, what: str, region: Region, target: Target, params: Params) -> int:
-    expr, names = parse(count), scope(region, target, params)
+def _elements(count: str, what: str, names: Mapping[str, int]) -> int:
+    expr = parse(count)
     try:
         elements = int(evaluate(expr, names))
     except EvaluationError as error:

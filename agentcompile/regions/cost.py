@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Use, Value
+import math
+
+from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Use, Value, concrete
 from agentcompile.ir.region import Cost, Port
 from agentcompile.regions.match import attribute, dense
 
@@ -57,10 +59,7 @@ def _numel(use: Use, table: dict[str, Value], tokens: int) -> int:
             assert axis is not None
             whole = shape[axis] if isinstance(shape[axis], int) else tokens
             shape[axis] = len(range(int(whole))[slice(start, stop)])
-    count = 1
-    for dim in shape:
-        count *= dim if isinstance(dim, int) else tokens
-    return count
+    return math.prod(concrete(shape, tokens))
 
 
 def _last(use: Use, table: dict[str, Value]) -> int:

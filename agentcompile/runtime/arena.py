@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 
 import torch
@@ -52,10 +53,7 @@ class Arena:
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """The tensor at byte `offset`; MemoryError when it does not fit."""
-        count = 1
-        for dim in shape:
-            count *= dim
-        nbytes = count * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         if offset + nbytes > self._bytes.numel():
             raise MemoryError(f"arena of {self._bytes.numel()} bytes cannot hold {nbytes} more at {offset}")
         return self._bytes[offset : offset + nbytes].view(dtype).view(shape)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
-from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.graph import concrete
+from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
-from agentcompile.reference import Interpreter
-from agentcompile.runtime import library
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-
-Action = Callable[[], None]
+from agentcompile.runtime.sites import Action, torch_site
 
 
 class DeviceStep:
@@ -35,14 +33,14 @@ class DeviceStep:
     ) -> None:
         self.program, self._memory = program, memory
         self._arena = Arena(program.arena_bytes, memory.device)
-        self._buffers = {buffer.name: buffer for buffer in program.buffers}
-        self._regions = {region.id: region for region in program.regions}
-        self.env = {buffer.name: self._tensor(buffer) for buffer in program.buffers}
+        buffers = {buffer.name: buffer for buffer in program.buffers}
+        regions = {region.id: region for region in program.regions}
+        self.env = {name: self._tensor(buffer) for name, buffer in buffers.items()}
         launches = {(digest, launch.entry): launch for digest, source in sources.items() for launch in source.launches}
         self._actions = [
             self._native(call, launches[call.source, call.entry], modules[call.source], dependent)
             if isinstance(call, NativeCall)
-            else self._torch(call)
+            else torch_site(call, regions[call.region], buffers, self.env, memory)
             for call in program.calls
         ]
 
@@ -74,7 +72,7 @@ class DeviceStep:
         return made
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor:
-        shape = tuple(dim if isinstance(dim, int) else 1 for dim in buffer.shape)
+        shape = concrete(buffer.shape)
         if buffer.role == "token":
             return self._memory.token.view(shape)
         if buffer.role == "position":
@@ -88,22 +86,3 @@ class DeviceStep:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         bound = Call.of(module, launch, pointers, dependent=dependent)
         return lambda: bound.run(torch.cuda.current_stream().cuda_stream)
-
-    def _torch(self, call: TorchCall) -> Action:
-        region, names = self._regions[call.region], dict(call.bindings)
-        body = library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body)
-        shapes = {port.name: tuple(d if isinstance(d, int) else 1 for d in port.shape) for port in region.ports}
-        inputs = [port.name for port in region.ports if port.role != "output"]
-        outputs = [port.name for port in region.ports if port.role == "output"]
-
-        def act() -> None:
-            made = body({port: self._dense(names[port]).view(shapes[port]) for port in inputs})
-            for port in outputs:
-                place = self.env[names[port]]
-                place.copy_(made[port].reshape(place.shape))
-
-        return act
-
-    def _dense(self, name: str) -> torch.Tensor:
-        buffer = self._buffers[name]
-        return self._memory.dense(buffer) if buffer.layout != "row-major" else self.env[name]

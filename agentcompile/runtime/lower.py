@@ -151,24 +151,24 @@ def _place(
             last[name] = i
     for name in keep:
         last[name] = len(calls)
-    for buffer in buffers:
-        if buffer.zeroed:  # it carries state over steps (an arrival counter), so nothing may share its bytes
-            first[buffer.name], last[buffer.name] = 0, len(calls)
     placed: list[tuple[int, int, str]] = []
     out: list[Buffer] = []
     total = 0
-    for buffer in sorted(buffers, key=lambda b: (not b.zeroed, first.get(b.name, 0), b.name)):
+    for buffer in sorted(buffers, key=lambda b: (first.get(b.name, 0), b.name)):
         if buffer.role not in ("activation", "workspace"):
             out.append(buffer)
             continue
         value = Value(id=buffer.name, shape=buffer.shape, dtype=buffer.dtype, role="activation")
         size = (value.nbytes() + _ALIGN - 1) // _ALIGN * _ALIGN
-        live = [p for p in placed if last[p[2]] >= first[buffer.name]]
+        # A zeroed workspace carries state over steps (an arrival counter), so nothing may share its bytes.
+        live = [p for p in placed if buffer.zeroed or last[p[2]] >= first[buffer.name]]
         offset = 0
         for start, stop, _ in sorted(live):
             if offset + size <= start:
                 break
             offset = max(offset, stop)
+        if buffer.zeroed:
+            last[buffer.name] = len(calls)
         placed.append((offset, offset + size, buffer.name))
         total = max(total, offset + size)
         out.append(replace(buffer, offset=offset))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from agentcompile.ir.graph import Dim
-from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
-from agentcompile.ir.region import Region
-from agentcompile.reference import Interpreter
-from agentcompile.runtime import library, native
+from agentcompile.ir.graph import concrete
+from agentcompile.ir.program import Buffer, NativeCall, Program
+from agentcompile.runtime import native
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.memory import Memory
-
-Action = Callable[[], None]
+from agentcompile.runtime.sites import Action, torch_site
 
 
 class Step:
@@ -112,7 +109,6 @@ class _Bound:
         decode = program.phase == "decode"
         self.token = memory.token if decode else torch.zeros(tokens, dtype=torch.int64)
         self.position = memory.position if decode else torch.zeros(tokens, dtype=torch.int64)
-        self._count = torch.tensor([tokens], dtype=torch.int64)
         calls = program.calls
         self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed.add(program.logits)
@@ -129,7 +125,8 @@ class _Bound:
                 run.append(self._launch(call))
             else:
                 self._close(run)
-                self.actions.append(self._torch(call))
+                region = step._regions[call.region]
+                self.actions.append(torch_site(call, region, step._buffers, self.env, memory, tokens))
         self._close(run)
         if program.native:
             self.whole = native.Program(step._executor, self.launches)
@@ -142,7 +139,7 @@ class _Bound:
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
         """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
-        shape = self.sizes(buffer.shape)
+        shape = concrete(buffer.shape, self._tokens)
         if buffer.role == "token":
             return self.token.view(shape)
         if buffer.role == "position":
@@ -157,50 +154,3 @@ class _Bound:
     def _launch(self, call: NativeCall) -> native.Call:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return native.Call.of(self._step._libraries[call.source], call.entry, pointers)
-
-    def _torch(self, call: TorchCall) -> Action:
-        region = self._step._regions[call.region]
-        body = library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body)
-        return _region_action(self, region, call, body)
-
-    def sizes(self, shape: tuple[Dim, ...]) -> tuple[int, ...]:
-        """A shape with the number of tokens filled in."""
-        return tuple(dim if isinstance(dim, int) else self._tokens for dim in shape)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A buffer's own shape here."""
-        return self.sizes(self._step._buffers[name].shape)
-
-    def dense(self, name: str) -> torch.Tensor:
-        """A buffer as PyTorch wants it: row-major."""
-        buffer = self._step._buffers[name]
-        return self._step._memory.dense(buffer) if buffer.layout != "row-major" else self.env[name]
-
-    def fixed(self, name: str) -> bool:
-        """Whether the buffer has a place in the arena that a kernel or the caller knows by address."""
-        return name in self._fixed or self._step._buffers[name].role != "activation"
-
-
-def _region_action(
-    bound: _Bound,
-    region: Region,
-    call: TorchCall,
-    body: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
-) -> Action:
-    """Run one site in PyTorch. A port may see its buffer in another shape: both are dense, so that is a view."""
-    names = dict(call.bindings)
-    inputs = [(port.name, names[port.name], bound.sizes(port.shape)) for port in region.ports if port.role != "output"]
-    outputs = [
-        (port.name, names[port.name], bound.shape(names[port.name])) for port in region.ports if port.role == "output"
-    ]
-    places = {name for _, name, _ in outputs if bound.fixed(name)}
-
-    def act() -> None:
-        made = body({port: bound.dense(name).view(shape) for port, name, shape in inputs})
-        for port, name, shape in outputs:
-            if name in places:
-                bound.env[name].copy_(made[port].reshape(shape))
-            else:
-                bound.env[name] = made[port].reshape(shape)
-
-    return act

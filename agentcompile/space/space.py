@@ -112,7 +112,7 @@ class Space:
     def default(self, template: str) -> Candidate | None:
         """The candidate with every parameter at its default; None when a constraint rejects that point."""
         try:
-            return self.candidate(template, {param.name: param.default for param in self._by_id[template].params})
+            return self.candidate(template, dict(self._by_id[template].defaults))
         except OutsideError:
             return None
 

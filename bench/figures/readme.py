@@ -10,7 +10,7 @@ from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
-from .report import number
+from .report import Figure
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "bench" / "results"
@@ -56,14 +56,11 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "| model | figure | found | 95 % interval | wanted | |"
     yield "|---|---|--:|--:|--:|---|"
-    for figure in run["figures"]:
-        span = "" if figure["low"] is None else f"{number(figure['low'])} … {number(figure['high'])}"
-        sign = "≥" if figure["sense"] == ">=" else "≤"
-        value = "-" if figure["value"] is None else f"{number(figure['value'])} {figure['unit']}".strip()
-        wanted = f"{sign} {number(figure['target'])} {figure['unit']}".strip()
-        verdict = {"PASS": "reached", "short": "**short**"}.get(figure["verdict"], "not measured")
-        name = figure["name"].replace("|", "\\|")
-        yield f"| {' | '.join([figure['model'], name, value, span, wanted, verdict])} |"
+    for found in run["figures"]:
+        figure = Figure(**{name: value for name, value in found.items() if name != "verdict"})
+        verdict = {"PASS": "reached", "short": "**short**"}.get(figure.verdict, "not measured")
+        name = figure.name.replace("|", "\\|")
+        yield f"| {' | '.join([figure.model, name, *figure.cells, verdict])} |"
     yield ""
 
 

@@ -36,6 +36,14 @@ class Figure:
             return "-"
         return "PASS" if (self.value >= self.target if self.sense == ">=" else self.value <= self.target) else "short"
 
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """For people: what was found, its interval, the target."""
+        value = "-" if self.value is None else f"{_number(self.value)} {self.unit}".strip()
+        span = "" if self.low is None else f"{_number(self.low)} … {_number(self.high)}"
+        sign = "≥" if self.sense == ">=" else "≤"
+        return value, span, f"{sign} {_number(self.target)} {self.unit}".strip()
+
 
 SPEEDUPS: Mapping[str, Mapping[str, float]] = {
     "qwen3-0.6b": {"hf-eager": 2.0, "hf-compile": 1.3, "llama.cpp": 1.2},
@@ -91,13 +99,7 @@ def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -
 
 def figure_table(figures: Sequence[Figure]) -> list[str]:
     """Aligned lines: what, found, its interval, the target, the verdict, and a note."""
-    rows = []
-    for figure in figures:
-        span = f"{number(figure.low)} … {number(figure.high)}" if figure.low is not None else ""
-        sign = "≥" if figure.sense == ">=" else "≤"
-        value = "-" if figure.value is None else f"{number(figure.value)} {figure.unit}".strip()
-        target = f"{sign} {number(figure.target)} {figure.unit}".strip()
-        rows.append((figure.model, figure.name, value, span, target, figure.verdict, figure.note))
+    rows = [(figure.model, figure.name, *figure.cells, figure.verdict, figure.note) for figure in figures]
     heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
     return columns(Table(heads=heads, rows=rows))
 
@@ -112,6 +114,6 @@ def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) 
     return columns(Table(heads=heads, rows=cells, right=(2, 3)))
 
 
-def number(value: float | None) -> str:
+def _number(value: float | None) -> str:
     """Three digits; nothing for None."""
     return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"

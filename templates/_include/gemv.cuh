@@ -91,21 +91,23 @@ template <class W, long K> struct Rows {
     }
 };
 
-// The vector as floats. All threads see it after the caller's next barrier.
-template <long K, class W, class X> __device__ inline void stage(const X* x, float* room) {
+// The vector as floats; a barrier ends it. Returns what the sums are to be multiplied by: one.
+template <long K, class W, class X> __device__ inline float stage(const X* x, float* room) {
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>];
         unpack<X>(load16(x + k), v);
 #pragma unroll
         for (int i = 0; i < PER_LOAD<X>; ++i) room[place<PER_LOAD<W>>(k + i)] = v[i];
     }
+    __syncthreads();
+    return 1;
 }
 
-// The vector times the norm's weights, not yet divided by its root mean square, whose inverse is returned. The caller
-// multiplies sums by it. Ends with a barrier.
+// The same of the vector times the norm's weights, not yet divided by its root mean square: the inverse is returned.
 template <long K, class W, class X, class N>
-__device__ inline float stage_normalised(const X* x, const N* norm, float eps, float offset, float* room, float* partial) {
+__device__ inline float stage_normalised(const X* x, const N* norm, float eps, float offset, float* room) {
     static_assert(sizeof(X) == sizeof(N));
+    __shared__ float partial[WARPS];
     float squares = 0;
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>], n[PER_LOAD<X>];
@@ -118,4 +120,19 @@ __device__ inline float stage_normalised(const X* x, const N* norm, float eps, f
         }
     }
     return rsqrtf(sum_over_block<WARPS>(squares, partial) / float(K) + eps);
+}
+
+// A warp's rows of a family of matrices times the staged vector; emit(matrix, row, value) in the one lane that has it.
+template <class W, long K, class M, int COUNT, class S, class F>
+__device__ inline void gemv_rows(const M& matrices, const long (&rows_of)[COUNT], S stage_vector, F emit) {
+    extern __shared__ __align__(16) float room[];
+    let_successor_start();
+    const Unit unit = unit_of(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
+    Rows<W, K> here(item(matrices, unit.matrix), unit.row, unit.left);
+    here.fetch(0);
+    wait_for_inputs();
+    const float factor = stage_vector(room);
+    here.run(room);
+    const int lane = threadIdx.x % WARP;
+    if (lane < ROWS && lane < unit.left) emit(unit.matrix, unit.row + lane, here.mine() * factor);
 }

@@ -10,7 +10,7 @@ import torch
 
 from agentcompile import reference
 from agentcompile.capture import Captured, capture
-from agentcompile.ir.graph import Graph
+from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Fallback
@@ -115,7 +115,7 @@ def test_running_region_by_region_gives_what_the_graph_gives(captured: Captured,
     given: dict[str, torch.Tensor] = {}
     for id in graph.inputs:
         value = graph.table()[id]
-        shape = tuple(dim if isinstance(dim, int) else tokens for dim in value.shape)
+        shape = concrete(value.shape, tokens)
         if value.role == "token":
             given[id] = torch.randint(0, 128, shape, generator=generator)
         elif value.role == "position":
@@ -134,8 +134,7 @@ def test_running_region_by_region_gives_what_the_graph_gives(captured: Captured,
                 owner = bound[port.name]
                 while aliases[owner]:
                     owner = aliases[owner]
-                shape = tuple(dim if isinstance(dim, int) else tokens for dim in port.shape)
-                inputs[port.name] = buffers[owner].view(shape)
+                inputs[port.name] = buffers[owner].view(concrete(port.shape, tokens))
         for name, tensor in reference.run(step.region.body, inputs).items():
             buffers[bound[name]] = tensor
     for name, use in graph.outputs:

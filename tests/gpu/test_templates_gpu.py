@@ -7,32 +7,23 @@ import zlib
 from pathlib import Path
 
 import pytest
-import torch
 
-from agentcompile.build import Binary, compile
 from agentcompile.build.toolchain import Toolchain
-from agentcompile.catalog import load
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
-from agentcompile.layouts import LAYOUTS
-from agentcompile.materialize import specialise
-from agentcompile.regions.kinds import facts
+from agentcompile.probe import probe_cuda
 from agentcompile.space import Space
 from agentcompile.store import Store
-from agentcompile.validate import Facts, validate
 from agentcompile.worker.device import device_runner
 from tests.templates.shapes import Extents, region
+from tests.templates.suite import CATALOG, FAMILIES, build, failed, odd
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2] / "templates"
-CATALOG = load([ROOT], kinds=facts(), layouts=tuple(LAYOUTS))
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 CASES = [(template.id, dtype) for template in CUDA for dtype in template.dtypes]
-FAMILIES = ("linear-merged", "rmsnorm-linear")
-BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
 
 
 @pytest.fixture(scope="module")
@@ -42,56 +33,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    found = torch.cuda.get_device_properties(0)
-    arch = f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else "")
-    return Target(
-        kind="cuda",
-        device=found.name,
-        arch=arch,
-        isa=(),
-        threads=found.multi_processor_count,
-        cache_bytes=(228 << 10, found.L2_cache_size),
-        line_bytes=128,
-    )
-
-
-def defaults(template: Template) -> Params:
-    return tuple((param.name, param.default) for param in template.params)
+    return probe_cuda()
 
 
 def faults(template: Template, made: Region, params: Params, target: Target, store: Store) -> list[str]:
-    source = specialise(template, made, params, target)
-    toolchain = Toolchain(compiler="nvrtc", name="nvrtc")
-    binary = compile(source, store, toolchain=toolchain, limit_s=60)
-    assert isinstance(binary, Binary), binary
-    declared = Facts(
-        rounds=template.rounds,
-        accumulation=template.accumulation,
-        deterministic=template.deterministic,
-        layouts=template.layouts,
-        workspaces=source.workspaces,
-    )
+    source, binary = build(template, made, params, target, store, Toolchain(compiler="nvrtc", name="nvrtc"))
     run = device_runner(source, Path(binary.path), target.arch)
-    report = validate(made, declared, run, seed=7, repeats=3, depth="search", fences=False)
-    return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]
-
-
-def odd(kind: str, dtype: DType) -> Region:
-    """Tails of loads, of units and of blocks, a window, a bias, an offset."""
-    rows = (47, 3, 17) if kind in FAMILIES else (47,)
-    extents = Extents(
-        hidden=104,
-        rows=rows,
-        bias=kind in BIASED,
-        q_heads=3,
-        kv_heads=1,
-        head_dim=24,
-        context=37,
-        window=19,
-        offset=1.0,
-        dtype=dtype,
-    )
-    return region(kind, extents)
+    return failed(template, made, source, run, fences=False)
 
 
 def plain(kind: str, dtype: DType) -> Region:
@@ -102,7 +50,8 @@ def plain(kind: str, dtype: DType) -> Region:
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, target: Target, store: Store) -> None:
     template = CATALOG.get(id)
-    assert faults(template, odd(template.region, dtype), defaults(template), target, store) == []
+    made = odd(template.region, dtype, hidden=104, head_dim=24)
+    assert faults(template, made, template.defaults, target, store) == []
 
 
 @pytest.mark.parametrize(("id", "dtype"), [(id, dtype) for id, dtype in CASES if CATALOG.get(id).params])

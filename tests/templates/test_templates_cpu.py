@@ -9,32 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.build import Binary, compile, compile_executor, find_toolchain
-from agentcompile.catalog import load
+from agentcompile.build import Binary, compile_executor, find_toolchain
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.layouts import LAYOUTS
-from agentcompile.materialize import specialise
 from agentcompile.probe import probe
-from agentcompile.regions.kinds import facts, hot_kinds
+from agentcompile.regions.kinds import hot_kinds
 from agentcompile.runtime.native import Executor
 from agentcompile.space import Space
 from agentcompile.store import Store
-from agentcompile.validate import Facts, validate
 from agentcompile.worker.launch import runner
 from agentcompile.worker.protocol import Implementation
 from tests.templates.shapes import Extents, region
+from tests.templates.suite import CATALOG, FAMILIES, build, failed, odd
 
-ROOT = Path(__file__).parents[2] / "templates"
-CATALOG = load([ROOT], kinds=facts(), layouts=tuple(LAYOUTS))
 HERE = [template for template in CATALOG.templates if template.language in ("cpp", "library")]
 CASES = [(template.id, dtype) for template in HERE for dtype in template.dtypes]
 HOT = [(id, dtype) for id, dtype in CASES if CATALOG.get(id).region in hot_kinds()]
 COMPILED = [(id, dtype) for id, dtype in HOT if CATALOG.get(id).language == "cpp"]
-FAMILIES = ("linear-merged", "rmsnorm-linear")
-BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
+ODD = (97, 22)
+"""A width and a head that no vector divides."""
 
 
 class Bench:
@@ -46,10 +42,7 @@ class Bench:
         self._executor_path = compile_executor(self.store, toolchain=self.toolchain)
 
     def source(self, template: Template, made: Region, params: Params, target: Target) -> tuple[Source, Binary]:
-        source = specialise(template, made, params, target)
-        binary = compile(source, self.store, toolchain=self.toolchain, limit_s=60)
-        assert isinstance(binary, Binary), binary
-        return source, binary
+        return build(template, made, params, target, self.store, self.toolchain)
 
     def faults(self, template: Template, made: Region, params: Params, target: Target | None = None) -> list[str]:
         """Failed checks of the correctness suite, as text."""
@@ -64,15 +57,7 @@ class Bench:
             layouts=template.layouts,
         )
         run = runner(implementation, made, Executor(self._executor_path, 2))
-        declared = Facts(
-            rounds=template.rounds,
-            accumulation=template.accumulation,
-            deterministic=template.deterministic,
-            layouts=template.layouts,
-            workspaces=source.workspaces,
-        )
-        report = validate(made, declared, run, seed=7, repeats=3, depth="search")
-        return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]
+        return failed(template, made, source, run)
 
 
 @pytest.fixture(scope="module")
@@ -80,37 +65,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("store"))
 
 
-def defaults(template: Template) -> Params:
-    return tuple((param.name, param.default) for param in template.params)
-
-
 def plain(kind: str, dtype: DType) -> Region:
     rows = (96, 64, 32) if kind in FAMILIES else (176,)
     return region(kind, Extents(hidden=256, rows=rows, head_dim=64, context=150, dtype=dtype))
 
 
-def odd(kind: str, dtype: DType) -> Region:
-    """Sizes that divide nothing: tails of vectors, of tiles and of shares, a window, a bias, an offset."""
-    rows = (47, 3, 17) if kind in FAMILIES else (47,)
-    extents = Extents(
-        hidden=97,
-        rows=rows,
-        bias=kind in BIASED,
-        q_heads=3,
-        kv_heads=1,
-        head_dim=22,
-        context=37,
-        window=19,
-        offset=1.0,
-        dtype=dtype,
-    )
-    return region(kind, extents)
-
-
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_default_is_right_where_nothing_divides(bench: Bench, id: str, dtype: DType) -> None:
     template = CATALOG.get(id)
-    assert bench.faults(template, odd(template.region, dtype), defaults(template)) == []
+    assert bench.faults(template, odd(template.region, dtype, *ODD), template.defaults) == []
 
 
 @pytest.mark.parametrize(("id", "dtype"), HOT)
@@ -135,8 +98,8 @@ def test_it_is_right_with_fewer_instructions_than_the_host_has(bench: Bench, id:
         threads=2,
         cache_bytes=bench.target.cache_bytes,
     )
-    made = odd(template.region, dtype) if isa == "none" else plain(template.region, dtype)
-    assert bench.faults(template, made, defaults(template), lesser) == []
+    made = odd(template.region, dtype, *ODD) if isa == "none" else plain(template.region, dtype)
+    assert bench.faults(template, made, template.defaults, lesser) == []
 
 
 ATTENTION = [id for id, dtype in CASES if "attention" in id and dtype == "bf16"]
@@ -152,7 +115,7 @@ def test_attention_is_right_for_every_group_and_width(
 ) -> None:
     template = CATALOG.get(id)
     extents = Extents(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, context=context)
-    assert bench.faults(template, region(template.region, extents), defaults(template)) == []
+    assert bench.faults(template, region(template.region, extents), template.defaults) == []
 
 
 @pytest.mark.parametrize("id", [id for id, dtype in COMPILED if id.startswith("linear-argmax/") and dtype == "bf16"])
@@ -164,7 +127,7 @@ def test_argmax_takes_the_first_of_equals_and_a_nan_before_all(
 ) -> None:
     template = CATALOG.get(id)
     made = region("linear-argmax", Extents(hidden=2, rows=(40,)))
-    source, binary = bench.source(template, made, defaults(template), bench.target)
+    source, binary = bench.source(template, made, template.defaults, bench.target)
     weights = torch.full((40, 2), -8.0)
     weights[7 : 7 + len(values), 0], weights[7 : 7 + len(values), 1] = torch.tensor(values), 0.0
     layout = LAYOUTS[template.layout("w")]

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import random
 import zlib
-from pathlib import Path
 
 import pytest
 
 from agentcompile import check
 from agentcompile.build.nvrtc import Cubin, compile_cubin
-from agentcompile.catalog import load
 from agentcompile.check.rules import SHARED_BYTES
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
-from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
-from agentcompile.regions.kinds import facts
 from agentcompile.space import Space
 from tests.templates.shapes import Extents, region
+from tests.templates.suite import CATALOG, FAMILIES
 
-ROOT = Path(__file__).parents[2] / "templates"
-CATALOG = load([ROOT], kinds=facts(), layouts=tuple(LAYOUTS))
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
 CASES = [(t.id, arch, dtype) for t in CUDA for arch in ARCHS for dtype in t.dtypes if arch in t.arch]
-FAMILIES = ("linear-merged", "rmsnorm-linear")
 REGISTERS = 65_536
 """Of a multiprocessor."""
 
@@ -67,8 +62,7 @@ def within_limits(source: Source, cubin: Cubin, arch: str) -> None:
 @pytest.mark.parametrize(("id", "arch", "dtype"), CASES)
 def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType) -> None:
     template = CATALOG.get(id)
-    params = tuple((param.name, param.default) for param in template.params)
-    source, cubin = built(template, shape(template, dtype), params, arch)
+    source, cubin = built(template, shape(template, dtype), template.defaults, arch)
     assert cubin.image[:4] == b"\x7fELF"
     within_limits(source, cubin, arch)
 
@@ -92,6 +86,5 @@ def test_a_kernel_that_does_not_compile_is_a_value_with_a_log() -> None:
 
 def test_machine_code_is_the_same_bytes_twice() -> None:
     template = CUDA[0]
-    params = tuple((param.name, param.default) for param in template.params)
-    images = {built(template, shape(template, "bf16"), params, "sm_90")[1].image for _ in range(2)}
+    images = {built(template, shape(template, "bf16"), template.defaults, "sm_90")[1].image for _ in range(2)}
     assert len(images) == 1

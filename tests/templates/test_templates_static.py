@@ -99,10 +99,9 @@ def test_the_default_is_inside_the_space(id: str, dtype: DType) -> None:
 def test_the_same_point_gives_the_same_bytes_twice(id: str, dtype: DType) -> None:
     template = CATALOG[id]
     region = region_of(KINDS[template.region], dtype)
-    params = tuple((param.name, param.default) for param in template.params)
-    first = specialise(template, region, params, TARGET)
+    first = specialise(template, region, template.defaults, TARGET)
     again = load([ROOT], kinds=KINDS, layouts=tuple(LAYOUTS)).get(id) if id == FOLDERS[0] else template
-    assert specialise(again, region, params, TARGET) == first
+    assert specialise(again, region, template.defaults, TARGET) == first
     assert str(ROOT) not in first.text
     assert str(Path.home()) not in first.text
 

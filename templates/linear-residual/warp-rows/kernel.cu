@@ -1,18 +1,10 @@
 #include "gemv.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant__ gemv_args a) {
-    extern __shared__ __align__(16) float room[];
-    let_successor_start();
-    const Unit unit = unit_of(w_rows, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
-    Rows<w_t, hidden> rows_here(a.w, unit.row, unit.left);
-    rows_here.fetch(0);
-    wait_for_inputs();
-    stage<hidden, w_t>(a.x, room);
-    __syncthreads();
-    rows_here.run(room);
-    const int lane = threadIdx.x % WARP;
-    if (lane >= ROWS || lane >= unit.left) return;
-    float v = rows_here.mine() + to_float(a.r[unit.row + lane]);
-    if (has_b) v += to_float(a.b[unit.row + lane]);
-    put(a.y + unit.row + lane, v);
+    const auto staged = [&](float* room) { return stage<hidden, w_t>(a.x, room); };
+    gemv_rows<w_t, hidden>(a.w, w_rows, staged, [&](int, long row, float v) {
+        v += to_float(a.r[row]);
+        if (has_b) v += to_float(a.b[row]);
+        put(a.y + row, v);
+    });
 }

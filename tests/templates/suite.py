@@ -1,0 +1,66 @@
+"""What the tests of templates share: the catalog, a region at odd sizes, and one candidate under the whole suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentcompile.build import Binary, compile
+from agentcompile.build.toolchain import Toolchain
+from agentcompile.catalog import load
+from agentcompile.ir.graph import DType
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Source, Template
+from agentcompile.layouts import LAYOUTS
+from agentcompile.materialize import specialise
+from agentcompile.regions.kinds import facts
+from agentcompile.store import Store
+from agentcompile.validate import Facts, validate
+from agentcompile.validate.rig import Run
+from tests.templates.shapes import Extents, region
+
+CATALOG = load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts=tuple(LAYOUTS))
+FAMILIES = ("linear-merged", "rmsnorm-linear")
+"""Kinds of several matrices on one input."""
+BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
+
+
+def odd(kind: str, dtype: DType, hidden: int, head_dim: int) -> Region:
+    """Tails of vectors, of tiles and of shares, a window, a bias, an offset."""
+    rows = (47, 3, 17) if kind in FAMILIES else (47,)
+    extents = Extents(
+        hidden=hidden,
+        rows=rows,
+        bias=kind in BIASED,
+        q_heads=3,
+        kv_heads=1,
+        head_dim=head_dim,
+        context=37,
+        window=19,
+        offset=1.0,
+        dtype=dtype,
+    )
+    return region(kind, extents)
+
+
+def build(
+    template: Template, made: Region, params: Params, target: Target, store: Store, toolchain: Toolchain
+) -> tuple[Source, Binary]:
+    """A candidate's source and binary."""
+    source = specialise(template, made, params, target)
+    binary = compile(source, store, toolchain=toolchain, limit_s=60)
+    assert isinstance(binary, Binary), binary
+    return source, binary
+
+
+def failed(template: Template, made: Region, source: Source, run: Run, *, fences: bool = True) -> list[str]:
+    """Failed checks of the correctness suite, as text."""
+    declared = Facts(
+        rounds=template.rounds,
+        accumulation=template.accumulation,
+        deterministic=template.deterministic,
+        layouts=template.layouts,
+        workspaces=source.workspaces,
+    )
+    report = validate(made, declared, run, seed=7, repeats=3, depth="search", fences=fences)
+    return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]
