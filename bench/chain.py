@@ -23,6 +23,7 @@ from agentcompile.build import Binary, compile
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.captures import load_model
+from agentcompile.check import check, errors
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.cuts import cut
 from agentcompile.events import silent
@@ -30,7 +31,7 @@ from agentcompile.ir.graph import concrete
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Candidate, Launch, Params, Source, Template
 from agentcompile.ir.trial import Fallback, Kernel, Part
-from agentcompile.layouts import LAYOUTS
+from agentcompile.layouts import LAYOUTS, fits
 from agentcompile.materialize import specialise
 from agentcompile.probe import probe_cuda
 from agentcompile.reference import Interpreter
@@ -42,7 +43,6 @@ from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.memory import Memory
-from agentcompile.space import Space
 from agentcompile.store import Store
 
 from .models.locate import MAKERS
@@ -109,13 +109,11 @@ class Bench:
         self.cut, _ = cut(self.captured, self.target, _NOMINAL, silent)
         templates = catalog.load([_TEMPLATES], kinds=kinds(), layouts=LAYOUTS)
         self.templates: dict[str, Template] = {}
-        self.spaces: dict[str, Space] = {}
         for id, region in self.cut.regions.items():
             for template in templates.serving(region.kind):
-                if template.language == "cuda" and "bf16" in template.dtypes:
-                    space = Space(region, [template], self.target)
-                    if len(space):
-                        self.templates[id], self.spaces[id] = template, space
+                found = check(region, template, template.defaults, self.target, layout_fits=fits)
+                if template.language == "cuda" and not errors(found):
+                    self.templates[id] = template
         self._memory: Memory | None = None
         self.parts = self._cover()
         self.checkpoint = Checkpoint.open(path)
@@ -232,11 +230,12 @@ class Bench:
                 return params
 
     def _neighbours(self, id: str, now: Params) -> Iterator[Params]:
-        legal = {point.params for point in self.spaces[id]}
-        for at, param in enumerate(self.templates[id].params):
+        region, template = self.cut.regions[id], self.templates[id]
+        for at, param in enumerate(template.params):
             for value in param.domain:
                 trial = tuple((name, value if i == at else old) for i, (name, old) in enumerate(now))
-                if trial != now and trial in legal:
+                found = check(region, template, trial, self.target, layout_fits=fits)
+                if trial != now and not errors(found):
                     yield trial
 
 

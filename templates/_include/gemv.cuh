@@ -2,15 +2,13 @@
 //
 // The first loads are issued before the kernel waits for its inputs. The vector lies in shared memory as floats, four at a
 // time by lane, so that a warp's 16-byte reads of it meet every bank once.
-#include "device.cuh"
+#include "vector.cuh"
 
 // Where element k of the vector lies: the lane that multiplies it is k / PER % 32.
 template <int PER> __device__ inline long place(long k) {
     const long span = long(WARP) * PER, in = k % span;
     return k - in + (in % PER) / 4 * (WARP * 4) + in / PER * 4 + in % 4;
 }
-
-constexpr int THREADS = WARP * WARPS;
 
 // Where a warp's rows are: rows of all matrices of a family in units of ROWS, none of which straddles two matrices.
 struct Unit {
@@ -36,7 +34,8 @@ template <class W, long K> struct Rows {
     Words held[ROWS][LOADS];
     float sum[ROWS];
 
-    __device__ Rows(const W* matrix, long row, long left) : base(matrix + row * K), last(left > 0 ? left - 1 : 0) {
+    __device__ void begin(const W* matrix, long row, long left) {
+        base = matrix + row * K, last = left > 0 ? left - 1 : 0;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) sum[r] = 0;
     }
@@ -91,48 +90,50 @@ template <class W, long K> struct Rows {
     }
 };
 
-// The vector as floats; a barrier ends it. Returns what the sums are to be multiplied by: one.
-template <long K, class W, class X> __device__ inline float stage(const X* x, float* room) {
+// The vector as floats; a barrier ends it. Returns what the sums are to be multiplied by.
+template <long K, class W, class X> __device__ inline float stage(const Plain<X>& in, float* room) {
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>];
-        unpack<X>(load16(x + k), v);
+        unpack<X>(load16(in.x + k), v);
 #pragma unroll
         for (int i = 0; i < PER_LOAD<X>; ++i) room[place<PER_LOAD<W>>(k + i)] = v[i];
     }
     __syncthreads();
     return 1;
 }
-
-// The same of the vector times the norm's weights, not yet divided by its root mean square: the inverse is returned.
-template <long K, class W, class X, class N>
-__device__ inline float stage_normalised(const X* x, const N* norm, float eps, float offset, float* room) {
-    static_assert(sizeof(X) == sizeof(N));
+template <long K, class W, class X, class N> __device__ inline float stage(const Normalised<X, N>& in, float* room) {
     __shared__ float partial[WARPS];
     float squares = 0;
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>], n[PER_LOAD<X>];
-        unpack<N>(stream(norm + k), n);
-        unpack<X>(load16(x + k), v);
+        unpack<N>(stream(in.norm + k), n);
+        unpack<X>(load16(in.x + k), v);
 #pragma unroll
         for (int i = 0; i < PER_LOAD<X>; ++i) {
             squares = fmaf(v[i], v[i], squares);
-            room[place<PER_LOAD<W>>(k + i)] = v[i] * (n[i] + offset);
+            room[place<PER_LOAD<W>>(k + i)] = v[i] * (n[i] + in.offset);
         }
     }
-    return rsqrtf(sum_over_block<WARPS>(squares, partial) / float(K) + eps);
+    return inverse_of(in, sum_over_block<WARPS>(squares, partial), K);
 }
 
-// A warp's rows of a family of matrices times the staged vector; emit(matrix, row, value) in the one lane that has it.
-template <class W, long K, class M, int COUNT, class S, class F>
-__device__ inline void gemv_rows(const M& matrices, const long (&rows_of)[COUNT], S stage_vector, F emit) {
+// Rows of SIDE matrices, side by side, times the vector `in`. at(side, matrix) is a matrix, more(matrix, row) what joins
+// the sums of a row (asked for early), emit(matrix, row, sums, more) takes them in the one lane that has them.
+template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
+__device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     extern __shared__ __align__(16) float room[];
     let_successor_start();
     const Unit unit = unit_of(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
-    Rows<W, K> here(item(matrices, unit.matrix), unit.row, unit.left);
-    here.fetch(0);
+    Rows<W, K> here[SIDE];
+#pragma unroll
+    for (int m = 0; m < SIDE; ++m) here[m].begin(at(m, unit.matrix), unit.row, unit.left), here[m].fetch(0);
     wait_for_inputs();
-    const float factor = stage_vector(room);
-    here.run(room);
     const int lane = threadIdx.x % WARP;
-    if (lane < ROWS && lane < unit.left) emit(unit.matrix, unit.row + lane, here.mine() * factor);
+    const bool mine = lane < ROWS && lane < unit.left;
+    const float extra = mine ? more(unit.matrix, unit.row + lane) : 0.0f;
+    const float factor = stage<K, W>(in, room);
+    float sums[SIDE];
+#pragma unroll
+    for (int m = 0; m < SIDE; ++m) here[m].run(room), sums[m] = here[m].mine() * factor;
+    if (mine) emit(unit.matrix, unit.row + lane, sums, extra);
 }

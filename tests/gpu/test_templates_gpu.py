@@ -14,11 +14,10 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.probe import probe_cuda
-from agentcompile.space import Space
 from agentcompile.store import Store
 from agentcompile.worker.device import device_runner
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, FAMILIES, build, failed, odd
+from tests.templates.suite import CATALOG, FAMILIES, build, failed, legal, odd, problems
 
 pytestmark = pytest.mark.gpu
 
@@ -50,7 +49,8 @@ def plain(kind: str, dtype: DType) -> Region:
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, target: Target, store: Store) -> None:
     template = CATALOG.get(id)
-    made = odd(template.region, dtype, hidden=104, head_dim=24)
+    regions = [odd(template.region, dtype, hidden=104, head_dim=head_dim) for head_dim in (24, 48)]
+    made = next(made for made in regions if not problems(made, template, template.defaults, target))
     assert faults(template, made, template.defaults, target, store) == []
 
 
@@ -58,7 +58,7 @@ def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, target: Target
 def test_points_drawn_from_the_space_are_right(id: str, dtype: DType, target: Target, store: Store) -> None:
     template = CATALOG.get(id)
     made = plain(template.region, dtype)
-    points = list(Space(made, [template], target))
+    points = legal(made, template, target)
     for drawn in random.Random(zlib.crc32(f"{id} {dtype}".encode())).sample(points, min(3, len(points))):
         assert faults(template, made, drawn.params, target, store) == [], drawn.label
 
@@ -74,6 +74,6 @@ def test_attention_is_right_for_every_group_and_width(
     template = CATALOG.get(id)
     extents = Extents(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, context=context)
     made = region(template.region, extents)
-    points = list(Space(made, [template], target))
+    points = legal(made, template, target)
     for drawn in random.Random(context).sample(points, min(3, len(points))):
         assert faults(template, made, drawn.params, target, store) == [], drawn.label

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agentcompile import check
 from agentcompile.build import Binary, compile
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.catalog import load
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Params, Source, Template
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ir.template import Candidate, Params, Source, Template
+from agentcompile.ir.trial import Finding
+from agentcompile.layouts import LAYOUTS, fits
 from agentcompile.materialize import specialise
 from agentcompile.regions.kinds import facts
+from agentcompile.space import Space
 from agentcompile.store import Store
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.rig import Run
@@ -41,6 +44,17 @@ def odd(kind: str, dtype: DType, hidden: int, head_dim: int) -> Region:
         dtype=dtype,
     )
     return region(kind, extents)
+
+
+def problems(made: Region, template: Template, params: Params, target: Target) -> tuple[Finding, ...]:
+    """Why a point may not be built; empty when it may."""
+    return check.errors(check.check(made, template, params, target, layout_fits=fits))
+
+
+def legal(made: Region, template: Template, target: Target) -> list[Candidate]:
+    """The points of a template's space that may be built."""
+    points = Space(made, [template], target)
+    return [point for point in points if not problems(made, template, point.params, target)]
 
 
 def build(

@@ -7,18 +7,15 @@ import zlib
 
 import pytest
 
-from agentcompile import check
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.check.rules import SHARED_BYTES
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
-from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
-from agentcompile.space import Space
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, FAMILIES
+from tests.templates.suite import CATALOG, FAMILIES, legal, problems
 
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
@@ -39,7 +36,7 @@ def shape(template: Template, dtype: DType) -> Region:
 
 
 def built(template: Template, made: Region, params: Params, arch: str) -> tuple[Source, Cubin]:
-    assert check.errors(check.check(made, template, params, gpu(arch), layout_fits=fits)) == ()
+    assert problems(made, template, params, gpu(arch)) == ()
     source = specialise(template, made, params, gpu(arch))
     assert source.text == specialise(template, made, params, gpu(arch)).text
     cubin = compile_cubin(source.text, source.flags)
@@ -71,7 +68,7 @@ def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: 
 def test_points_drawn_from_the_space_compile_and_fit(id: str) -> None:
     template = CATALOG.get(id)
     made = shape(template, "bf16")
-    points = tuple(Space(made, [template], gpu("sm_90a")))
+    points = legal(made, template, gpu("sm_90a"))
     assert points
     for point in random.Random(zlib.crc32(id.encode())).sample(points, min(3, len(points))):
         source, cubin = built(template, made, point.params, "sm_90a")

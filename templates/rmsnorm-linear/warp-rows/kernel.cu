@@ -1,6 +1,6 @@
+#include "gemv.cuh"
 #include "linear_family.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant__ gemv_args a) {
-    const auto staged = [&](float* room) { return stage_normalised<hidden, w_t>(a.x, a.norm, eps, offset, room); };
-    family_rows<w_t, hidden>(a, w_rows, staged);
+    family_rows<w_t, hidden>(a, w_rows, Normalised<x_t, norm_t>{a.x, a.norm, eps, offset});
 }

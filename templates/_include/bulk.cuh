@@ -1,0 +1,178 @@
+// Matrix times vector, row-major weights of 16 bits: a warp copies its rows to shared memory in bulk, DEPTH rows ahead.
+//
+// PARTS warps share a row, a slice each; every lane keeps its elements of the vector in registers, so that no warp waits
+// for another before the sums are there. The first DEPTH rows are asked for before the kernel waits for its inputs.
+#include "vector.cuh"
+#include "copies.cuh"
+
+constexpr int TEAMS = WARPS / PARTS;
+
+// A lane's elements of one slice of the vector: words `lane + 32 t` of eight elements.
+template <long K> struct Slice {
+    static constexpr long LENGTH = K / PARTS, LOADS = LENGTH / 8;
+    static constexpr int TURNS = (LOADS + WARP - 1) / WARP;
+    float x[TURNS][8];
+    float squares = 0;
+    Words norm[TURNS];
+
+    static __device__ long at(int t) { return threadIdx.x % WARP + long(t) * WARP; }
+    // Before the inputs are there.
+    template <class X> __device__ void prepare(const Plain<X>&, long) {}
+    template <class X, class N> __device__ void prepare(const Normalised<X, N>& in, long begin) {
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) norm[t] = at(t) < LOADS ? stream(in.norm + begin + at(t) * 8) : Words{};
+    }
+    template <class X> __device__ void load(const X* from) {
+        static_assert(sizeof(X) == 2);
+        Words raw[TURNS];
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) raw[t] = at(t) < LOADS ? load16(from + at(t) * 8) : Words{};
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) unpack<X>(raw[t], x[t]);
+    }
+    template <class X> __device__ void scale(const Plain<X>&) {}
+    template <class X, class N> __device__ void scale(const Normalised<X, N>& in) {
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) {
+            float n[8];
+            unpack<N>(norm[t], n);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                squares = fmaf(x[t][i], x[t][i], squares);
+                x[t][i] *= n[i] + in.offset;
+            }
+        }
+        squares = sum_over(squares);
+    }
+    template <class W> __device__ float dot(const W* row) const {
+        static_assert(sizeof(W) == 2);
+        Words w[TURNS];
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) w[t] = at(t) < LOADS ? load16(row + at(t) * 8) : Words{};
+        float sum[4] = {};
+#pragma unroll
+        for (int t = 0; t < TURNS; ++t) {
+            float v[8];
+            unpack<W>(w[t], v);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum[i % 4] = fmaf(v[i], x[t][i], sum[i % 4]);
+        }
+        return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    }
+};
+
+// Where a row of a family lies: rows of all matrices, one matrix after the other.
+struct Place {
+    int matrix;
+    long row;
+    bool there;
+};
+template <int COUNT> __device__ inline Place place_of(const long (&rows_of)[COUNT], long row) {
+    for (int i = 0; i < COUNT; ++i) {
+        if (row < rows_of[i]) return {i, row, true};
+        row -= rows_of[i];
+    }
+    return {0, 0, false};
+}
+
+// What a warp has in shared memory: DEPTH rows of BYTES, each with its barrier, filled and read in turn.
+template <unsigned BYTES> struct Ring {
+    unsigned char* rows;
+    Barrier* full;
+    int slot = 0;
+    unsigned parity = 0;
+
+    // One lane of the warp, before any other use.
+    __device__ void make() {
+        for (int d = 0; d < DEPTH; ++d) make_barrier(full + d);
+        barriers_made();
+    }
+    __device__ void ask(int into, const void* row) {
+        expect(full + into, BYTES);
+        copy(rows + into * BYTES, row, BYTES, full + into, read_once());
+    }
+    __device__ const void* wait() {
+        wait_for(full + slot, parity);
+        return rows + slot * BYTES;
+    }
+    __device__ void next() {
+        if (++slot == DEPTH) slot = 0, parity ^= 1;
+    }
+};
+
+// The same as in gemv.cuh. Rows are dealt to the teams of all blocks in turn; those of a warp follow one another in its
+// ring, the sides of a row side after side. A lane takes every 32nd of a team's rows.
+template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
+__device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
+    using S = Slice<K>;
+    constexpr unsigned BYTES = S::LENGTH * sizeof(W);
+    extern __shared__ __align__(128) unsigned char room[];
+    Barrier* barriers = reinterpret_cast<Barrier*>(room + long(WARPS) * DEPTH * BYTES);
+    float* sums = reinterpret_cast<float*>(barriers + WARPS * DEPTH);
+    float* squares = sums + WARPS * SIDE * WARP;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, part = warp % PARTS;
+    Ring<BYTES> ring{room + long(warp) * DEPTH * BYTES, barriers + warp * DEPTH};
+    let_successor_start();
+
+    const long step = long(gridDim.x) * TEAMS, first = long(blockIdx.x) * TEAMS + warp / PARTS;
+    const auto ask = [&](int into, long turn, int side) {
+        const Place place = place_of(rows_of, first + turn * step);
+        if (place.there) ring.ask(into, at(side, place.matrix) + place.row * K + part * S::LENGTH);
+    };
+    if (lane == 0) {
+        ring.make();
+        for (int d = 0; d < DEPTH; ++d) ask(d, d / SIDE, d % SIDE);
+    }
+    __syncwarp();
+    S slice;
+    slice.prepare(in, part * S::LENGTH);
+    wait_for_inputs();
+    slice.load(in.x + part * S::LENGTH);
+    slice.scale(in);
+    if (PARTS > 1 && lane == 0) squares[warp] = slice.squares;
+
+    // As many turns for every warp of the block, so that all meet at the barriers.
+    for (long base = 0; place_of(rows_of, long(blockIdx.x) * TEAMS + base * step).there; base += WARP) {
+        const Place mine = place_of(rows_of, first + (base + lane) * step);
+        const bool here = mine.there && part == 0;
+        const float extra = here ? more(mine.matrix, mine.row) : 0.0f;
+        float sum[SIDE] = {};
+        for (long turn = base; turn < base + WARP && place_of(rows_of, first + turn * step).there; ++turn) {
+#pragma unroll 1
+            for (int side = 0; side < SIDE; ++side) {
+                float one = slice.dot(static_cast<const W*>(ring.wait()));
+                __syncwarp();
+                if (lane == 0) {
+                    reads_done();
+                    ask(ring.slot, turn + (side + DEPTH) / SIDE, (side + DEPTH) % SIDE);
+                }
+                ring.next();
+                one = sum_over(one);
+#pragma unroll
+                for (int i = 0; i < SIDE; ++i) sum[i] = turn - base == lane && side == i ? one : sum[i];
+            }
+        }
+        float all = slice.squares;
+        if (PARTS > 1) {
+#pragma unroll
+            for (int i = 0; i < SIDE; ++i) sums[(warp * SIDE + i) * WARP + lane] = sum[i];
+            __syncthreads();
+            if (part == 0) {
+                all = 0;
+                for (int p = 0; p < PARTS; ++p) all += squares[warp + p];
+#pragma unroll
+                for (int i = 0; i < SIDE; ++i) {
+                    sum[i] = 0;
+                    for (int p = 0; p < PARTS; ++p) sum[i] += sums[((warp + p) * SIDE + i) * WARP + lane];
+                }
+            }
+            __syncthreads();
+        }
+        if (here) {
+            const float factor = inverse_of(in, all, K);
+#pragma unroll
+            for (int i = 0; i < SIDE; ++i) sum[i] *= factor;
+            emit(mine.matrix, mine.row, sum, extra);
+        }
+    }
+}

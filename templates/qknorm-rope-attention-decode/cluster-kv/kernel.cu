@@ -1,0 +1,5 @@
+#include "attention_cluster.cuh"
+
+extern "C" __global__ void __cluster_dims__(SPLITS, 1, 1) __launch_bounds__(THREADS) attend(const __grid_constant__ attend_args a) {
+    attend_cluster<true>(a, a.q_norm, a.k_norm, eps, offset);
+}

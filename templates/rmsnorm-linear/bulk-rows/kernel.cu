@@ -1,0 +1,6 @@
+#include "bulk.cuh"
+#include "linear_family.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemv(const __grid_constant__ gemv_args a) {
+    family_rows<w_t, hidden>(a, w_rows, Normalised<x_t, norm_t>{a.x, a.norm, eps, offset});
+}
