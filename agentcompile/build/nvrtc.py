@@ -7,13 +7,12 @@ looked for. A cubin runs on its own architecture alone (the ``a`` ones) or on la
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from agentcompile.bindings import checked, load
 from agentcompile.build.cxx import clean_log
-from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed
 
 NVRTC_FLAGS = (
@@ -69,7 +68,7 @@ def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
     Raises `AgentCompileError` (environment) when NVRTC is not installed.
     """
     nvrtc = _library()
-    (program,) = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
     try:
         options = [flag.encode() for flag in (*NVRTC_FLAGS, *flags)]
         status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
@@ -94,29 +93,20 @@ def resources_in(log: str) -> tuple[Resources, ...]:
 
 @functools.cache
 def _library() -> Any:
-    try:
-        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        raise AgentCompileError(
-            f"NVRTC cannot be used: {error}",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="install the CUDA extra: pip install 'agentcompile[cuda]'",
-        ) from error
-    return nvrtc
+    return load(
+        "nvrtc",
+        lambda nvrtc: nvrtc.nvrtcVersion(),
+        what="NVRTC cannot be used",
+        hint="install the CUDA extra: pip install 'agentcompile[cuda]'",
+    )
 
 
-def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    status, *values = result
-    if int(status) != 0:
-        raise AgentCompileError(
-            f"NVRTC failed: {status}", exit_code=ExitCode.ENVIRONMENT, hint="check its installation"
-        )
-    return tuple(values)
+def _checked(result: tuple[Any, ...]) -> Any:
+    return checked(result, "NVRTC failed", "check its installation")
 
 
 def _bytes(size: Any, get: Any, program: Any) -> bytes:
-    (count,) = _checked(size(program))
+    count = _checked(size(program))
     room: bytes = b" " * count
     _checked(get(program, room))
     return room

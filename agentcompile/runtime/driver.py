@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.bindings import checked, load
 from agentcompile.ir.template import Launch
 
 _DEFAULT_SHARED_BYTES = 48 << 10
@@ -104,24 +103,13 @@ def _three(extents: Sequence[str]) -> tuple[int, int, int]:
 
 @functools.cache
 def _driver() -> Any:
-    try:
-        driver = importlib.import_module("cuda.bindings.driver")
-        _checked(driver.cuInit(0), "the driver does not start")
-    except (ImportError, RuntimeError) as error:
-        raise AgentCompileError(
-            f"there is no CUDA driver: {error}",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="install NVIDIA's driver and the CUDA extra, or compile for the CPU: --target cpu",
-        ) from error
-    return driver
+    return load(
+        "driver",
+        lambda driver: _checked(driver.cuInit(0), "the driver does not start"),
+        what="there is no CUDA driver",
+        hint="install NVIDIA's driver and the CUDA extra, or compile for the CPU: --target cpu",
+    )
 
 
 def _checked(result: tuple[Any, ...], what: str) -> Any:
-    status, *values = result
-    if int(status) != 0:
-        raise AgentCompileError(
-            f"{what}: {getattr(status, 'name', status)}",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="agentcompile doctor says what driver and devices are there",
-        )
-    return values[0] if values else None
+    return checked(result, what, "agentcompile doctor says what driver and devices are there")

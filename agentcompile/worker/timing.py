@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from agentcompile.ir.graph import concrete
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.target import Target
 from agentcompile.layouts import LAYOUTS
@@ -85,7 +86,7 @@ class _Bench:
         views = dict(self.fixed)
         for name in self.rotated:
             port = self._ports[name]
-            layout, shape = LAYOUTS[layouts.get(port.family, "row-major")], _shape(port)
+            layout, shape = LAYOUTS[layouts.get(port.family, "row-major")], concrete(port.shape)
             flat = self.slots.tensor(slot, name, layout.numel(shape))
             views[name] = flat.view(shape) if layouts.get(port.family, "row-major") == "row-major" else flat
         return views
@@ -166,20 +167,16 @@ def _need(port: Port, request: Time) -> Need:
     for arm in request.arms:
         if isinstance(arm, Implementation):
             layouts.add(dict(arm.layouts).get(port.family, "row-major"))
-    shape = _shape(port)
+    shape = concrete(port.shape)
     numel = max(LAYOUTS[name].numel(shape) for name in layouts)
     vector = sum(dim > 1 for dim in shape) < 2
     scale, offset = (0.1, 1.0) if vector and port.role == "weight" else (0.05, 0.0)
     return Need(name=port.name, numel=numel, dtype=_TORCH[port.dtype], scale=scale, offset=offset)
 
 
-def _shape(port: Port) -> tuple[int, ...]:
-    return tuple(dim if isinstance(dim, int) else 1 for dim in port.shape)
-
-
 def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:
     """Inputs as a step has them: normal values, the last position of the regime's context, ids inside the table."""
-    shape, dtype = _shape(port), _TORCH[port.dtype]
+    shape, dtype = concrete(port.shape), _TORCH[port.dtype]
     if port.role == "output":
         return torch.zeros(shape, dtype=dtype)
     if not dtype.is_floating_point:
@@ -191,4 +188,4 @@ def _activation(port: Port, region: Region, generator: torch.Generator) -> torch
 
 
 def _fewest_rows(region: Region) -> int:
-    return min((_shape(port)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
+    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)

@@ -1,8 +1,8 @@
-// Decode attention of the query heads that share one key-value head, a part of the context a block.
+// What the decode attention kernels share: the query heads of one key-value head over a block's part of the context.
 //
-// A slot is read by SLOT_LANES lanes, 16 bytes each of its key and of its value; every such group keeps its own running
-// softmax (Milakov and Gimelshein 2018) over its slots, and they are merged at the end, groups, warps, blocks, in a
-// fixed order. The block of the newest slot rotates and stores the new key and value before anyone reads them.
+// SLOT_LANES lanes read a slot, 16 bytes each of its key and value, and hold the same elements of the queries, so that
+// nothing is exchanged between warps before the end; each such group keeps its own running softmax (Milakov and
+// Gimelshein 2018). They are merged in a fixed order: sides of a warp, warps, blocks.
 #include "device.cuh"
 
 constexpr int THREADS = WARP * WARPS;
@@ -12,85 +12,144 @@ constexpr int USED_LANES = head_dim / PER_LANE;  // lanes that hold a part of a 
 constexpr int SLOT_LANES = USED_LANES <= 4 ? 4 : USED_LANES <= 8 ? 8 : USED_LANES <= 16 ? 16 : 32;
 constexpr int SIDE = WARP / SLOT_LANES;  // slots that a warp reads side by side
 constexpr int GROUPS = SIDE * WARPS;
-constexpr int HALF = head_dim / 2;
 constexpr int RECORD = head_dim + 2;  // maximum, sum of weights, weighted values
+constexpr float LOG2E = 1.4426950408889634f;
 
-// One head of x, normalised when `norm` is not null, then rotated by halves, as floats. One warp does it.
-template <class X, class N, class C>
-__device__ inline void rotate_head(const X* x, const N* norm, float eps, float offset, const C* cos, const C* sin, float* out) {
-    const int lane = threadIdx.x % WARP;
-    float inverse = 1;
-    if (norm) {
-        float squares = 0;
-        for (int i = lane; i < head_dim; i += WARP) squares += to_float(x[i]) * to_float(x[i]);
-        inverse = rsqrtf(sum_over(squares) / float(head_dim) + eps);
-    }
-    for (int i = lane; i < HALF; i += WARP) {
-        float near = to_float(x[i]), far = to_float(x[i + HALF]);
-        if (norm) {
-            near *= inverse * (to_float(norm[i]) + offset);
-            far *= inverse * (to_float(norm[i + HALF]) + offset);
-        }
-        out[i] = near * to_float(cos[i]) - far * to_float(sin[i]);
-        out[i + HALF] = far * to_float(cos[i + HALF]) + near * to_float(sin[i + HALF]);
-    }
-}
-
+// What some slots come to: weights are powers of two above `top`, so scores are scaled by log2(e).
 struct Running {
-    float top, total, sum[PER_LANE];
+    float top = -INFINITY, total = 0, sum[PER_LANE] = {};
 };
+// What to take from scores below `top`: -inf from -inf would make a masked slot NaN.
+__device__ inline float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// Adds `other` to `run`; a total of zero marks one that has seen nothing.
-__device__ inline void merge(Running& run, float top, float total, const float (&sum)[PER_LANE]) {
-    if (total == 0) return;
-    const float next = run.total == 0 ? top : fmaxf(run.top, top);
-    const float shift = next == -INFINITY ? 0.0f : next;  // -inf - -inf would make a masked slot NaN
-    const float keep = run.total == 0 ? 0.0f : __expf(run.top - shift), gain = __expf(top - shift);
-    run.total = run.total * keep + total * gain;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) run.sum[i] = run.sum[i] * keep + sum[i] * gain;
-    run.top = next;
-}
-
-// Slots [begin, end) of one head; `q` holds the group's rotated queries. Every group of lanes ends with its own share.
-template <class K, class V>
-__device__ inline void attend_slots(
-    const float (*q)[head_dim], const K* keys, const V* values, long begin, long end, float scale, Running (&run)[GROUP]) {
-    const int lane = threadIdx.x % WARP, part = lane % SLOT_LANES;
-    const int group = threadIdx.x / WARP * SIDE + lane / SLOT_LANES;
-    const bool used = part < USED_LANES;
-    float mine[GROUP][PER_LANE];
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-        run[g] = {0, 0, {}};
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) mine[g][i] = used ? q[g][part * PER_LANE + i] : 0.0f;
-    }
-    // All lanes of a warp take part in every shuffle, so the count of turns is the warp's, not the group's.
-    const long turns = (end - begin + long(GROUPS) * SLOTS - 1) / (long(GROUPS) * SLOTS);
-    for (long turn = 0; turn < turns; ++turn) {
-        Words k[SLOTS], v[SLOTS];
-        long slot[SLOTS];
+// The slots that a group of lanes has in flight: `first`, and every GROUPS-th after it, before `end`.
+template <class K, class V> struct Slots {
+    Words k[SLOTS], v[SLOTS];
+    __device__ void load(const K* keys, const V* values, long first, long end, int part) {
 #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
-            slot[s] = begin + (turn * SLOTS + s) * GROUPS + group;
-            const bool there = used && slot[s] < end;
-            k[s] = there ? load16(keys + slot[s] * head_dim + part * PER_LANE) : Words{};
-            v[s] = there ? load16(values + slot[s] * head_dim + part * PER_LANE) : Words{};
+            const long slot = first + s * GROUPS;
+            const bool there = part < USED_LANES && slot < end;
+            k[s] = there ? load16(keys + slot * head_dim + part * PER_LANE) : Words{};
+            v[s] = there ? load16(values + slot * head_dim + part * PER_LANE) : Words{};
         }
+    }
+    __device__ void add(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE], long first, long end) const {
+        float score[GROUP][SLOTS];
 #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
-            float key[PER_LANE], value[PER_LANE];
+            float key[PER_LANE];
             unpack<K>(k[s], key);
-            unpack<V>(v[s], value);
 #pragma unroll
             for (int g = 0; g < GROUP; ++g) {
-                float score = 0;
+                float dot = 0;
 #pragma unroll
-                for (int i = 0; i < PER_LANE; ++i) score = fmaf(mine[g][i], key[i], score);
-                score = sum_over<SLOT_LANES>(score) * scale;
-                if (slot[s] < end) merge(run[g], score, 1.0f, value);
+                for (int i = 0; i < PER_LANE; ++i) dot = fmaf(q[g][i], key[i], dot);
+                score[g][s] = dot;
             }
         }
+#pragma unroll
+        for (int step = SLOT_LANES / 2; step > 0; step /= 2)
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s)
+#pragma unroll
+                for (int g = 0; g < GROUP; ++g) score[g][s] += __shfl_xor_sync(ALL, score[g][s], step);
+#pragma unroll
+        for (int g = 0; g < GROUP; ++g) {
+            float top = run[g].top;
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) {
+                if (first + s * GROUPS >= end) score[g][s] = -INFINITY;
+                top = fmaxf(top, score[g][s]);
+            }
+            const float shift = shift_of(top), keep = exp2f(run[g].top - shift);
+            run[g].total *= keep;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) run[g].sum[i] *= keep;
+            run[g].top = top;
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) score[g][s] = exp2f(score[g][s] - shift), run[g].total += score[g][s];
+        }
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) {
+            float value[PER_LANE];
+            unpack<V>(v[s], value);
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) run[g].sum[i] = fmaf(score[g][s], value[i], run[g].sum[i]);
+        }
+    }
+};
+
+// Slots [begin, end) by all groups of the block, those of the next turn in flight while one
+// is multiplied.
+template <class K, class V> struct Sweep {
+    static constexpr long STEP = long(GROUPS) * SLOTS;
+    const K* keys;
+    const V* values;
+    long begin, end;
+    Slots<K, V> next;
+
+    // Asks for the first slots; `load` asks for those of the turn that begins at `from`.
+    __device__ Sweep(const K* keys, const V* values, long begin, long end)
+        : keys(keys), values(values), begin(begin), end(end) {
+        load(begin);
+    }
+    __device__ static long group() { return threadIdx.x / WARP * SIDE + threadIdx.x % WARP / SLOT_LANES; }
+    __device__ void load(long from) { next.load(keys, values, from + group(), end, threadIdx.x % SLOT_LANES); }
+    // All lanes of a warp take part in every shuffle, so the count of turns is the block's, not the group's.
+    __device__ void run(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE]) {
+        for (long from = begin; from < end; from += STEP) {
+            const Slots<K, V> now = next;
+            if (from + STEP < end) load(from + STEP);
+            now.add(run, q, from + group(), end);
+        }
+    }
+};
+
+// One element of the merge of `count` records: those at(n, field), fields 0 maximum, 1 total, 2 the element's own.
+template <class F> __device__ inline void merged(int count, F at, float& top, float& total, float& sum) {
+    top = -INFINITY, total = 0, sum = 0;
+#pragma unroll
+    for (int n = 0; n < count; ++n) top = fmaxf(top, at(n, 0));
+    const float shift = shift_of(top);
+#pragma unroll
+    for (int n = 0; n < count; ++n) {
+        const float gain = exp2f(at(n, 0) - shift);
+        total = fmaf(at(n, 1), gain, total);
+        sum = fmaf(at(n, 2), gain, sum);
+    }
+}
+
+// The block's record of every head of the group: put_record(g, field, value) in one thread for every field.
+template <class F> __device__ inline void merge_block(Running (&run)[GROUP], F put_record) {
+    __shared__ float room[GROUP][WARPS][RECORD];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+#pragma unroll
+        for (int step = SLOT_LANES; step < WARP; step *= 2) {
+            const float other = __shfl_xor_sync(ALL, run[g].top, step), top = fmaxf(run[g].top, other);
+            const float shift = shift_of(top);
+            const float keep = exp2f(run[g].top - shift), gain = exp2f(other - shift);
+            run[g].total = run[g].total * keep + __shfl_xor_sync(ALL, run[g].total, step) * gain;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                run[g].sum[i] = run[g].sum[i] * keep + __shfl_xor_sync(ALL, run[g].sum[i], step) * gain;
+            run[g].top = top;
+        }
+        if (lane == 0) room[g][warp][0] = run[g].top, room[g][warp][1] = run[g].total;
+        if (lane < USED_LANES)
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) room[g][warp][2 + lane * PER_LANE + i] = run[g].sum[i];
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < GROUP * head_dim; at += THREADS) {
+        const int g = at / head_dim, i = at % head_dim;
+        float top, total, sum;
+        merged(WARPS, [&](int n, int field) { return room[g][n][field == 2 ? 2 + i : field]; }, top, total, sum);
+        if (i == 0) put_record(g, 0, top), put_record(g, 1, total);
+        put_record(g, 2 + i, sum);
     }
 }

@@ -1,47 +1,33 @@
 // A block of split decode attention, from its queries to the part's record or, for the last block of a head, the result.
 #include "attention.cuh"
 
-// Merges the running softmaxes of a block's groups of lanes; the head's RECORD floats go to `record`.
-__device__ inline void merge_block(const Running (&run)[GROUP], float (*room)[GROUPS][RECORD], float* record, long stride) {
-    const int lane = threadIdx.x % WARP, part = lane % SLOT_LANES;
-    const int group = threadIdx.x / WARP * SIDE + lane / SLOT_LANES;
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-        if (part == 0) room[g][group][0] = run[g].top, room[g][group][1] = run[g].total;
-        if (part < USED_LANES)
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) room[g][group][2 + part * PER_LANE + i] = run[g].sum[i];
+constexpr int HALF = head_dim / 2;
+
+// One head of x, normalised when `norm` is not null, then rotated by halves, as floats. One warp does it.
+template <class X, class N, class C>
+__device__ inline void rotate_head(const X* x, const N* norm, float eps, float offset, const C* cos, const C* sin, float* out) {
+    const int lane = threadIdx.x % WARP;
+    float inverse = 1;
+    if (norm) {
+        float squares = 0;
+        for (int i = lane; i < head_dim; i += WARP) squares += to_float(x[i]) * to_float(x[i]);
+        inverse = rsqrtf(sum_over(squares) / float(head_dim) + eps);
     }
-    __syncthreads();
-    for (int at = threadIdx.x; at < GROUP * head_dim; at += THREADS) {
-        const int g = at / head_dim, i = at % head_dim;
-        float top = -INFINITY, total = 0, sum = 0;
-        for (int n = 0; n < GROUPS; ++n)
-            if (room[g][n][1] != 0) top = fmaxf(top, room[g][n][0]);
-        for (int n = 0; n < GROUPS; ++n) {
-            if (room[g][n][1] == 0) continue;
-            const float gain = __expf(room[g][n][0] - top);
-            total += room[g][n][1] * gain;
-            sum += room[g][n][2 + i] * gain;
+    for (int i = lane; i < HALF; i += WARP) {
+        float near = to_float(x[i]), far = to_float(x[i + HALF]);
+        if (norm) {
+            near *= inverse * (to_float(norm[i]) + offset);
+            far *= inverse * (to_float(norm[i + HALF]) + offset);
         }
-        float* out = record + g * stride;
-        if (i == 0) out[0] = top, out[1] = total;
-        out[2 + i] = sum;
+        out[i] = near * to_float(cos[i]) - far * to_float(sin[i]);
+        out[i + HALF] = far * to_float(cos[i + HALF]) + near * to_float(sin[i + HALF]);
     }
 }
 
 // The records of all parts of one query head, element i of the result.
 __device__ inline float joined(const float* records, int i) {
-    float top = -INFINITY, total = 0, sum = 0;
-    for (int s = 0; s < SPLITS; ++s)
-        if (records[s * RECORD + 1] != 0) top = fmaxf(top, records[s * RECORD]);
-    for (int s = 0; s < SPLITS; ++s) {
-        const float* part = records + s * RECORD;
-        if (part[1] == 0) continue;
-        const float gain = __expf(part[0] - top);
-        total += part[1] * gain;
-        sum += part[2 + i] * gain;
-    }
+    float top, total, sum;
+    merged(SPLITS, [&](int n, int field) { return records[n * RECORD + (field == 2 ? 2 + i : field)]; }, top, total, sum);
     return sum / total;
 }
 
@@ -49,11 +35,11 @@ __device__ inline float joined(const float* records, int i) {
 template <class A, class N>
 __device__ inline void attend_block(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     __shared__ float q[GROUP][head_dim], fresh[head_dim];
-    __shared__ float room[GROUP][GROUPS][RECORD];
     __shared__ bool last;
     let_successor_start();
     wait_for_inputs();
-    const int head = blockIdx.x, split = blockIdx.y, warp = threadIdx.x / WARP;
+    const int head = blockIdx.x, split = blockIdx.y, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int share = lane % SLOT_LANES;
     const long position = a.positions[0], low = window && position >= window ? position - window + 1 : 0;
     const long length = position + 1 - low, part = (length + SPLITS - 1) / SPLITS;
     const long begin = low + split * part, end = begin + part < position + 1 ? begin + part : position + 1;
@@ -61,22 +47,27 @@ __device__ inline void attend_block(const A& a, const N* norm_q, const N* norm_k
     if (begin < end) {
         for (int g = warp; g < GROUP; g += WARPS)
             rotate_head(a.q + (long(head) * GROUP + g) * head_dim, norm_q, eps, offset, a.cos, a.sin, q[g]);
-        if (end == position + 1) {
-            if (warp == WARPS - 1) {
-                rotate_head(a.k + long(head) * head_dim, norm_k, eps, offset, a.cos, a.sin, fresh);
-                __syncwarp();
-                for (int i = threadIdx.x % WARP; i < head_dim; i += WARP) {
-                    put(a.k_cache + base + position * head_dim + i, fresh[i]);
-                    put(a.v_cache + base + position * head_dim + i, to_float(a.v[long(head) * head_dim + i]));
-                }
+        if (end == position + 1 && warp == WARPS - 1) {
+            rotate_head(a.k + long(head) * head_dim, norm_k, eps, offset, a.cos, a.sin, fresh);
+            __syncwarp();
+            for (int i = lane; i < head_dim; i += WARP) {
+                put(a.k_cache + base + position * head_dim + i, fresh[i]);
+                put(a.v_cache + base + position * head_dim + i, to_float(a.v[long(head) * head_dim + i]));
             }
         }
     }
     __syncthreads();  // queries, and the new key and value, are there for the whole block
+    Sweep<k_cache_t, v_cache_t> sweep(a.k_cache + base, a.v_cache + base, begin, end);
+    float mine[GROUP][PER_LANE];
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i)
+            mine[g][i] = share < USED_LANES ? q[g][share * PER_LANE + i] * (scale * LOG2E) : 0.0f;
     Running run[GROUP];
-    attend_slots(q, a.k_cache + base, a.v_cache + base, begin, begin < end ? end : begin, scale, run);
+    sweep.run(run, mine);
     float* records = a.partial + long(head) * GROUP * SPLITS * RECORD;
-    merge_block(run, room, records + split * RECORD, long(SPLITS) * RECORD);
+    merge_block(run, [&](int g, int field, float v) { records[(long(g) * SPLITS + split) * RECORD + field] = v; });
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(reinterpret_cast<unsigned*>(a.arrived) + head, 1u) + 1 == SPLITS;

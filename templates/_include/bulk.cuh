@@ -61,20 +61,6 @@ template <long K> struct Slice {
     }
 };
 
-// Where a row of a family lies: rows of all matrices, one matrix after the other.
-struct Place {
-    int matrix;
-    long row;
-    bool there;
-};
-template <int COUNT> __device__ inline Place place_of(const long (&rows_of)[COUNT], long row) {
-    for (int i = 0; i < COUNT; ++i) {
-        if (row < rows_of[i]) return {i, row, true};
-        row -= rows_of[i];
-    }
-    return {0, 0, false};
-}
-
 // What a warp has in shared memory: DEPTH rows of BYTES, each with its barrier, filled and read in turn.
 template <unsigned BYTES> struct Ring {
     unsigned char* rows;
@@ -116,8 +102,8 @@ __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At
 
     const long step = long(gridDim.x) * TEAMS, first = long(blockIdx.x) * TEAMS + warp / PARTS;
     const auto ask = [&](int into, long turn, int side) {
-        const Place place = place_of(rows_of, first + turn * step);
-        if (place.there) ring.ask(into, at(side, place.matrix) + place.row * K + part * S::LENGTH);
+        const Unit unit = unit_of<1>(rows_of, first + turn * step);
+        if (unit.left) ring.ask(into, at(side, unit.matrix) + unit.row * K + part * S::LENGTH);
     };
     if (lane == 0) {
         ring.make();
@@ -132,12 +118,12 @@ __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At
     if (PARTS > 1 && lane == 0) squares[warp] = slice.squares;
 
     // As many turns for every warp of the block, so that all meet at the barriers.
-    for (long base = 0; place_of(rows_of, long(blockIdx.x) * TEAMS + base * step).there; base += WARP) {
-        const Place mine = place_of(rows_of, first + (base + lane) * step);
-        const bool here = mine.there && part == 0;
+    for (long base = 0; unit_of<1>(rows_of, long(blockIdx.x) * TEAMS + base * step).left; base += WARP) {
+        const Unit mine = unit_of<1>(rows_of, first + (base + lane) * step);
+        const bool here = mine.left && part == 0;
         const float extra = here ? more(mine.matrix, mine.row) : 0.0f;
         float sum[SIDE] = {};
-        for (long turn = base; turn < base + WARP && place_of(rows_of, first + turn * step).there; ++turn) {
+        for (long turn = base; turn < base + WARP && unit_of<1>(rows_of, first + turn * step).left; ++turn) {
 #pragma unroll 1
             for (int side = 0; side < SIDE; ++side) {
                 float one = slice.dot(static_cast<const W*>(ring.wait()));

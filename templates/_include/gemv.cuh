@@ -10,21 +10,6 @@ template <int PER> __device__ inline long place(long k) {
     return k - in + (in % PER) / 4 * (WARP * 4) + in / PER * 4 + in % 4;
 }
 
-// Where a warp's rows are: rows of all matrices of a family in units of ROWS, none of which straddles two matrices.
-struct Unit {
-    int matrix;
-    long row;
-    long left;  // rows of the matrix from `row` on; 0: there is no such unit
-};
-template <int COUNT> __device__ inline Unit unit_of(const long (&rows_of)[COUNT], long unit) {
-    for (int i = 0; i < COUNT; ++i) {
-        const long here = (rows_of[i] + ROWS - 1) / ROWS;
-        if (unit < here) return {i, unit * ROWS, rows_of[i] - unit * ROWS};
-        unit -= here;
-    }
-    return {0, 0, 0};
-}
-
 // ROWS rows of a matrix with K columns; a row past the end is a copy of the last one, whose sum nobody takes.
 template <class W, long K> struct Rows {
     static constexpr long SPAN = long(WARP) * PER_LOAD<W>;
@@ -123,7 +108,7 @@ template <class W, long K, int SIDE, int COUNT, class In, class At, class More, 
 __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     extern __shared__ __align__(16) float room[];
     let_successor_start();
-    const Unit unit = unit_of(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
+    const Unit unit = unit_of<ROWS>(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
     Rows<W, K> here[SIDE];
 #pragma unroll
     for (int m = 0; m < SIDE; ++m) here[m].begin(at(m, unit.matrix), unit.row, unit.left), here[m].fetch(0);

@@ -1,4 +1,4 @@
-// The vector of a matrix-vector product: as it is, or normalised by its root mean square on the way in.
+// What both matrix-vector kernels stand on: the vector, as it is or normalised on the way in, and where rows lie.
 #include "device.cuh"
 
 constexpr int THREADS = WARP * WARPS;
@@ -17,4 +17,19 @@ template <class X, class N> struct Normalised {
 // What sums of weights times x times norm are multiplied by, from the sum of all squares of x.
 template <class X, class N> __device__ inline float inverse_of(const Normalised<X, N>& in, float squares, long length) {
     return rsqrtf(squares / float(length) + in.eps);
+}
+
+// Rows of all matrices of a family, one matrix after the other, in units of SIZE rows, none of which straddles two.
+struct Unit {
+    int matrix;
+    long row;
+    long left;  // rows of the matrix from `row` on; 0: there is no such unit
+};
+template <int SIZE, int COUNT> __device__ inline Unit unit_of(const long (&rows_of)[COUNT], long unit) {
+    for (int i = 0; i < COUNT; ++i) {
+        const long here = (rows_of[i] + SIZE - 1) / SIZE;
+        if (unit < here) return {i, unit * SIZE, rows_of[i] - unit * SIZE};
+        unit -= here;
+    }
+    return {0, 0, 0};
 }

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.lockfile import read_lock
 from bench.figures.readme import BEGIN, END, RESULTS, updated
+from bench.figures.record import choices_of
 
 README = RESULTS.parents[1] / "README.md"
 
@@ -45,13 +45,8 @@ def test_two_checkpoints_choose_different_winners() -> None:
     """Cache-resident and memory-bound weights want other templates and parameters: that is what choosing is for."""
     run = json.loads((RESULTS / "cpu-figures-qwen3-0.6b.json").read_text(encoding="utf-8"))
     large = {name.partition("@")[0]: choice for name, choice in run["models"]["qwen3-0.6b"]["choices"].items()}
-    plans = read_lock(RESULTS / "sample.lock.toml").plan
-    small = {
-        choice.name.partition("@")[0]: f"{choice.template}({', '.join(f'{k}={v}' for k, v in choice.params.items())})"
-        for plan in plans
-        if plan.phase == "decode"
-        for choice in plan.choices
-    }
+    chosen = choices_of(RESULTS / "sample.lock.toml")
+    small = {name.partition("@")[0]: choice for name, choice in chosen.items()}
     hot = {"rmsnorm-linear-argmax", "linear-residual"}
     assert hot <= large.keys() & small.keys()
     assert all(large[kind] != small[kind] for kind in hot)
