@@ -51,3 +51,17 @@ gpu *ARGS:
 # One benchmark recipe; alone it lists them.
 bench *ARGS: setup
     "{{ bin }}/agentcompile" bench {{ ARGS }}
+
+# Wheels of this project and of what it needs beside PyTorch, for a machine with Python 3.12 and no network.
+wheels DIR:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    rm -rf "{{ DIR }}" && mkdir -p "{{ DIR }}"
+    need=(annotated-types platformdirs pydantic pydantic-core tomli-w typer typing-extensions typing-inspection rich)
+    pinned=()
+    for name in "${need[@]}"; do pinned+=("$(grep -i "^${name//-/[-_]}==" constraints.txt)"); done
+    "{{ python }}" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
+        --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d "{{ DIR }}" "${pinned[@]}"
+    "{{ python }}" -m pip wheel --quiet --disable-pip-version-check --no-deps . -w "{{ DIR }}"
+    ls "{{ DIR }}"

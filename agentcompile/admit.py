@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentcompile.choose import Ranking
 from agentcompile.cuts import Cut
@@ -23,10 +23,14 @@ from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
 
-ALTERNATIVES = 2
-"""Runners-up of a region that are tried in the step."""
-WORTH = 0.02
-"""Share of the step below which a region's runners-up are not tried: its gain could not be told from noise."""
+ALTERNATIVES = {"cpu": 2, "cuda": 5}
+"""Runners-up of a region that are tried in the step, by kind of device."""
+PASSES = {"cpu": 1, "cuda": 2}
+"""How often the regions are gone through, while something changes."""
+WORTH = {"cpu": 0.02, "cuda": 0.0}
+"""Share of the step's floor below which a region's runners-up are not tried. On a CPU its gain could not be told from
+noise; on a GPU what moves few bytes still takes a launch and a wait."""
+Kind = Literal["cpu", "cuda"]
 
 
 class StepClock(Protocol):
@@ -55,6 +59,7 @@ def admit(
     clock: StepClock,
     emit: Emit,
     seed: int,
+    kind: Kind,
 ) -> Admitted:
     """Tune `planned.decode` in the step and prove the result against PyTorch in fresh processes."""
     layouts = dict(planned.layouts)
@@ -63,19 +68,11 @@ def admit(
         return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, layouts)
 
     parts, notes = planned.decode, list[str]()
-    tried = _worth_trying(cut, parts, rankings)
-    for done, (index, alternatives) in enumerate(tried):
-        emit(RoundsProgress(region=parts[index].region, done=done, total=len(tried)))
-        arms = [parts, *(_swap(parts, index, choice) for choice in alternatives)]
-        labelled = [(str(i), program(arm)) for i, arm in enumerate(arms)]
-        timing = clock(labelled, rounds=POLICY.search_rounds, processes=1, claim=POLICY.search_claim, seed=seed + done)
-        if not isinstance(timing, Timing):
-            notes.append(f"{cut.regions[parts[index].region].name}: runners-up not tried in the step: {timing.kind}")
-            continue
-        best = _best(timing, len(arms))
-        if best is not None:
-            notes.append(f"{cut.regions[parts[index].region].name}: a runner-up is faster in the step")
-            parts = arms[best]
+    for number in range(PASSES[kind]):
+        before = parts
+        parts = _descend(cut, parts, rankings, program, clock, emit, seed + (number << 8), kind, notes)
+        if parts == before:
+            break
     parts, found, timing = _prove(cut, parts, program, clock, seed, notes)
     plan = Plan(
         regime=cut.partition.regime,
@@ -89,19 +86,47 @@ def admit(
     return Admitted(plan=plan, parts=parts, notes=tuple(notes))
 
 
+def _descend(
+    cut: Cut,
+    parts: tuple[Part, ...],
+    rankings: Mapping[str, Ranking],
+    program: Callable[[Sequence[Part]], Program],
+    clock: StepClock,
+    emit: Emit,
+    seed: int,
+    kind: Kind,
+    notes: list[str],
+) -> tuple[Part, ...]:
+    """One pass over the regions: each gets the alternative that makes the whole step fastest."""
+    tried = _worth_trying(cut, parts, rankings, kind)
+    for done, (index, alternatives) in enumerate(tried):
+        emit(RoundsProgress(region=parts[index].region, done=done, total=len(tried)))
+        arms = [parts, *(_swap(parts, index, choice) for choice in alternatives)]
+        labelled = [(str(i), program(arm)) for i, arm in enumerate(arms)]
+        timing = clock(labelled, rounds=POLICY.search_rounds, processes=1, claim=POLICY.search_claim, seed=seed + done)
+        if not isinstance(timing, Timing):
+            notes.append(f"{cut.regions[parts[index].region].name}: runners-up not tried in the step: {timing.kind}")
+            continue
+        best = _best(timing, len(arms))
+        if best is not None:
+            notes.append(f"{cut.regions[parts[index].region].name}: a runner-up is faster in the step")
+            parts = arms[best]
+    return parts
+
+
 def _worth_trying(
-    cut: Cut, parts: Sequence[Part], rankings: Mapping[str, Ranking]
+    cut: Cut, parts: Sequence[Part], rankings: Mapping[str, Ranking], kind: Kind
 ) -> list[tuple[int, tuple[Choice, ...]]]:
     """Indices of parts with runners-up of the same layouts, largest share first."""
     shares = {row.id: row.share for row in cut.summary.rows}
     found: list[tuple[int, tuple[Choice, ...]]] = []
     for index, part in enumerate(parts):
-        if not isinstance(part.choice, Kernel) or shares[part.region] < WORTH:
+        if not isinstance(part.choice, Kernel) or shares[part.region] < WORTH[kind]:
             continue
         for _, kernels in rankings[part.region].kernels:
             if part.choice in kernels and len(kernels) > 1:
                 others: list[Choice] = [kernel for kernel in kernels if kernel != part.choice]
-                found.append((index, tuple(others[:ALTERNATIVES])))
+                found.append((index, tuple(others[: ALTERNATIVES[kind]])))
     return sorted(found, key=lambda item: -shares[parts[item[0]].region])
 
 

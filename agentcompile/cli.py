@@ -41,7 +41,7 @@ app.add_typer(config_app, name="config")
 Checkpoint = Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")]
 Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
-Target = Annotated[str | None, typer.Option("--target", help="auto or cpu.")]
+Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
 Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
@@ -249,10 +249,10 @@ def explain(
 @app.command()
 @_verb
 def doctor(threads: Threads = None, json: Json = False) -> int:
-    """Check that this machine has what compiling needs."""
-    from agentcompile.commands import looking
+    """Check what compiling needs on this machine: software, folders, and for CUDA driver, NVRTC, PyTorch and GPUs."""
+    from agentcompile.commands import doctor as check
 
-    return looking.doctor({"threads": threads}, screen=_screen(json))
+    return check.doctor({"threads": threads}, screen=_screen(json))
 
 
 @runs_app.command("list")
@@ -275,6 +275,53 @@ def runs_status(
     from agentcompile.commands import looking
 
     return looking.runs_status({}, run, every=every, screen=_screen(json))
+
+
+@runs_app.command("pack")
+@_verb
+def runs_pack(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; no compiler may hold it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The archive; none: RUN.run.tar.xz, here.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write a run to one file of at most 16 MiB, to go on with it elsewhere.
+
+    It holds the run's events with all finished trials, its options, and small facts: the machine's ceilings, times of
+    PyTorch, which kernels passed every check. Binaries, captured graphs and weights are made or found again.
+    """
+    from agentcompile.commands import packing
+
+    return packing.runs_pack({}, run, out, screen=_screen(json))
+
+
+@runs_app.command("unpack")
+@_verb
+def runs_unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `runs pack` wrote; one of your own.")],
+    run_dir: Annotated[
+        str | None, typer.Option("--run-dir", metavar="DIR", help="The new run directory; none: among the runs.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Where the checkpoint lies now; none: where it was.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="LOCK", help="Where the lock will be written; none: as in compile.")
+    ] = None,
+    templates: Annotated[
+        list[str] | None, typer.Option("--templates", metavar="DIR", help="Where its own templates lie now.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Make a run directory of an archive, to go on with `compile --resume --run-dir DIR`.
+
+    Finished trials are not repeated on a machine of the same kind; on another kind they count for nothing.
+    """
+    from agentcompile.commands import packing
+
+    flags = {"run_dir": run_dir, "model": model, "out": out, "templates": templates or None}
+    return packing.runs_unpack(flags, file, screen=_screen(json))
 
 
 @cache_app.command("ls")

@@ -30,6 +30,8 @@ from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
+_ON_GPU = 6
+"""Candidates that are validated at once on one GPU."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
 
@@ -111,21 +113,28 @@ class WorkerJudge:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         policy: Policy = POLICY,
         memory_bytes: int = 0,
+        device: str = "cpu",
         seed: int = 0,
         repeats: int = 16,
     ) -> None:
-        """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's)."""
+        """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's).
+
+        `device` is the one that `target` describes: ``cpu``, ``cuda:0``.
+        """
         cores = len(os.sched_getaffinity(0))
         setup = p.Setup(
             target=target,
             store=str(store),
             toolchain=toolchain,
             memory_bytes=memory_bytes or _physical_bytes() * 6 // 10,
-            torch_threads=target.threads,
+            torch_threads=target.threads if target.kind == "cpu" else 1,
+            device=device,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
-        # Kernels use every thread of the target, so more validations at once than that would share cores.
-        self._validators = max(1, cores // max(target.threads, 1))
+        # Kernels use every thread of a CPU, so more validations at once than that would share cores; on a GPU the
+        # suite is bound by the host, and each process holds a context of hundreds of megabytes.
+        self._validators = max(1, cores // max(target.threads, 1)) if target.kind == "cpu" else min(cores, _ON_GPU)
+        self._fragile = target.kind == "cuda"
         self._crew = Crew(setup, limits, workers or cores)
 
     def __enter__(self) -> WorkerJudge:
@@ -194,8 +203,12 @@ class WorkerJudge:
             return replace(work, binary=outcome.binary)
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
-        seat.clear(shaken=isinstance(outcome, (Lost, Expired)))
+        seat.clear(shaken=self._shakes(outcome))
         return work.job, failure(outcome, work.stage)
+
+    def _shakes(self, outcome: Outcome) -> bool:
+        """Whether what happened casts doubt on the device: on a GPU an error may stick to more than its process."""
+        return isinstance(outcome, (Lost, Expired)) or (self._fragile and isinstance(outcome, p.Fault))
 
     def time(
         self,
@@ -305,7 +318,7 @@ class WorkerJudge:
                 taken.append(outcome.samples)
                 continue
             at = worker.blamed
-            self._crew.clock.clear(shaken=isinstance(outcome, (Lost, Expired)))
+            self._crew.clock.clear(shaken=self._shakes(outcome))
             verdict = failure(outcome, "measure")
             assert isinstance(verdict, (Crashed, TimedOut)), verdict
             return _Blamed(at=at, verdict=verdict)

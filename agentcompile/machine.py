@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from agentcompile import probe
-from agentcompile.build import Toolchain, find_toolchain
+from agentcompile.build import Toolchain, find_toolchain, nvrtc_toolchain
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.judge import WorkerJudge
-from agentcompile.options import Options
+from agentcompile.options import Options, visible_devices
 from agentcompile.store import Store
+
+_SIGNS_OF_A_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +29,53 @@ class Machine:
     store: Store
     hashes: Path
     """Remembers the digests of weight files."""
+    device: str = "cpu"
+    """``cuda:0`` for the first GPU that PyTorch sees."""
 
 
-def this_machine(options: Options) -> Machine:
-    """Describe this machine; raises AgentCompileError (environment) when it has no compiler."""
-    toolchain = find_toolchain(options.compiler)
-    target = probe.probe(toolchain=toolchain.name, threads=options.threads)
-    return Machine(
-        target=target, toolchain=toolchain, store=Store(options.store), hashes=options.cache / "weights.json"
-    )
+def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> Machine:
+    """Describe this machine, as a target of `kind` when one is given, else as the options want it.
+
+    Raises AgentCompileError (environment) when the device or its compiler is not there.
+    """
+    device = _device(options.target, kind)
+    if device == "cpu":
+        toolchain = find_toolchain(options.compiler)
+        target = probe.probe(toolchain=toolchain.name, threads=options.threads)
+    else:
+        if visible_devices() == "":
+            raise AgentCompileError(
+                f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="unset it, or compile for the CPU: --target cpu",
+            )
+        toolchain = nvrtc_toolchain()
+        target = probe.probe_cuda(device, toolchain=toolchain.name)
+    store, hashes = Store(options.store), options.cache / "weights.json"
+    return Machine(target=target, toolchain=toolchain, store=store, hashes=hashes, device=device)
+
+
+def _device(asked: str, kind: str) -> str:
+    """``cpu`` or ``cuda:N``. With `auto` a GPU is taken where there is one that can be used."""
+    if kind == "cpu" or (asked == "cpu" and not kind):
+        return "cpu"
+    if asked.startswith("cuda"):
+        return asked
+    if kind == "cuda":
+        return "cuda:0"
+    if not any(Path(sign).exists() for sign in _SIGNS_OF_A_GPU) or visible_devices() == "":
+        return "cpu"  # without loading PyTorch, which takes a second
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
 def judge_of(machine: Machine, seed: int) -> Iterator[WorkerJudge]:
     """Workers that judge on this machine; they are gone when the block ends."""
-    judge = WorkerJudge(machine.target, store=machine.store.root, toolchain=machine.toolchain, seed=seed)
+    judge = WorkerJudge(
+        machine.target, store=machine.store.root, toolchain=machine.toolchain, device=machine.device, seed=seed
+    )
     try:
         yield judge
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
-    Setting(name="target", kind="target", about="what to compile for: auto or cpu"),
+    Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
     Setting(name="context", kind="int", least=1, most=1_048_576, about="tokens that the cache holds"),
     Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
     Setting(
@@ -66,6 +67,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="compiler", kind="text", about="the host's C++ compiler; empty: the first of g++, clang++, c++"),
     Setting(name="home", kind="path", about="the folder of store, database and runs; empty: the system's places"),
 )
+_CUDA = re.compile(r"cuda:\d{1,3}")
 _FILE = {setting.key: setting for setting in SETTINGS}
 _VARIABLE = {PREFIX + setting.name.upper(): setting for setting in SETTINGS}
 _FLAG = {setting.name: setting for setting in SETTINGS}
@@ -76,7 +78,8 @@ class Options:
     """Every setting, checked. Paths are absolute, except that an empty one means the default place."""
 
     model: str = ""
-    target: Literal["auto", "cpu"] = "auto"
+    target: str = "auto"
+    """``auto``, ``cpu`` or ``cuda:N``."""
     context: int = 2048
     threads: int = 0
     advisor: str = "heuristic"
@@ -198,6 +201,11 @@ def terminal(environ: Mapping[str, str] | None = None) -> tuple[bool, bool]:
     return environ.get("TERM", "") != "dumb", not environ.get("NO_COLOR")
 
 
+def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
+    """`CUDA_VISIBLE_DEVICES`: None when it is not set, which hides nothing; an empty one hides every GPU."""
+    return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+
+
 def _project(cwd: Path) -> tuple[Path, Mapping[str, object]] | None:
     """The nearest project settings, upwards from `cwd`; the file of our own name wins inside a folder."""
     for folder in (cwd, *cwd.parents):
@@ -241,7 +249,8 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
         case "path":
             return _path(_string(raw, shown), base)
         case "target":
-            return _choice(_string(raw, shown), ("auto", "cpu"), shown)
+            text = _string(raw, shown)
+            return text if _CUDA.fullmatch(text) else _choice(text, ("auto", "cpu", "cuda:0"), shown)
         case "advisor":
             text = _string(raw, shown)
             word, _, seed = text.partition(":")

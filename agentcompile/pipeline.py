@@ -163,7 +163,7 @@ def prove(
     with stage(emit, "admit") as say:
         sources = survey.sources()
         clock = StepClock(ready.here, judge, ready.model, sources)
-        admitted = admit(ready.decode, planned, rankings, sources, clock, emit, seed)
+        admitted = admit(ready.decode, planned, rankings, sources, clock, emit, seed, ready.here.target.kind)
         for note in admitted.notes:
             emit(Warned(text=note))
         emit(PlanAdmitted(plan=admitted.plan))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest
 from agentcompile.ir.scope import ISA
@@ -22,6 +23,8 @@ from agentcompile.store import Store
 LIBRARIES = ("torch",)
 """Whose versions shape references and library calls."""
 _ROOT = Path("/")
+_SHARED_BYTES = 228 << 10
+"""Shared memory of a multiprocessor of compute capability 9.0 and 10.0, where PyTorch does not say."""
 _SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
 """Names of /proc/cpuinfo that the vocabulary spells differently."""
 
@@ -42,20 +45,32 @@ def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
     )
 
 
-def probe_cuda() -> Target:
-    """Describe the first CUDA device, as PyTorch sees it. Raises what PyTorch raises when it sees none."""
+def probe_cuda(device: str, *, toolchain: str) -> Target:
+    """Describe the CUDA device ``cuda:N``, as PyTorch sees it; `toolchain` is the compiler and its version.
+
+    Raises AgentCompileError (environment) when it is not there.
+    """
     import torch
 
-    found = torch.cuda.get_device_properties(0)
+    index = int(device.partition(":")[2] or 0)
+    try:
+        found = torch.cuda.get_device_properties(index)
+    except (AssertionError, RuntimeError) as error:
+        raise AgentCompileError(
+            f"{device}: {str(error).strip().partition(chr(10))[0] or 'there is no such device'}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="agentcompile doctor says what driver and devices are there; --target cpu needs neither",
+        ) from error
+    near = int(getattr(found, "shared_memory_per_multiprocessor", 0)) or _SHARED_BYTES
     return Target(
         kind="cuda",
         device=found.name,
         arch=f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else ""),
         isa=(),
         threads=found.multi_processor_count,
-        cache_bytes=(228 << 10, found.L2_cache_size),
+        cache_bytes=(near, found.L2_cache_size),
         line_bytes=128,
-        toolchain="nvrtc",
+        toolchain=toolchain,
         libraries=(("torch", torch.__version__),),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from agentcompile.ir.graph import Graph, Node, Use, View
 
@@ -84,17 +85,52 @@ def attention(
     """Causal attention of q [1, heads, T, D] over whole caches [1, kv_heads, context, D] -> [1, heads, T, D].
 
     The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
-    position are not read at all, so they may hold anything, NaN included.
+    position are not read at all, so they may hold anything, NaN included. While a CUDA graph is captured nobody can
+    know the positions: then every slot is read, under a mask, and must be finite.
     """
-    tokens, first, last = q.shape[2], int(positions[0]), int(positions[-1])
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return _attend(q, keys, values, _mask(positions, 0, keys.shape[2], window), scale)
+    first, last = int(positions[0]), int(positions[-1])
     low = max(0, first - window + 1) if window else 0
-    keys, values = keys[:, :, low : last + 1], values[:, :, low : last + 1]
-    mask = None
-    if tokens > 1:
-        slots, at = torch.arange(low, last + 1), positions[:, None]
-        mask = slots <= at
-        if window:
-            mask &= slots > at - window
+    mask = _mask(positions, low, last + 1, window) if q.shape[2] > 1 else None
+    return _attend(q, keys[:, :, low : last + 1], values[:, :, low : last + 1], mask, scale)
+
+
+def attention_at(first: int, last: int) -> Operator:
+    """`attention` of queries at the positions first … last, known beforehand: nothing is asked of the device."""
+
+    def at(
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        low = max(0, first - window + 1) if window else 0
+        keys, values = keys[:, :, low : last + 1], values[:, :, low : last + 1]
+        mask: torch.Tensor | None = None
+        if window and q.shape[2] > 1:
+            mask = _mask(positions, low, last + 1, window)
+        elif q.shape[2] > 1:
+            # A type of its own, so that the fused kernels know it is causal and need no mask in memory.
+            mask = causal_lower_right(q.shape[2], keys.shape[2])
+        return _attend(q, keys, values, mask, scale)
+
+    return at
+
+
+def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:
+    """Which of the slots low … high - 1 each position [T] reads: bool [T, high - low]."""
+    slots, at = torch.arange(low, high, device=positions.device), positions[:, None]
+    mask = slots <= at
+    return mask & (slots > at - window) if window else mask
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
     grouped = q.shape[1] != keys.shape[1]
     return F.scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=grouped)
 
@@ -139,11 +175,19 @@ class Interpreter:
     """A graph compiled once into a list of closures over one slot array.
 
     `precision` ``model`` computes what PyTorch eager does at the graph's dtypes; ``float64`` computes every
-    floating-point value in float64, casts included, and expects states in float64. Not safe for two threads.
+    floating-point value in float64, casts included, and expects states in float64. `operators` stand over the table's.
+    Not safe for two threads.
     """
 
-    def __init__(self, graph: Graph, precision: Precision = "model", observe: Observe | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        precision: Precision = "model",
+        observe: Observe | None = None,
+        operators: Mapping[str, Operator] | None = None,
+    ) -> None:
         self._graph = graph
+        self._operators = {**OPERATORS, **(operators or {})}
         self._slots = {value.id: i for i, value in enumerate(graph.values)}
         self._wide = precision == "float64"
         self._observe = observe
@@ -221,7 +265,7 @@ class Interpreter:
         attrs: dict[str, Any] = dict(node.attrs)
         if node.op == "cast" and self._wide and attrs["to"] in ("bf16", "fp16", "fp32", "fp64"):
             return lambda env, args: args[0].double()
-        if (operator := OPERATORS.get(node.op)) is not None:
+        if (operator := self._operators.get(node.op)) is not None:
             if not attrs:
                 return lambda env, args: operator(*args)
             return lambda env, args: operator(*args, **attrs)

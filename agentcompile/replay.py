@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from agentcompile.materialize import specialise
 from agentcompile.models import find_model, model_of_lock
 from agentcompile.notes import Notes
 from agentcompile.options import Options, resolve
-from agentcompile.proving import binaries
+from agentcompile.proving import binaries as build
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition, partition
@@ -38,7 +38,8 @@ from agentcompile.stages import stage
 from agentcompile.tune import accepted_key
 
 if TYPE_CHECKING:
-    from agentcompile.runtime.model import CompiledModel
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.model import CompiledModel, Decode, Prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
 def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
     """Read a lock, find its model, compare both with what is here, and lower its plans."""
     lock = read_lock(path)
-    here = this_machine(options)
+    here = this_machine(options, kind=lock.target.kind)
     checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
@@ -112,31 +113,58 @@ def _checkpoint(path: Path, lock: Lock, options: Options) -> Path:
 
 def bind(opened: Opened) -> CompiledModel:
     """Bind the programs of an opened lock to memory."""
-    from agentcompile.checkpoint import Checkpoint
-    from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.model import CompiledModel
-    from agentcompile.runtime.native import Executor, Library
-    from agentcompile.runtime.step import Step
     from agentcompile.runtime.text import Tokenizer
 
     here, captured = opened.here, opened.model.captured
     sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
-    built = binaries(here, sources, sorted(sources))
-    libraries = {digest: Library(Path(binary.path)) for digest, binary in built.items()}
-    executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
-    checkpoint = Checkpoint.open(captured.checkpoint)
-    memory = Memory(opened.programs, checkpoint.tensor, captured.constants)
-    decode = Step(opened.programs[0], memory, executor, libraries)
-    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=_chunk(opened))
+    paths = {digest: Path(binary.path) for digest, binary in build(here, sources, sorted(sources)).items()}
+    decode, prefill, memory = (_on_gpu if here.device != "cpu" else _on_cpu)(opened, paths)
     has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
     tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
     return CompiledModel(captured.info, decode, prefill, memory, tokenizer=tokenizer, checkpoint=captured.checkpoint)
 
 
-def _chunk(opened: Opened) -> int:
+def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory]:
+    from agentcompile.checkpoint import Checkpoint
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.native import Executor, Library
+    from agentcompile.runtime.step import Step
+
+    here, captured = opened.here, opened.model.captured
+    libraries = {digest: Library(path) for digest, path in binaries.items()}
+    executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
+    memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
+    decode = Step(opened.programs[0], memory, executor, libraries)
+    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=_chunk(opened, CHUNK))
+    return decode, prefill, memory
+
+
+def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory]:
+    import torch
+
+    from agentcompile.checkpoint import Checkpoint
+    from agentcompile.runtime.device_decode import LENGTHS, DeviceDecode, DevicePrefill
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
+    from agentcompile.runtime.driver import Module
+    from agentcompile.runtime.memory import Memory
+
+    here, captured, context = opened.here, opened.model.captured, opened.lock.model.context
+    overlap, advance = overlaps_launches(here.target.arch), advance_source(here.target.arch)
+    (built,) = build(here, {advance.digest: advance}, [advance.digest]).values()
+    torch.cuda.set_device(here.device)
+    modules = {digest: Module(path) for digest, path in binaries.items()}
+    memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
+    step = DeviceStep(opened.programs[0], memory, modules, overlap=overlap)
+    decode = DeviceDecode(step, memory, Module(Path(built.path)), context=context, overlap=overlap)
+    prefill = DevicePrefill(opened.programs[1], memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
+    return decode, prefill, memory
+
+
+def _chunk(opened: Opened, most: int) -> int:
     """Tokens of a prefill chunk; one where the decoder could not be traced for any number of them."""
     symbolic = any("T" in value.shape for value in opened.model.captured.prefill.values)
-    return min(CHUNK, opened.model.captured.info.context) if symbolic else 1
+    return min(most, opened.model.captured.info.context) if symbolic else 1
 
 
 def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, locked: bool) -> None:

@@ -60,7 +60,7 @@ class RunDirectory:
                     f"{path}: already holds a run",
                     hint="continue it with --resume, or name another folder with --run-dir",
                 )
-            _write_atomically(path / OPTIONS, canonical({"version": VERSION, "options": options}) + b"\n")
+            write_atomically(path / OPTIONS, options_bytes(options))
         except OSError as error:
             raise environment_error(error, path) from error
         return RunDirectory(path)
@@ -76,27 +76,14 @@ class RunDirectory:
         """What the run was started with."""
         file = self.path / OPTIONS
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = file.read_bytes()
         except FileNotFoundError as error:
             raise AgentCompileError(
                 f"{self.path}: holds no run ({OPTIONS} is missing)", hint="`agentcompile runs list` names the runs"
             ) from error
         except OSError as error:
             raise environment_error(error, file) from error
-        except ValueError as error:
-            raise AgentCompileError(
-                f"{file}: unreadable: {error}", hint="start the run again in another folder"
-            ) from error
-        version = data.get("version") if isinstance(data, dict) else None
-        if not isinstance(version, int):
-            raise AgentCompileError(f"{file}: version: missing", hint="start the run again in another folder")
-        if version > VERSION:
-            raise AgentCompileError(
-                f"{file}: version: {version} is newer than the {VERSION} that this agentcompile reads",
-                hint="install the agentcompile that wrote it, or start the run again in another folder",
-            )
-        options: Json = data.get("options")
-        return options
+        return options_in(data, file)
 
     def alive(self) -> bool:
         """Whether a compiler holds the run's lock now."""
@@ -122,7 +109,7 @@ class RunDirectory:
                     if not line.endswith(b"\n"):
                         return
                     offset += len(line)
-                    yield _record(line, file), offset
+                    yield record_in(line, file), offset
         except FileNotFoundError:
             return
         except OSError as error:
@@ -214,7 +201,31 @@ class Journal:
         self._lock.close()
 
 
-def _record(line: bytes, file: Path) -> Record:
+def options_in(data: bytes, file: Path) -> Json:
+    """What the bytes of an ``options.json`` say; AgentCompileError, which names `file`, for what is none or newer."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise AgentCompileError(f"{file}: unreadable: {error}", hint="start the run again in another folder") from error
+    version = found.get("version") if isinstance(found, dict) else None
+    if not isinstance(version, int):
+        raise AgentCompileError(f"{file}: version: missing", hint="start the run again in another folder")
+    if version > VERSION:
+        raise AgentCompileError(
+            f"{file}: version: {version} is newer than the {VERSION} that this agentcompile reads",
+            hint="install the agentcompile that wrote it, or start the run again in another folder",
+        )
+    options: Json = found.get("options")
+    return options
+
+
+def options_bytes(options: Json) -> bytes:
+    """The content of an ``options.json``."""
+    return canonical({"version": VERSION, "options": options}) + b"\n"
+
+
+def record_in(line: bytes, file: Path) -> Record:
+    """One whole line of an ``events.jsonl``; AgentCompileError, which names `file`, when it is no event."""
     try:
         data = json.loads(line)
         if not isinstance(data, dict):
@@ -250,13 +261,18 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
         view = view[written:]
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is whole and on disk, or not there; raises OSError."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def environment_error(error: OSError, path: Path) -> AgentCompileError:

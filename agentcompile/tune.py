@@ -31,8 +31,9 @@ from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
-CONFIRMED = 3
-"""Finalists of each layout that are timed again on fresh data."""
+CONFIRMED = {"cpu": 3, "cuda": 6}
+"""Finalists of each layout that are timed again on fresh data, by kind of device: what a kernel is worth between its
+neighbours differs more from what it is worth alone where launches overlap."""
 RECHECKS = 3
 """How often the machine's ceilings are measured again before a time is called impossible."""
 LOOKS = 3
@@ -134,7 +135,7 @@ class Tuner:
 
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
-        chosen = finalists(trials, templates_of(subject), each=CONFIRMED)
+        chosen = finalists(trials, templates_of(subject), each=CONFIRMED[self._target.kind])
         confirmed: list[Trial] = []
         for look in range(LOOKS):
             made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look) if chosen else []

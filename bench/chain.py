@@ -39,7 +39,7 @@ from agentcompile.regions.cover import cover
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.device_step import DeviceStep
+from agentcompile.runtime.device_step import DeviceStep, advance_source, enqueued
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.memory import Memory
@@ -102,7 +102,7 @@ class Bench:
     """One model on the device; plans are made, bound, checked and timed here."""
 
     def __init__(self, name: str, context: int, home: Path) -> None:
-        self.target, self.store = probe_cuda(), Store(home / "store")
+        self.target, self.store = probe_cuda("cuda:0", toolchain="nvrtc"), Store(home / "store")
         path = MAKERS[name](home / name)
         self.model = load_model(path, context, self.store, home / "hashes.json")
         self.captured = self.model.captured
@@ -166,7 +166,7 @@ class Bench:
         program = lower(self.cut.graph, placed, sources, {})
         if self._memory is None:
             self._memory = Memory([program], self.checkpoint.tensor, self.captured.constants, "cuda")
-        return DeviceStep(program, self._memory, sources, self._modules, dependent=dependent)
+        return DeviceStep(program, self._memory, self._modules, overlap=dependent)
 
     @property
     def memory(self) -> Memory:
@@ -201,12 +201,22 @@ class Bench:
         """Median ns a token of graph replays of `steps` steps from `position` on."""
         memory = self.memory
         memory.token[0], memory.position[0] = 1, position
-        graph = step.graph(steps)
+        call = self._advance(step)
+        graph = step.graph(steps, then=enqueued(call))
         times = []
         for _ in range(replays):
             memory.position[0] = position
             times.append(_elapsed_ns(graph.replay) / steps)
         return statistics.median(times[3:])
+
+    def _advance(self, step: DeviceStep) -> Call:
+        source = advance_source(self.target.arch)
+        built = compile(source, self.store, toolchain=_NVRTC, limit_s=60)
+        assert isinstance(built, Binary), built
+        module = self._modules.setdefault(source.digest, Module(Path(built.path)))
+        history = self._history = torch.zeros(self.captured.info.context + 1, dtype=torch.int64, device="cuda")
+        pointers = [self.memory.position.data_ptr(), self.memory.token.data_ptr(), history.data_ptr()]
+        return Call.of(module, source.launches[0], pointers, dependent=True)
 
     def tune(
         self, params: dict[str, Params], best: float, until: float, say: Callable[[str], None]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agentcompile.advice.roles import Role, in_bytes, role_of
 from agentcompile.ir.advice import Advice, Hint, Question, Risk
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.scope import region_dtype
-from agentcompile.ir.template import Candidate, Param, Template
+from agentcompile.ir.template import Candidate, Param, ParamValue, Template
 
 HEAD = 12
 """Candidates that get a sentence."""
@@ -108,6 +108,11 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
         share += LIBRARY_CALL_NS * max(len(machine.region.body.nodes), 1) / machine.floor_ns
         yield Loss(share=share, reason="a library call, with PyTorch's dispatch and no fusion")
         return
+    if machine.target.kind == "cuda":
+        newer = any(arch.startswith("sm_90") for arch in template.arch) and "sm_80" not in template.arch
+        text = "made for this generation of devices" if newer else "runs on every generation of devices"
+        yield Loss(share=0.0 if newer else 0.02, reason=text)
+        return
     asked = next((isa for isa in VECTOR_BYTES if isa in template.arch), "")
     if asked and VECTOR_BYTES[asked] < machine.vector_bytes:
         yield Loss(
@@ -126,6 +131,9 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
 
 def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -> Iterator[Loss]:
     values = dict(candidate.params)
+    if machine.target.kind == "cuda":
+        yield from _from_defaults(template, values)
+        return
     roles: dict[Role, list[tuple[Param, int]]] = {}
     for param in template.params:
         value = values[param.name]
@@ -150,6 +158,14 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
         yield _balance(rows, split, min(max(threads, 1), machine.threads), machine)
     for param, value in roles.get("tile", []):
         yield _tile(param, value, machine)
+
+
+def _from_defaults(template: Template, values: Mapping[str, ParamValue]) -> Iterator[Loss]:
+    """On a GPU bytes in flight, co-residency and latency decide together, and no simple rule was seen to hold: the
+    defaults are what won on one device, and neighbours are nearly as good."""
+    for param in template.params:
+        away = abs(param.domain.index(values[param.name]) - param.domain.index(param.default))
+        yield Loss(share=0.02 * away, reason=f"{param.name}={values[param.name]}")
 
 
 def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:

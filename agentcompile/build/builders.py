@@ -11,7 +11,9 @@ from agentcompile.build.cxx import run_cxx
 from agentcompile.build.nvrtc import NVRTC_FLAGS, compile_cubin, nvrtc_version
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
+from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.images import pack
 from agentcompile.ir.digest import digest_bytes
 from agentcompile.ir.template import Language, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
@@ -79,6 +81,15 @@ def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     return _binary(built)
 
 
+def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+    key = binary_key(job.source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *job.source.flags))
+    built: Path | BuildFailed | None = store.get(key, ".cubins")
+    if built is None:
+        made = compile_images(job.source, store)
+        built = made if isinstance(made, BuildFailed) else store.write(key, pack(made), ".cubins")
+    return _binary(built)
+
+
 def _binary(built: Path | BuildFailed | TimedOut) -> Binary | BuildFailed | TimedOut:
     """A file of the store as a binary, or why there is none."""
     if not isinstance(built, Path):
@@ -93,5 +104,6 @@ def _nothing_to_build(job: Job, store: Store) -> Binary:
 BUILDERS: dict[Language, Builder] = {
     "cpp": _compile_cpp,
     "cuda": _compile_cuda,
+    "triton": _compile_triton,
     "library": _nothing_to_build,
 }

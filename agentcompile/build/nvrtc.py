@@ -13,6 +13,7 @@ from typing import Any
 
 from agentcompile.bindings import checked, load
 from agentcompile.build.cxx import clean_log
+from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.trial import BuildFailed
 
 NVRTC_FLAGS = (
@@ -60,6 +61,11 @@ def nvrtc_version() -> tuple[int, int]:
     nvrtc = _library()
     major, minor = _checked(nvrtc.nvrtcVersion())
     return int(major), int(minor)
+
+
+def nvrtc_toolchain() -> Toolchain:
+    """NVRTC as the compiler of a target; raises as `nvrtc_version`."""
+    return Toolchain(compiler="nvrtc", name=f"nvrtc {'.'.join(map(str, nvrtc_version()))}")
 
 
 def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:

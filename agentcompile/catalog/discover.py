@@ -87,8 +87,7 @@ def _read(path: Path, root: Path, order: Sequence[Path]) -> Template:
         return manifest.template(id=id, source_name="", source="", includes=())
     source = _source(path.parent / wanted, root)
     includes: dict[str, str] = {}
-    if manifest.language != "triton":
-        _include(source, f"{root.name}/{id}/{wanted}", order, includes)
+    _include(source, f"{root.name}/{id}/{wanted}", order, includes)
     return manifest.template(id=id, source_name=wanted, source=source, includes=tuple(includes.items()))
 
 

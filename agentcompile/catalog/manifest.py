@@ -43,6 +43,7 @@ class ManifestLaunch:
     cooperative: bool = False
     cluster: tuple[Count, ...] = ()
     pdl: bool = False
+    early: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,4 +107,5 @@ def _launch(launch: ManifestLaunch) -> Launch:
         cooperative=launch.cooperative,
         cluster=tuple(str(extent) for extent in launch.cluster),
         pdl=launch.pdl,
+        early=launch.early,
     )

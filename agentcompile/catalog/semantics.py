@@ -16,7 +16,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.kind import KindFacts
 from agentcompile.ir.scope import ISA, names_of
-from agentcompile.ir.template import Param, Template
+from agentcompile.ir.template import Launch, Param, Template
 
 MAX_POINTS = 65_536
 """The most points that the domains of one template may span before constraints; a search never sees more."""
@@ -227,8 +227,24 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         geometry = [*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster]
         if template.language == "cpp" and (geometry != ["0"] or launch.cooperative or launch.pdl):
             yield Fault(key=key, text="a C++ launch has no geometry", hint="remove grid, block and the like")
+        if template.language == "triton" and (launch.shared_bytes != "0" or launch.cluster or launch.cooperative):
+            text = "Triton decides on shared memory by itself, and launches single blocks"
+            yield Fault(key=key, text=text, hint="remove shared_bytes, cluster and cooperative")
         for text in geometry:
             yield from _expression(key, text, _visible(template, beside))
+        yield from _early(launch, beside, f"{key}.early")
+
+
+def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+    if launch.early and not launch.pdl:
+        yield Fault(key=key, text="without pdl a kernel waits before it starts", hint="remove it, or set pdl = true")
+    for name in launch.early:
+        port = beside.kind.port(name)
+        if name not in launch.arguments or port is None:
+            text = f'"{name}" is no port that the launch passes'
+            yield Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
+        elif port.role == "output":
+            yield Fault(key=key, text=f'"{name}" is an output', hint="only what is read can be read early")
 
 
 def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:

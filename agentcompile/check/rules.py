@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.check.script import strays
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
 from agentcompile.ir.expr import parse
 from agentcompile.ir.graph import ITEM_BYTES, Dim
 from agentcompile.ir.region import Region
 from agentcompile.ir.scope import region_dtype, scope
-from agentcompile.ir.target import Target
+from agentcompile.ir.target import Target, most_shared_bytes
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import Finding
 
@@ -28,13 +29,6 @@ WORKSPACE_LIMIT_BYTES = 64 << 20
 SOURCE_LIMIT = 1 << 20
 """Characters of a kernel with its shared texts; a compiler on more of it outlasts any limit."""
 THREADS_PER_BLOCK = 1024
-SHARED_BYTES = {
-    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_87": 163 << 10, "sm_89": 99 << 10,
-    "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_103": 227 << 10, "sm_120": 99 << 10,
-}  # fmt: skip
-"""Shared memory that a block may ask for, by architecture (CUDA C++ Programming Guide, compute capabilities)."""
-LEAST_SHARED_BYTES = 48 << 10
-"""What every architecture has without asking."""
 HEADERS = (
     "algorithm", "arm_neon.h", "arm_sve.h", "array", "bit", "cfloat", "climits", "cmath", "concepts",
     "cstddef", "cstdint", "cstring", "functional", "immintrin.h", "initializer_list", "limits", "numeric",
@@ -161,11 +155,13 @@ def layout(s: Subject) -> Iterator[Finding]:
 
 
 def source(s: Subject) -> Iterator[Finding]:
-    """The text is of a size that compiles in seconds, and a C++ kernel computes and does nothing else."""
+    """The text is of a size that compiles in seconds; what the host compiles or executes computes and does no more."""
     texts = {s.template.source_name: s.template.source, **dict(s.template.includes)}
     size = sum(len(text) for text in texts.values())
     if size > SOURCE_LIMIT:
         yield _found("source", f"{size} characters of source, more than {SOURCE_LIMIT}")
+    if s.template.language == "triton":
+        yield from (_found("source", text) for text in strays(texts))
     if s.template.language != "cpp":
         return
     for name, text in texts.items():
@@ -231,9 +227,9 @@ def workspaces(s: Subject) -> Iterator[Finding]:
 
 def geometry(s: Subject) -> Iterator[Finding]:
     """A CUDA launch has a grid and a block that the architecture can start, and asks for shared memory that exists."""
-    if s.template.language != "cuda":
+    if RUNS_ON.get(s.template.language) != "cuda":
         return
-    names, most = scope(s.region, s.target, s.params), SHARED_BYTES.get(s.target.arch.rstrip("af"), LEAST_SHARED_BYTES)
+    names, most = scope(s.region, s.target, s.params), most_shared_bytes(s.target.arch)
     for launch in s.template.launches:
         texts = {"grid": launch.grid, "block": launch.block, "shared_bytes": (launch.shared_bytes,)}
         try:
@@ -251,8 +247,15 @@ def geometry(s: Subject) -> Iterator[Finding]:
             yield _found(
                 "geometry", f"{launch.entry}: {math.prod(block)} threads a block, more than {THREADS_PER_BLOCK}"
             )
+        if s.template.language == "triton" and not _whole_warps(block):
+            yield _found("geometry", f"{launch.entry}: {block} threads a block, not 32 times a power of two in a line")
         if not 0 <= shared <= most:
             yield _found("geometry", f"{launch.entry}: {shared} bytes of shared memory, {s.target.arch} has {most}")
+
+
+def _whole_warps(block: list[int]) -> bool:
+    warps, rest = divmod(block[0], 32)
+    return len(block) == 1 and rest == 0 and warps.bit_count() == 1
 
 
 def determinism(s: Subject) -> Iterator[Finding]:

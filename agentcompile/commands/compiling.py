@@ -19,7 +19,7 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
     options = resolve(flags).options
     run = _resumed(options, flags) if resume else _new(options)
     if resume:
-        options = _same(_stored(run), options, flags)
+        options = _same(stored_options(run), options, flags)
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         emit = tee(journal.append, reporter)
@@ -78,7 +78,7 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
         run = session.RunDirectory.open(path)
-        same = not flags.get("model") or _stored(run).model == options.model
+        same = not flags.get("model") or stored_options(run).model == options.model
         if same and run.state().status != "finished" and not run.alive():
             return run
     raise AgentCompileError(
@@ -86,7 +86,8 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
     )
 
 
-def _stored(run: session.RunDirectory) -> Options:
+def stored_options(run: session.RunDirectory) -> Options:
+    """What the run was started with; AgentCompileError when this version does not understand it."""
     try:
         stored: Options = decode(Options, run.options(), "options")
     except CodecError as error:

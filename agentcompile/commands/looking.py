@@ -1,17 +1,13 @@
-"""`explain`, `runs`, `cache`, `config show`, `doctor`: what is known, where it lies, whether this machine will do."""
+"""`explain`, `runs list`, `runs status`, `cache`, `config show`: what is known, and where it lies."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
-from agentcompile import __version__, progress, session
+from agentcompile import progress, session
 from agentcompile.commands.compiling import show
-from agentcompile.commands.flow import REAL, Flow
-from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
@@ -80,6 +76,11 @@ def _run(options: Options) -> session.RunDirectory:
     return session.RunDirectory.open(runs[-1])
 
 
+def named(options: Options, name: str) -> session.RunDirectory:
+    """The run that is called `name`, or lies in that folder."""
+    return session.RunDirectory.open(Path(name) if Path(name).is_dir() else options.runs / name)
+
+
 def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
     """Every run, oldest first."""
     rows: list[Json] = []
@@ -104,11 +105,7 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """One run: how far it is, its regions, its plans."""
     options = resolve(flags).options
-    if name:
-        path = Path(name) if Path(name).is_dir() else options.runs / name
-        run = session.RunDirectory.open(path)
-    else:
-        run = _run(options)
+    run = named(options, name) if name else _run(options)
     state = run.state()
     screen.text(
         f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
@@ -166,46 +163,3 @@ def _shown(value: Json) -> str:
     if isinstance(value, list):
         return " ".join(str(item) for item in value) or "-"
     return str(value) if value != "" else "-"
-
-
-def doctor(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:
-    """Whether this machine has what compiling needs; exit 6 when something is missing."""
-    options = resolve(flags).options
-    checks = [
-        ("agentcompile", True, __version__),
-        ("python", (3, 11) <= sys.version_info[:2] <= (3, 12), sys.version.split()[0]),
-    ]
-    checks += [_package(name) for name in ("torch", "transformers", "tokenizers", "safetensors")]
-    try:
-        target = flow.target(options)
-        isa = " ".join(target.isa)
-        checks.append(("compiler", bool(target.toolchain), target.toolchain or "none found: install g++ or clang++"))
-        checks.append(("machine", True, f"{target.device}, {target.threads} threads, {isa}"))
-    except AgentCompileError as error:
-        checks.append(("machine", False, f"{error.message}; {error.hint}"))
-    checks.append(_folder(options.cache))
-    checks.append(_folder(options.runs))
-    table = [("ok" if ok else "MISSING", name, found) for name, ok, found in checks]
-    screen.table(Table(heads=("", "check", "found"), rows=table))
-    screen.json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
-    return ExitCode.OK if all(ok for _, ok, _ in checks) else ExitCode.ENVIRONMENT
-
-
-def _package(name: str) -> tuple[str, bool, str]:
-    try:
-        return name, True, metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return name, False, f"pip install {name}"
-
-
-def _folder(path: Path) -> tuple[str, bool, str]:
-    """A folder of ours: made when it is missing, with what is free there."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.write_bytes(b"")
-        probe.unlink()
-        free = shutil.disk_usage(path).free
-    except OSError as error:
-        return str(path), False, error.strerror or str(error)
-    return str(path), free > 500_000_000, f"{amount(free)} free"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agentcompile.ir.graph import Dim, DType, Phase
 from agentcompile.ir.region import Region
-from agentcompile.ir.template import Params
+from agentcompile.ir.template import Launch, Params
 
 BufferRole = Literal["token", "position", "weight", "state", "constant", "activation", "workspace"]
 
@@ -34,9 +34,12 @@ class NativeCall:
     kind: Literal["native"] = "native"
     region: str
     source: str
-    entry: str
+    launch: Launch
+    """Resolved: its geometry is numbers."""
     pointers: tuple[str, ...]
     """Buffer names; an empty one is a null pointer (an absent optional port)."""
+    overlaps: bool = False
+    """Whether it may start before its predecessors have ended, as far as what it reads early is concerned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,19 @@ from typing import Literal
 
 from agentcompile.ir.digest import Json, digest
 
+SHARED_BYTES = {
+    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_87": 163 << 10, "sm_89": 99 << 10,
+    "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_103": 227 << 10, "sm_120": 99 << 10,
+}  # fmt: skip
+"""Shared memory that a block may ask for, by architecture (CUDA C++ Programming Guide, compute capabilities)."""
+LEAST_SHARED_BYTES = 48 << 10
+"""What every architecture has without asking."""
+
+
+def most_shared_bytes(arch: str) -> int:
+    """Shared memory that a block may ask for on `arch`; of one that is not in the table, what all have."""
+    return SHARED_BYTES.get(arch.rstrip("af"), LEAST_SHARED_BYTES)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

@@ -12,7 +12,7 @@ from agentcompile.ir.region import Regime
 Language = Literal["cuda", "triton", "cpp", "library"]
 ParamValue = int | str
 QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*)"[^\n]*$', re.MULTILINE)
-"""An include of a shared text (group 1), inlined once; angle includes stay for the compiler."""
+"""An include of a shared text (group 1), inlined once, in Python a comment; angle includes stay for the compiler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class Launch:
     cooperative: bool = False
     cluster: tuple[str, ...] = ()
     pdl: bool = False
+    early: tuple[str, ...] = ()
+    """Arguments that it may read before it waits for its predecessors; the runtime orders writers of them before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def interface(template: Template, region: Region) -> Iterator[str]:
     """Port families, those that are absent included, and the argument structs of all launches."""
     for family in dict.fromkeys(port.family for port in region.ports):
         yield from _family(family, region.family(family))
-    for family in _absent(template, region):
+    for family in absent(template, region):
         yield from _absent_family(family, region)
     for launch in template.launches:
         yield from _arguments(launch, template, region)
@@ -60,7 +60,7 @@ def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
     ]
 
 
-def _absent(template: Template, region: Region) -> list[str]:
+def absent(template: Template, region: Region) -> list[str]:
     """Families that a launch passes and the region lacks: optional ones, by the catalog's check."""
     passed = dict.fromkeys(name for launch in template.launches for name in launch.arguments)
     known = {port.family for port in region.ports} | {space.name for space in template.workspaces}
@@ -92,10 +92,11 @@ def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
 def _pointer(family: str, region: Region) -> str:
     """One member; an absent family takes the form of `w`: an array when the weights are numbered, else one pointer."""
     ports = region.family(family)
-    many = _numbered(ports or region.family("w"))
+    many = numbered(ports or region.family("w"))
     const = "" if any(port.role == "output" or port.access != "read" for port in ports) else "const "
     return f"{const}{family}_t* {family}{f'[{max(len(ports), 1)}]' if many else ''};"
 
 
-def _numbered(ports: tuple[Port, ...]) -> bool:
+def numbered(ports: tuple[Port, ...]) -> bool:
+    """Whether a family is a row of ports, w.0 and on, rather than one port of that name."""
     return any("." in port.name for port in ports)

@@ -1,7 +1,7 @@
 """A template becomes a `Source`: a generated prologue, the shared texts inlined, the kernel verbatim.
 
 The same template, region, parameters and target give the same bytes, whatever the sites are called. `#line` directives
-keep compiler messages pointing at the template's own files.
+keep compiler messages pointing at the template's own files; in Triton's Python they are comments, and so is an include.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import QUOTED_INCLUDE, Language, Launch, Params, Source, Template
-from agentcompile.materialize import cpp, cuda
+from agentcompile.materialize import cpp, cuda, triton
 
 Prologue = Callable[[Template, Region, Params, Target], str]
-PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue, "cuda": cuda.prologue}
+PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue, "cuda": cuda.prologue, "triton": triton.prologue}
 """The generated head of each language; `library` has no text."""
-FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {"cpp": cpp.flags, "cuda": cuda.flags}
+FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {
+    "cpp": cpp.flags,
+    "cuda": cuda.flags,
+    "triton": cuda.flags,
+}
 NULL = ""
 """The resolved argument of a family that the region does not have: a null pointer."""
 
@@ -53,12 +57,15 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         ports = [port.name for port in region.family(name)]
         arguments += [name] if name in workspaces else ports or [NULL]
 
+    early = tuple(port.name for name in launch.early for port in region.family(name))
+
     def number(key: str, text: str) -> str:
         return str(_elements(text, f"{template.id}: {launch.entry}: {key}", names))
 
     return replace(
         launch,
         arguments=tuple(arguments),
+        early=early,
         grid=tuple(number("grid", text) for text in launch.grid),
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),

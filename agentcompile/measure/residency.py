@@ -49,7 +49,7 @@ def rotation_bytes(residency: Residency, target: Target, policy: Policy) -> int:
 class Slots:
     """Copies of one region's weights and states in one block of memory, equal in content, distinct in address."""
 
-    def __init__(self, needs: tuple[Need, ...], *, covers_bytes: int, seed: int) -> None:
+    def __init__(self, needs: tuple[Need, ...], *, covers_bytes: int, seed: int, device: str = "cpu") -> None:
         """Fill as many slots as cover `covers_bytes`, at least one; raises RuntimeError when memory is out."""
         self._needs = {need.name: need for need in needs}
         self._offsets: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Slots:
             end += -(-need.nbytes // _LINE_BYTES) * _LINE_BYTES
         self.slot_bytes = max(-(-end // ALIGN_BYTES) * ALIGN_BYTES, ALIGN_BYTES)
         self.count = max(1, -(-covers_bytes // self.slot_bytes)) if end else 1
-        self._block = block(self.slot_bytes * self.count)
+        self._block = block(self.slot_bytes * self.count, device)
         generator = torch.Generator().manual_seed(seed)
         for need in needs:
             view = self.tensor(0, need.name)
@@ -83,15 +83,19 @@ class Slots:
 def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
     """Repeat a block of normals: content does not matter to caches, and drawing a GB of them takes seconds."""
     block = torch.randn(min(need.numel, 1 << 20), generator=generator).mul_(need.scale).add_(need.offset)
-    block = block.to(need.dtype)
+    block = block.to(need.dtype).to(view.device)
     for start in range(0, need.numel, block.numel()):
         part = view[start : start + block.numel()]
         part.copy_(block[: part.numel()])
 
 
-def block(nbytes: int) -> torch.Tensor:
-    """Page-aligned memory on huge pages where the system grants them, as the runtime's arena is."""
+def block(nbytes: int, device: str = "cpu") -> torch.Tensor:
+    """Page-aligned memory, on the host on huge pages where the system grants them, as the runtime's arena is."""
     import mmap
+
+    if device != "cpu":
+        loose = torch.empty(nbytes + ALIGN_BYTES, dtype=torch.uint8, device=device)
+        return loose[-loose.data_ptr() % ALIGN_BYTES :][:nbytes]
 
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE") and nbytes >= 2 << 20:

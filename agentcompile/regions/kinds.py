@@ -63,6 +63,11 @@ REGION_KINDS: tuple[Kind, ...] = (
         name="position-table", pattern=("y = position_table(positions, table)",), dims="context=table[0] width=table[1]"
     ),
     Kind(
+        name="position-tables",
+        pattern=("y* = position_table(positions, table*)",),
+        dims="context=table[0] width=sum(table[1])",
+    ),
+    Kind(
         name="rmsnorm",
         pattern=("y = rms_norm(x, norm)",),
         dims="hidden=norm[0] groups=numel(x)/hidden",

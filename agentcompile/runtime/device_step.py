@@ -1,8 +1,9 @@
-"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in a graph."""
+"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -12,36 +13,56 @@ from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.sites import Action, torch_site
+from agentcompile.runtime.sites import Action, dying_after, torch_site
+
+_ADVANCE = """
+struct advance_args { long long* position; const long long* token; long long* history; };
+extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+#endif
+    const long long at = *a.position;
+    a.history[at] = *a.token;
+    *a.position = at + 1;
+}
+"""
+
+
+def advance_source(arch: str) -> Source:
+    """The kernel that ends a step of a running generation: notes the token that was made and moves the position on."""
+    launch = Launch(entry="advance", arguments=("position", "token", "history"), grid=("1",), block=("1",), pdl=True)
+    return Source(
+        language="cuda", text=_ADVANCE, launches=(launch,), workspaces=(), flags=(f"--gpu-architecture={arch}",)
+    )
+
+
+def overlaps_launches(arch: str) -> bool:
+    """Whether an architecture has programmatic dependent launch: compute capability 9.0 and later."""
+    digits = arch.removeprefix("sm_").rstrip("af")
+    return digits.isdigit() and int(digits) >= 90
 
 
 class DeviceStep:
-    """One decode step. It reads `memory.token` and `memory.position`, writes the next token, and moves the position on.
+    """One decode step. It reads `memory.token` and `memory.position` and writes the next token into `memory.token`.
 
-    `sources` and `modules` hold every kernel that the program calls, by source digest; `dependent` says whether the
-    device has programmatic dependent launch.
+    `modules` hold every kernel that the program calls, by source digest; `overlap` says whether the device has
+    programmatic dependent launch.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        memory: Memory,
-        sources: Mapping[str, Source],
-        modules: Mapping[str, Module],
-        *,
-        dependent: bool,
-    ) -> None:
+    def __init__(self, program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> None:
         self.program, self._memory = program, memory
         self._arena = Arena(program.arena_bytes, memory.device)
         buffers = {buffer.name: buffer for buffer in program.buffers}
         regions = {region.id: region for region in program.regions}
-        self.env = {name: self._tensor(buffer) for name, buffer in buffers.items()}
-        launches = {(digest, launch.entry): launch for digest, source in sources.items() for launch in source.launches}
+        self._fixed = {name for call in program.calls if isinstance(call, NativeCall) for name in call.pointers}
+        self._fixed |= {program.logits, program.token}
+        placed = {name: self._tensor(buffer) for name, buffer in buffers.items()}
+        self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         self._actions = [
-            self._native(call, launches[call.source, call.entry], modules[call.source], dependent)
+            self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
-            else torch_site(call, regions[call.region], buffers, self.env, memory)
-            for call in program.calls
+            else torch_site(call, regions[call.region], buffers, self.env, memory, dying=dying)
+            for call, dying in zip(program.calls, dying_after(program, set(self.env)), strict=True)
         ]
 
     @property
@@ -50,28 +71,25 @@ class DeviceStep:
         return self.env[self.program.logits].view(-1)
 
     def enqueue(self) -> None:
-        """Put one step on the current stream."""
+        """Put one step on the current stream; the position stays."""
         for action in self._actions:
             action()
-        self._memory.position.add_(1)
 
-    def graph(self, steps: int = 1) -> torch.cuda.CUDAGraph:
-        """Capture `steps` steps, one after another. Token, position and states are as they were when it returns."""
+    def graph(self, steps: int = 1, *, then: Action = lambda: None) -> torch.cuda.CUDAGraph:
+        """Capture `steps` steps with `then` after each. Token and position are as they were when it returns."""
         token, position = self._memory.token.clone(), self._memory.position.clone()
-        side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.enqueue()  # PyTorch's own lazy set-up may not happen in a capture
-        torch.cuda.current_stream().wait_stream(side)
+
+        def body() -> None:
+            self.enqueue()
+            then()
+
+        made = captured(body, times=steps)
         self._memory.token.copy_(token)
         self._memory.position.copy_(position)
-        made = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(made):
-            for _ in range(steps):
-                self.enqueue()
         return made
 
-    def _tensor(self, buffer: Buffer) -> torch.Tensor:
+    def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
+        """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
         shape = concrete(buffer.shape)
         if buffer.role == "token":
             return self._memory.token.view(shape)
@@ -79,10 +97,38 @@ class DeviceStep:
             return self._memory.position.view(shape)
         if buffer.role in ("weight", "constant", "state"):
             return self._memory.resident(buffer)
+        if buffer.name not in self._fixed:
+            return None
         view = self._arena.view(buffer.offset, shape, TORCH_DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
 
-    def _native(self, call: NativeCall, launch: Launch, module: Module, dependent: bool) -> Action:
+    def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
-        bound = Call.of(module, launch, pointers, dependent=dependent)
-        return lambda: bound.run(torch.cuda.current_stream().cuda_stream)
+        return enqueued(Call.of(module, call.launch, pointers, dependent=overlap and call.overlaps))
+
+
+def enqueued(call: Call) -> Action:
+    """What launches a bound call on PyTorch's current stream."""
+    return lambda: call.run(torch.cuda.current_stream().cuda_stream)
+
+
+def captured(body: Action, *, times: int = 1, pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of what `body` enqueues, `times` over. It runs once before: PyTorch's set-up may not happen inside.
+
+    Graphs that never run at once, and whose results are read before another runs, may share a memory `pool`.
+    """
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    made = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        body()
+        side.synchronize()
+        # Not `torch.cuda.graph`: it collects garbage at every capture, which takes longer than the capture.
+        made.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            for _ in range(times):
+                body()
+        finally:
+            made.capture_end()
+    torch.cuda.current_stream().wait_stream(side)
+    return made

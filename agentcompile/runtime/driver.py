@@ -1,5 +1,6 @@
 """CUDA kernels through the driver: cubins, launches with their geometry, on whatever stream and context PyTorch uses.
 
+A kernel's parameters are pointers, one beside another: a struct of them, or each by itself. The code says which.
 `cuda.bindings` is loaded on first use. The caller keeps every buffer alive.
 """
 
@@ -7,46 +8,84 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentcompile.bindings import checked, load
+from agentcompile.images import ANY, unpack
 from agentcompile.ir.template import Launch
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A function of a module."""
+
+    function: Any
+    shared_bytes: int
+    """Dynamic shared memory of its own, beside what a launch asks for."""
+    parameters: tuple[tuple[int, int], ...]
+    """Offset and size in bytes of every parameter."""
+
+    def room(self, pointers: Sequence[int]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
+        """`pointers` where the parameters lie, zeros behind them, and the address of each parameter in there."""
+        nbytes = max((offset + size for offset, size in self.parameters), default=0)
+        words = (ctypes.c_void_p * max(-(-nbytes // 8), len(pointers), 1))(*pointers)
+        places = [ctypes.addressof(words) + offset for offset, _ in self.parameters]
+        return words, (ctypes.c_void_p * max(len(places), 1))(*places)
+
+
 class Module:
-    """A cubin loaded into the current context. It stays loaded as long as the process."""
+    """A cubin, or a file of several, loaded into the current context. It stays loaded as long as the process."""
 
     def __init__(self, path: Path) -> None:
         """Load `path`; raises AgentCompileError (environment) when the driver refuses it."""
         self.path = path
-        self._functions: dict[str, Any] = {}
+        self._entries: dict[str, Entry] = {}
         _primary_context()
-        self._handle = _checked(_driver().cuModuleLoadData(path.read_bytes()), f"{path}: cannot be loaded")
+        self._loaded = {
+            image.entry: (_checked(_driver().cuModuleLoadData(image.code), f"{path}: cannot be loaded"), image)
+            for image in unpack(path.read_bytes())
+        }
 
-    def entry(self, name: str, shared_bytes: int) -> Any:
-        """The function `name`, allowed to take `shared_bytes` of dynamic shared memory."""
+    def entry(self, name: str, shared_bytes: int) -> Entry:
+        """The function `name`, allowed to take `shared_bytes` of dynamic shared memory beside its own."""
         driver = _driver()
-        if name not in self._functions:
-            found = driver.cuModuleGetFunction(self._handle, name.encode())
-            self._functions[name] = _checked(found, f"{self.path}: has no entry {name!r}")
-        function = self._functions[name]
-        if shared_bytes > _DEFAULT_SHARED_BYTES:
+        if name not in self._entries:
+            handle, image = self._loaded.get(name) or self._loaded[ANY]
+            found = driver.cuModuleGetFunction(handle, name.encode())
+            function = _checked(found, f"{self.path}: has no entry {name!r}")
+            parameters = tuple(_parameters(function))
+            self._entries[name] = Entry(function=function, shared_bytes=image.shared_bytes, parameters=parameters)
+        entry = self._entries[name]
+        nbytes = entry.shared_bytes + shared_bytes
+        if nbytes > _DEFAULT_SHARED_BYTES:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(
-                driver.cuFuncSetAttribute(function, attribute, shared_bytes),
-                f"{self.path}: {name}: {shared_bytes} bytes of shared memory",
+                driver.cuFuncSetAttribute(entry.function, attribute, nbytes),
+                f"{self.path}: {name}: {nbytes} bytes of shared memory",
             )
-        return function
+        return entry
+
+
+def _parameters(function: Any) -> Iterator[tuple[int, int]]:
+    """Offset and size of each parameter, until the driver calls the next number invalid."""
+    driver = _driver()
+    for number in itertools.count():
+        found = driver.cuFuncGetParamInfo(function, number)
+        if found[0] == driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+            return
+        offset, size = _checked(found, "the driver does not say what a kernel takes")
+        yield int(offset), int(size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One bound launch: a function, its geometry, and the pointers of its argument struct in order (0 is null)."""
+    """One bound launch: a function, its geometry, and its pointers in the order of its arguments (0 is null)."""
 
     function: Any
     config: Any
@@ -61,24 +100,18 @@ class Call:
         `dependent`: start while the kernel before is still running, where both take part in programmatic dependent
         launch (compute capability 9.0 and later).
         """
-        driver, shared = _driver(), int(launch.shared_bytes)
+        driver, entry = _driver(), module.entry(launch.entry, int(launch.shared_bytes))
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = _three(launch.grid)
         config.blockDimX, config.blockDimY, config.blockDimZ = _three(launch.block)
-        config.sharedMemBytes = shared
+        config.sharedMemBytes = entry.shared_bytes + int(launch.shared_bytes)
         if dependent and launch.pdl:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        struct = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
-        return Call(
-            function=module.entry(launch.entry, shared),
-            config=config,
-            keep=(struct, parameters),
-            parameters=ctypes.addressof(parameters),
-        )
+        words, places = entry.room(pointers)
+        return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
         """Enqueue on the stream of that handle; raises AgentCompileError when the launch itself is refused."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.reference import OPERATORS, Operator, apply_views
+from agentcompile.reference import OPERATORS, Operator, apply_views, attention
 
 Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -78,6 +78,8 @@ def _plain_attention(
     window: int = 0,
 ) -> torch.Tensor:
     """Decode attention as two batched products and a softmax, all in float32; shapes as in `reference.attention`."""
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return attention(q, keys, values, positions, scale=scale, window=window)
     last = int(positions[-1])
     low = max(0, last - window + 1) if window else 0
     heads, kv_heads, width = q.shape[1], keys.shape[1], q.shape[3]

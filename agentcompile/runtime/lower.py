@@ -14,6 +14,7 @@ from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region, Site
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Choice, Kernel
+from agentcompile.runtime.overlap import Access, accesses_of, overlapping, written_by
 
 _ALIGN = 64
 
@@ -44,6 +45,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     buffers: dict[str, Buffer] = {}
     calls: list[NativeCall | TorchCall] = []
     regions: dict[str, Region] = {}
+    accesses: list[Access] = []
     for index, item in enumerate(placed):
         bound = {port: _owner(table, value) for port, value in item.site.bindings}
         for value_id in bound.values():
@@ -61,11 +63,18 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
                     zeroed=zeroed,
                 )
             calls += _native(item, source, {**bound, **names})
+            accesses += accesses_of(item.region, source, {**bound, **names})
         else:
             regions[item.region.id] = item.region
             bindings = tuple(sorted(bound.items()))
             call, settings = (source.call, source.settings) if source is not None else ("", ())
             calls.append(TorchCall(region=item.region.id, call=call, settings=settings, bindings=bindings))
+            accesses.append(Access(early=frozenset(), writes=written_by(item.region, bound), waits=False))
+    immutable = [name for name, buffer in buffers.items() if buffer.role in ("weight", "constant")]
+    calls = [
+        replace(call, overlaps=overlaps) if isinstance(call, NativeCall) else call
+        for call, overlaps in zip(calls, overlapping(accesses, immutable), strict=True)
+    ]
     ends = {name: _owner(table, use.value) for name, use in graph.outputs}
     token, position = _input(graph, "token"), _input(graph, "position")
     if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
@@ -89,7 +98,7 @@ def _native(item: Placed, source: Source, bound: Mapping[str, str]) -> list[Nati
         NativeCall(
             region=item.region.id,
             source=source.digest,
-            entry=launch.entry,
+            launch=launch,
             pointers=tuple(bound.get(argument, "") for argument in launch.arguments),
         )
         for launch in source.launches

@@ -7,23 +7,50 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
-from agentcompile.runtime import native
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.native import Made
 from agentcompile.runtime.openmp import dismiss_threads
 from agentcompile.runtime.sampling import Sampling, choose
-from agentcompile.runtime.step import Step
 from agentcompile.runtime.text import TextStream, Tokenizer
 
 Prompt = str | Sequence[int]
 Finish = Literal["length", "eos", "stop", "context"]
 STREAM_S = 0.02
 """Seconds of decoding between two pieces of a stream: far below what a reader notices, far above the cost of one."""
+
+
+class Loop(Protocol):
+    """Greedy decode with no Python between steps."""
+
+    def steps(self, count: int) -> Made:
+        """Make up to `count` tokens from where memory stands."""
+
+
+class Decode(Protocol):
+    """A decode step on some device."""
+
+    def again(self) -> torch.Tensor:
+        """Run one step on what memory's token and position hold; the logits, [vocab]."""
+
+    def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
+        """The loop that ends at any of `stop_ids`; None when a step needs Python."""
+
+
+class Prefill(Protocol):
+    """A prompt's chunks on some device."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest chunk."""
+
+    def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Run a chunk, both int64 [T] on the host; the last token's logits, [vocab]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +89,8 @@ class CompiledModel:
     def __init__(
         self,
         info: ModelInfo,
-        decode: Step,
-        prefill: Step,
+        decode: Decode,
+        prefill: Prefill,
         memory: Memory,
         *,
         tokenizer: Tokenizer | None,
@@ -235,7 +262,7 @@ class CompiledModel:
         else:
             yield from self._python_loop(made, len(ids), options)
 
-    def _native_loop(self, loop: native.Decoder, made: int, options: _Options) -> Iterator[Piece]:
+    def _native_loop(self, loop: Loop, made: int, options: _Options) -> Iterator[Piece]:
         """Greedy, all native: whole chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = 1
@@ -261,9 +288,9 @@ class CompiledModel:
         while finish is None:
             logits = self._decode.again()
             token, logprobs = self._choose(logits, options, made)
-            made += 1
             self._memory.token[0] = token
-            self._memory.position[0] += 1
+            self._memory.position[0] = prompt + made
+            made += 1
             finish = self._finish(token, made, prompt, options)
             yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
 

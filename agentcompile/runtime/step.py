@@ -12,7 +12,7 @@ from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.runtime import native
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.sites import Action, torch_site
+from agentcompile.runtime.sites import Action, dying_after, torch_site
 
 
 class Step:
@@ -120,13 +120,13 @@ class _Bound:
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
-        for call in calls:
+        for call, dying in zip(calls, dying_after(program, set(self.env)), strict=True):
             if isinstance(call, NativeCall):
                 run.append(self._launch(call))
             else:
                 self._close(run)
                 region = step._regions[call.region]
-                self.actions.append(torch_site(call, region, step._buffers, self.env, memory, tokens))
+                self.actions.append(torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying))
         self._close(run)
         if program.native:
             self.whole = native.Program(step._executor, self.launches)
@@ -153,4 +153,4 @@ class _Bound:
 
     def _launch(self, call: NativeCall) -> native.Call:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
-        return native.Call.of(self._step._libraries[call.source], call.entry, pointers)
+        return native.Call.of(self._step._libraries[call.source], call.launch.entry, pointers)

@@ -42,10 +42,10 @@ def fingerprint(tensor: Tensor) -> str:
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4096
     body = flat[: flat.numel() // width * width].view(torch.int64).view(-1, width // 8)
-    h = hashlib.blake2b(flat[body.numel() * 8 :].numpy().tobytes(), digest_size=16)
+    h = hashlib.blake2b(flat[body.numel() * 8 :].cpu().numpy().tobytes(), digest_size=16)
     if body.numel():
-        h.update(body.sum(0).numpy().tobytes())
-        h.update(body.sum(1).numpy().tobytes())
+        h.update(body.sum(0).cpu().numpy().tobytes())
+        h.update(body.sum(1).cpu().numpy().tobytes())
     return h.hexdigest()
 
 
@@ -95,7 +95,7 @@ class Arena:
     """The buffers of one candidate, by name."""
 
     def __init__(self, *, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
         self._buffers: dict[str, Buffer] = {}
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: bool = False) -> Tensor:

@@ -30,8 +30,8 @@ def extent(shape: tuple[Dim, ...], tokens: int) -> tuple[int, ...]:
 
 
 def generator(seed: int, *names: str) -> torch.Generator:
-    """A generator of its own for every purpose, so that adding a case moves no other."""
-    return torch.Generator().manual_seed(int(digest("draw/1", seed, list(names))[:15], 16))
+    """A generator of its own for every purpose, so that adding a case moves no other; on PyTorch's default device."""
+    return torch.Generator(torch.get_default_device()).manual_seed(int(digest("draw/1", seed, list(names))[:15], 16))
 
 
 def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:

@@ -12,6 +12,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.validate import Facts
 from agentcompile.worker.protocol import Implementation
 
 Buffers = Mapping[str, torch.Tensor]
@@ -61,6 +62,17 @@ def in_turn(implementation: Implementation, threads: int) -> Callable[[Buffers, 
                 kernel(call.address)(ctypes.addressof(pointers), rank, threads)
 
     return run
+
+
+def facts_of(implementation: Implementation) -> Facts:
+    """What the correctness suite is told of a candidate."""
+    return Facts(
+        rounds=implementation.rounds,
+        accumulation=implementation.accumulation,
+        deterministic=implementation.deterministic,
+        layouts=implementation.layouts,
+        workspaces=implementation.source.workspaces,
+    )
 
 
 def inputs_of(region: Region, buffers: Buffers) -> dict[str, torch.Tensor]:

@@ -31,6 +31,8 @@ class Setup:
     toolchain: Toolchain
     memory_bytes: int
     torch_threads: int
+    device: str = "cpu"
+    """``cuda:0`` for the first GPU that PyTorch sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,35 +10,26 @@ import torch
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.measure.clock import interval, quantum_ns, settle
-from agentcompile.measure.rounds import run_rounds
 from agentcompile.measure.samples import Interval, Samples
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step
-from agentcompile.worker.box import NOTHING, Box
+from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import TimeSteps
+from agentcompile.worker.timing import timed
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position."""
     programs = [arm.program for arm in request.arms]
-    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, _constants(request.constants))
+    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.position[0] = request.position
-    libraries = _libraries(programs, dict(request.binaries))
+    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
     arms = [
         _StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index)
         for index, program in enumerate(programs)
     ]
-    samples = run_rounds(
-        arms,
-        rounds=request.rounds,
-        policy=request.policy,
-        claim=request.claim,
-        seed=request.seed,
-        quantum_ns=quantum_ns(),
-    )
-    box.write(NOTHING)
-    return samples
+    return timed(arms, request, box, quantum_ns())
 
 
 class _StepArm:
@@ -57,13 +48,15 @@ class _StepArm:
         return interval(lambda: self._step.time(batch, 1)[0])
 
 
-def _constants(path: str) -> dict[str, torch.Tensor]:
+def constants(path: str) -> dict[str, torch.Tensor]:
+    """The tables that capture made, by name."""
     from safetensors.torch import load_file
 
     return dict(load_file(path))
 
 
-def _libraries(programs: Sequence[Program], binaries: Mapping[str, str]) -> dict[str, Library]:
-    """The loaded binary of every source that a program calls."""
+def called(programs: Sequence[Program], binaries: Sequence[tuple[str, str]]) -> dict[str, Path]:
+    """Path of the binary of every source that the programs call."""
+    paths = dict(binaries)
     sources = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
-    return {source: Library(Path(binaries[source])) for source in sorted(sources)}
+    return {source: Path(paths[source]) for source in sorted(sources)}

@@ -23,9 +23,10 @@ class Eager:
 
         torch.set_num_threads(request["threads"])
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[request.get("dtype", "bf16")]
+        self._device = request["device"]
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             request["model"], dtype=dtype, attn_implementation="sdpa"
-        )
+        ).to(self._device)
         # Exactly `new` tokens are wanted: nothing ends early, and nothing has to be suppressed for that.
         self._model.generation_config.eos_token_id = None
         self.facts = {
@@ -52,7 +53,7 @@ class Eager:
     def _call(self, ids: Sequence[int], new: int, **more: Any) -> Any:
         import torch
 
-        prompt = torch.tensor([ids])
+        prompt = torch.tensor([ids], device=self._device)
         # The ids of a random prompt may hold the padding id: everything is to be attended to.
         mask = torch.ones_like(prompt)
         with torch.inference_mode():
@@ -82,21 +83,23 @@ class Compiled:
         import transformers
 
         torch.set_num_threads(request["threads"])
-        inductor.freezing = True
+        self._device = request["device"]
+        inductor.freezing = self._device == "cpu"
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             request["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
-        )
+        ).to(self._device)
         self._cache: Any = transformers.StaticCache(config=self._model.config, max_cache_len=request["context"])
         self._step = torch.compile(self._forward, mode=mode, fullgraph=True, dynamic=False)
         self.facts = {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "mode": mode or "default",
-            "freezing": True,
+            "freezing": inductor.freezing,
             "cache_tokens": request["context"],
             "threads": torch.get_num_threads(),
         }
-        self.generate([1, 2, 3], 8)
+        for length in request["prompts"]:
+            self.generate([1] * length, 8)
 
     def _forward(self, token: Any) -> tuple[Any, Any]:
         """One token [1, 1] to the next [1, 1] and its logits [1, 1, vocab]."""
@@ -113,7 +116,8 @@ class Compiled:
             tokens = [int(token)]
             first = time.perf_counter()
             for _ in range(new - 1):
-                token, _ = self._step(token)
+                torch.compiler.cudagraph_mark_step_begin()
+                token, _ = self._step(token.clone())
                 tokens.append(int(token))
             return Generation(tokens, first - begin, time.perf_counter() - first)
 
@@ -125,7 +129,8 @@ class Compiled:
             token, logits = self._prompt(ids)
             tokens, tops = [int(token)], [logits[0, -1].float().topk(count).indices.tolist()]
             for _ in range(new - 1):
-                token, logits = self._step(token)
+                torch.compiler.cudagraph_mark_step_begin()
+                token, logits = self._step(token.clone())
                 tokens.append(int(token))
                 tops.append(logits[0, -1].float().topk(count).indices.tolist())
         return tokens, tops
@@ -134,7 +139,7 @@ class Compiled:
         import torch
 
         self._cache.reset()
-        token, logits = self._forward(torch.tensor([ids]))
+        token, logits = self._forward(torch.tensor([ids], device=self._device))
         # A tensor of the loop's own: the step's first input must not change its layout from one call to the next.
         return token.clone(), logits
 
@@ -154,6 +159,10 @@ class Ours:
             "agentcompile": agentcompile.__version__,
             "threads": request["threads"],
         }
+        if request["device"] != "cpu":
+            for length in request["prompts"]:
+                self.generate([1] * length, 16)
+            self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """The stream of pieces: the first holds the first token, the last ends the generation."""
@@ -173,11 +182,23 @@ class Ours:
         return tokens, logits.topk(count).indices.tolist()
 
 
+def _static(mode: str) -> Callable[[Mapping[str, Any]], Engine]:
+    def load(request: Mapping[str, Any]) -> Engine:
+        from .static_decoder import Static
+
+        return Static(request, mode)
+
+    return load
+
+
 ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "fp32": lambda request: Eager({**request, "dtype": "fp32"}),
     "hf-eager": Eager,
     "hf-compile": lambda request: Compiled(request, None),
+    "hf-reduce-overhead": lambda request: Compiled(request, "reduce-overhead"),
     "max-autotune": lambda request: Compiled(request, "max-autotune"),
+    "static-reduce-overhead": _static("reduce-overhead"),
+    "static-max-autotune": _static("max-autotune"),
     "agentcompile": Ours,
 }
 """By arm; `fp32` is the reference that the others' tokens are checked against."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,19 +25,26 @@ from .times import Build, Took, compile_once, first_token, import_time, replay_o
 from .trial import LLAMA, OURS, Setup, run_trial
 from .workload import Workload, make_workload
 
-ARMS: Mapping[str, tuple[str, ...]] = {
-    "sample": ("hf-eager", "hf-compile", "max-autotune", LLAMA, OURS),
-    "qwen3-0.6b": ("hf-eager", "hf-compile", LLAMA, OURS),
+_ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
+ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "cpu": {
+        "sample": ("hf-eager", "hf-compile", "max-autotune", LLAMA, OURS),
+        "qwen3-0.6b": ("hf-eager", "hf-compile", LLAMA, OURS),
+    },
+    "cuda": {"qwen3-1.7b": _ON_GPU, "qwen3-4b": _ON_GPU, "llama-3.2-1b": _ON_GPU},
 }
+"""By kind of device and checkpoint."""
 LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
-"""How long a visit generates at least: a generation of the small model is shorter than a scheduler's slice."""
+"""How long a visit generates at least, in seconds: a generation of the small model is shorter than a scheduler's slice.
+On a GPU every visit has several."""
+_GPU_LEAST_S = 0.5
 RESULT = Path(__file__).resolve().parents[1] / "results" / "cpu-figures.json"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the recipe with its own arguments. Returns 0, also when a figure falls short: the table says so."""
     asked = _parse(arguments)
-    options = resolve({"threads": asked.threads}).options
+    options = resolve({"threads": asked.threads, "target": asked.target}).options
     machine = this_machine(options)
     cache = asked.cache or options.cache / "figures"
     cache.mkdir(parents=True, exist_ok=True)
@@ -48,7 +56,8 @@ def run(arguments: Sequence[str]) -> int:
         _say(f"import agentcompile: {imported.median_ms:.1f} ms")
         with judge_of(machine, asked.seed) as judge:
             setup = Setup(
-                threads=machine.target.threads,
+                threads=machine.target.threads if machine.device == "cpu" else os.cpu_count() or 1,
+                device=machine.device,
                 rounds=asked.rounds,
                 processes=asked.processes,
                 seed=asked.seed,
@@ -74,7 +83,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agentcompile bench figures", description=__doc__)
-    parser.add_argument("--model", action="append", choices=sorted(ARMS), help="repeatable; all when not given")
+    known = sorted({name for models in ARMS.values() for name in models})
+    parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--model", action="append", choices=known, help="repeatable; all when not given")
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")
@@ -86,10 +97,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="where peers' compiled artefacts and made checkpoints lie")
     parser.add_argument("--quiet", type=Path, metavar="FILE", help="lock this file while something is timed")
     asked = parser.parse_args(arguments)
-    asked.model = asked.model or sorted(ARMS, reverse=True)
-    known = {arm for arms in ARMS.values() for arm in arms}
-    if unknown := set(asked.arms or ()) - known:
-        parser.error(f"--arms: {', '.join(sorted(unknown))}: allowed: {', '.join(sorted(known))}")
+    here = ARMS["cpu" if asked.target == "cpu" else "cuda"]
+    asked.model = asked.model or sorted(here, reverse=True)
+    if foreign := sorted(set(asked.model) - set(here)):
+        parser.error(f"--model: {', '.join(foreign)}: on {asked.target}: {', '.join(sorted(here))}")
+    arms = {arm for names in here.values() for arm in names}
+    if unknown := set(asked.arms or ()) - arms:
+        parser.error(f"--arms: {', '.join(sorted(unknown))}: allowed: {', '.join(sorted(arms))}")
     if asked.lock and len(asked.model) != 1:
         parser.error("--lock: needs exactly one --model")
     return asked
@@ -97,15 +111,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
     model = MAKERS[name](setup.cache / "presets" / name)
-    workload = make_workload(name, model, seed=asked.seed)
-    arms = tuple(arm for arm in ARMS[name] if not asked.arms or arm in asked.arms)
+    workload = make_workload(name, model, seed=asked.seed, kind=setup.kind)
+    arms = tuple(arm for arm in ARMS[setup.kind][name] if not asked.arms or arm in asked.arms)
     build: Build | None = None
     times: dict[str, Took] = {}
     if asked.lock:
-        build = Build(model=model, lock=asked.lock.resolve(), home=None, threads=setup.threads)
+        build = Build(model=model, lock=asked.lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in arms:
         build, times = _compile(workload, setup)
-    outcome = run_trial(arms, workload, build, LEAST_S[name], setup)
+    least_s = LEAST_S[name] if setup.kind == "cpu" else _GPU_LEAST_S
+    outcome = run_trial(arms, workload, build, least_s, setup)
     if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
         outcome.reasons[OURS] = f"compile: {failed.reason}"
     choices = choices_of(build.lock) if build else {}
@@ -119,12 +134,19 @@ def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, 
     """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process."""
     folder = setup.logs / workload.name
     (folder / "home").mkdir(parents=True)
-    build = Build(model=workload.model, lock=folder / "first.lock.toml", home=folder / "home", threads=setup.threads)
+    build = Build(
+        model=workload.model,
+        lock=folder / "first.lock.toml",
+        home=folder / "home",
+        threads=setup.threads,
+        target=setup.device,
+    )
     steps: dict[str, Callable[[], Took]] = {
         "first compile": lambda: compile_once(build, build.lock),
-        "second compile": lambda: compile_once(build, folder / "second.lock.toml"),
         "replay": lambda: replay_once(build),
     }
+    if setup.kind == "cpu":
+        steps["second compile"] = lambda: compile_once(build, folder / "second.lock.toml")
     if (workload.model / "tokenizer.json").is_file():
         steps["replay to first token"] = lambda: first_token(build)
     times: dict[str, Took] = {}

@@ -38,12 +38,15 @@ class Build:
     home: Path | None
     """The folder of store and database; None: the user's own."""
     threads: int
+    target: str = "cpu"
+    """``cpu`` or ``cuda:N``."""
 
     @property
     def settings(self) -> dict[str, str]:
         """For the environment of whatever uses the lock."""
         home = {"AGENTCOMPILE_HOME": str(self.home)} if self.home else {}
-        return {**home, "AGENTCOMPILE_MODEL": str(self.model), "AGENTCOMPILE_THREADS": str(self.threads)}
+        own = {"AGENTCOMPILE_THREADS": str(self.threads)} if self.target == "cpu" else {}
+        return {**home, **own, "AGENTCOMPILE_MODEL": str(self.model), "AGENTCOMPILE_TARGET": self.target}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

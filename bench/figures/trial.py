@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .rates import Round, agrees, run_round
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
-from .workload import CONTEXT, Workload
+from .workload import Workload
 
 LOAD_LIMIT_S = 2400.0
 """Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
@@ -26,6 +26,8 @@ class Setup:
     """What all arms of a run share."""
 
     threads: int
+    device: str
+    """``cpu`` or ``cuda:0``."""
     rounds: int
     processes: int
     seed: int
@@ -36,6 +38,11 @@ class Setup:
     quiet: Callable[[], AbstractContextManager[object]]
     bandwidth: Callable[[], float]
     say: Callable[[str], None]
+
+    @property
+    def kind(self) -> Literal["cpu", "cuda"]:
+        """Of the device."""
+        return "cpu" if self.device == "cpu" else "cuda"
 
 
 @dataclass(slots=True)
@@ -91,7 +98,9 @@ def request_for(name: str, workload: Workload, build: Build | None, setup: Setup
         "arm": name,
         "model": str(workload.model),
         "threads": setup.threads,
-        "context": CONTEXT,
+        "device": setup.device,
+        "context": workload.context,
+        "prompts": [len(workload.ids)],
         "gguf": str(setup.cache / f"{workload.name}.gguf"),
         "lock": str(build.lock) if build else "",
     }

@@ -11,10 +11,10 @@ from typing import Any
 
 from agentcompile.checkpoint import Checkpoint
 
-PROMPT_TOKENS = 32
-NEW_TOKENS = 64
-CONTEXT = 128
-"""Tokens of cache that the peers get: the next power of two above what is used."""
+PROMPT_TOKENS = {"cpu": 32, "cuda": 128}
+NEW_TOKENS = {"cpu": 64, "cuda": 128}
+CONTEXT = {"cpu": 128, "cuda": 256}
+"""Tokens of cache that the peers get: the next power of two from what is used on."""
 CACHE_ITEM_BYTES = 2
 
 
@@ -26,15 +26,18 @@ class Workload:
     model: Path
     ids: tuple[int, ...]
     new: int
+    context: int
+    """Tokens of cache that the peers get."""
     token_bytes: int
     """Read by one decode step at least, at the mean context of the generation."""
     parameters: int
 
 
-def make_workload(name: str, model: Path, *, seed: int, new: int = NEW_TOKENS) -> Workload:
+def make_workload(name: str, model: Path, *, seed: int, kind: str = "cpu") -> Workload:
     """Read a checkpoint's header and choose its prompt: text where there is a tokenizer, else random ids."""
     checkpoint = Checkpoint.open(model)
-    ids = tuple(prompt(model, int(checkpoint.config["vocab_size"]), seed))
+    ids = tuple(prompt(model, int(checkpoint.config["vocab_size"]), seed, PROMPT_TOKENS[kind]))
+    new = NEW_TOKENS[kind]
     tensors = {key: info.nbytes for key, info in checkpoint.tensors().items()}
     shapes = [info.shape for info in checkpoint.tensors().values()]
     return Workload(
@@ -42,6 +45,7 @@ def make_workload(name: str, model: Path, *, seed: int, new: int = NEW_TOKENS) -
         model=model,
         ids=ids,
         new=new,
+        context=CONTEXT[kind],
         token_bytes=token_bytes(checkpoint.config, tensors, prompt=len(ids), new=new),
         parameters=sum(math.prod(shape) for shape in shapes),
     )
@@ -64,8 +68,8 @@ def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt
     return total + round(CACHE_ITEM_BYTES * per_position * mean_context)
 
 
-def prompt(model: Path, vocab: int, seed: int) -> list[int]:
-    """`PROMPT_TOKENS` ids: the head of one of our own sources, or random ones for a model without a tokenizer."""
+def prompt(model: Path, vocab: int, seed: int, count: int) -> list[int]:
+    """`count` ids: the head of one of our own sources, or random ones for a model without a tokenizer."""
     generator = random.Random(seed)
     if (model / "tokenizer.json").is_file():
         from agentcompile.runtime.text import Tokenizer
@@ -74,9 +78,9 @@ def prompt(model: Path, vocab: int, seed: int) -> list[int]:
         texts = list(own_sources())
         while texts:
             ids = tokenizer.encode(texts.pop(generator.randrange(len(texts))))
-            if len(ids) >= PROMPT_TOKENS:
-                return ids[:PROMPT_TOKENS]
-    return [generator.randrange(vocab) for _ in range(PROMPT_TOKENS)]
+            if len(ids) >= count:
+                return ids[:count]
+    return [generator.randrange(vocab) for _ in range(count)]
 
 
 def own_sources() -> Iterator[str]:

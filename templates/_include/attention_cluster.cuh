@@ -49,7 +49,7 @@ __device__ inline void attend_cluster(const A& a, const N* norm_q, const N* norm
     const int part = lane % SLOT_LANES;  // of the slot or head that the lane's group reads
     const bool used = part < USED_LANES;
     if (NORM) of_q.load(norm_q + part * PER_LANE, used), of_k.load(norm_k + part * PER_LANE, used);
-    wait_for_inputs();
+    // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
     const long position = a.positions[0], low = window && position >= window ? position - window + 1 : 0;
     const long share = (position - low + SPLITS - 1) / SPLITS, begin = low + rank * share;
     const long end = begin + share < position ? begin + share : position;
@@ -58,6 +58,7 @@ __device__ inline void attend_cluster(const A& a, const N* norm_q, const N* norm
     Eight<cos_t> cos, sin;
     cos.load(a.cos + part * PER_LANE, used), sin.load(a.sin + part * PER_LANE, used);
     const bool newest = rank == SPLITS - 1 && warp == 0;
+    wait_for_inputs();
     Eight<q_t> raw[GROUP];
     Eight<k_t> new_key{};
     Eight<v_t> new_value{};

@@ -1,7 +1,8 @@
 // What every CUDA kernel here stands on: storage types, streaming loads, reductions, programmatic dependent launch.
 //
 // A kernel lets its successor start at once, loads what no predecessor writes, and then waits: the successor's loads of
-// weights overlap this kernel's end. Before `wait_for_inputs` only weights and constant tables may be read.
+// weights overlap this kernel's end. Before `wait_for_inputs` only weights, constant tables and what the manifest names as
+// `early` may be read.
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 

@@ -230,7 +230,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_eager_makes_exactly_as_many_tokens_as_asked_and_agrees_with_fp32(tiny: Path) -> None:
-    work = make_workload("tiny", tiny, seed=0, new=6)
+    work = replace(make_workload("tiny", tiny, seed=0), new=6)
     bf16 = Eager({"model": str(tiny), "threads": 1})
     exact = Eager({"model": str(tiny), "threads": 1, "dtype": "fp32"})
     done = bf16.generate(work.ids, 6)

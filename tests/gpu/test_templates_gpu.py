@@ -1,4 +1,4 @@
-"""Every CUDA template on a device: right at edge sizes by the same suite that judges the CPU's."""
+"""Every CUDA and Triton template on a device: right at edge sizes by the same suite that judges the CPU's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.graph import DType
@@ -15,13 +16,13 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.probe import probe_cuda
 from agentcompile.store import Store
-from agentcompile.worker.device import device_runner
+from agentcompile.worker.gpu_launch import device_runner
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, build, failed, legal, odd, problems
 
 pytestmark = pytest.mark.gpu
 
-CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
+CUDA = [template for template in CATALOG.templates if template.language in ("cuda", "triton")]
 CASES = [(template.id, dtype) for template in CUDA for dtype in template.dtypes]
 
 
@@ -32,13 +33,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return probe_cuda()
+    return probe_cuda("cuda:0", toolchain="nvrtc")
 
 
 def faults(template: Template, made: Region, params: Params, target: Target, store: Store) -> list[str]:
     source, binary = build(template, made, params, target, store, Toolchain(compiler="nvrtc", name="nvrtc"))
-    run = device_runner(source, Path(binary.path), target.arch)
-    return failed(template, made, source, run, fences=False)
+    run = device_runner(source, made, Path(binary.path), target.arch)
+    with torch.device("cuda"):
+        return failed(template, made, source, run, fences=False)
 
 
 def plain(kind: str, dtype: DType) -> Region:

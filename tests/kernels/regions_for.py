@@ -142,6 +142,12 @@ def _position_table(g: _Graph, *, context: int = 97, width: int = 64) -> Graph:
     return g.done(g.op("position_table", positions, table, shape=(1, 1, width)))
 
 
+def _position_tables(g: _Graph, *, context: int = 97, width: int = 64) -> Graph:
+    positions = g.input("positions", 1, role="position", dtype="int64")
+    tables = [g.input(name, context, width, role="constant") for name in ("cos", "sin")]
+    return g.done(*(g.op("position_table", positions, table, shape=(1, 1, width)) for table in tables))
+
+
 def _rmsnorm(g: _Graph, *, hidden: int = 64, groups: int = 1, offset: float = 0.0) -> Graph:
     x = g.input("x", 1, groups, 1, hidden) if groups > 1 else g.input("x", 1, 1, hidden)
     return g.done(_norm(g, x, hidden, offset=offset))
@@ -159,6 +165,7 @@ _UNARY = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh")
 _MAKERS: dict[str, tuple[Callable[..., Graph], dict[str, object]]] = {
     "embedding": (_embedding, {}),
     "position-table": (_position_table, {}),
+    "position-tables": (_position_tables, {}),
     "rmsnorm": (_rmsnorm, {}),
     "linear": (_linear, {}),
     "linear-merged": (_linear, {"rows": (48, 16, 16)}),

@@ -96,6 +96,15 @@ def _position_table(build: Builder, at: Extents) -> dict[str, str]:
     return {"y": build.op("position_table", positions, table, shape=(1, 1, at.hidden))}
 
 
+def _position_tables(build: Builder, at: Extents) -> dict[str, str]:
+    positions = build.input("positions", (1,), "position", "int64")
+    made = {}
+    for i, width in enumerate((at.hidden, at.hidden)):
+        table = build.input(f"table.{i}", (at.context, width), "constant")
+        made[f"y.{i}"] = build.op("position_table", positions, table, shape=(1, 1, width))
+    return made
+
+
 def _attention(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
     def make(build: Builder, at: Extents) -> dict[str, str]:
         d, positions = at.head_dim, build.input("positions", (1,), "position", "int64")
@@ -130,6 +139,7 @@ def _attention(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
 _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "embedding": _embedding,
     "position-table": _position_table,
+    "position-tables": _position_tables,
     "add": _add,
     "rmsnorm": lambda b, at: {"y": _norm(b, at, _x(b, at))},
     "linear": lambda b, at: _linears(b, at, _x(b, at)),

@@ -8,10 +8,9 @@ import zlib
 import pytest
 
 from agentcompile.build.nvrtc import Cubin, compile_cubin
-from agentcompile.check.rules import SHARED_BYTES
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
-from agentcompile.ir.target import Target
+from agentcompile.ir.target import Target, most_shared_bytes
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
 from tests.templates.shapes import Extents, region
@@ -52,7 +51,7 @@ def within_limits(source: Source, cubin: Cubin, arch: str) -> None:
             threads *= int(extent)
         assert one.registers * threads <= REGISTERS, launch.entry
         assert one.shared_bytes <= 48 << 10, launch.entry
-        assert one.shared_bytes + int(launch.shared_bytes) <= SHARED_BYTES[arch.rstrip("a")], launch.entry
+        assert one.shared_bytes + int(launch.shared_bytes) <= most_shared_bytes(arch), launch.entry
         assert one.spill_bytes == 0, f"{launch.entry} spills {one.spill_bytes} bytes"
 
 

@@ -81,9 +81,10 @@ def test_a_template_passes_every_port_that_its_kind_always_has(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", FOLDERS)
-def test_every_parameter_is_read_by_the_kernel(id: str) -> None:
+def test_every_parameter_is_read_by_the_kernel_or_its_launch(id: str) -> None:
     template = CATALOG[id]
-    text = template.source + "".join(text for _, text in template.includes)
+    geometry = [" ".join((*launch.grid, *launch.block)) for launch in template.launches]
+    text = "\n".join([template.source, *(text for _, text in template.includes), *geometry])
     unread = [param.name for param in template.params if param.name not in text]
     assert template.language == "library" or not unread
 

@@ -109,6 +109,25 @@ def test_a_launch_that_cannot_be_started_is_refused(changed: dict[str, Any], wor
     assert words in text
 
 
+@pytest.mark.parametrize(
+    ("block", "legal"), [(("128",), True), (("32",), True), (("96",), False), (("64", "2"), False)]
+)
+def test_a_triton_launch_has_a_power_of_two_of_warps_in_a_line(block: tuple[str, ...], legal: bool) -> None:
+    launch = replace(STARTED, block=block)
+    source = "@triton.jit\ndef gemv(x, w, b, y, partial):\n    pass\n"
+    template = rows_template(language="triton", arch=(), launches=(launch,), source=source, includes=())
+    wrong = errors(found(template=template, machine=target(kind="cuda", arch="sm_80")))
+    assert legal or "not 32 times a power of two" in wrong[0].text
+    assert bool(wrong) is not legal
+
+
+def test_a_triton_text_that_does_more_than_compute_is_refused() -> None:
+    template = rows_template(language="triton", arch=(), launches=(STARTED,), source="import os\n", includes=())
+    rule, text = only(found(template=template, machine=target(kind="cuda", arch="sm_80")))
+    assert rule == "source"
+    assert text.startswith(f"{template.source_name}:1: neither")
+
+
 def test_shared_memory_is_held_against_the_architecture() -> None:
     template = rows_template(language="cuda", arch=(), launches=(replace(STARTED, shared_bytes="200 * 1024"),))
     assert not errors(found(template=template, machine=target(kind="cuda", arch="sm_90a")))

@@ -258,15 +258,6 @@ def test_the_cache_is_listed_and_pruned(home: Path) -> None:
     assert "freed 2 MB" in out.getvalue()
 
 
-def test_the_doctor_finds_a_missing_compiler() -> None:
-    screen, out, _ = paper()
-    code = looking.doctor({}, screen=screen, flow=flow())
-    assert code == ExitCode.ENVIRONMENT
-    assert "MISSING  compiler" in out.getvalue()
-    whole = replace(TARGET, toolchain="g++ 12")
-    assert looking.doctor({}, screen=paper()[0], flow=flow(target=lambda options: whole)) == ExitCode.OK
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -1,0 +1,196 @@
+"""NVIDIA GPUs as the driver reports them: its version, devices, their memory, clocks, and who else uses them.
+
+In: nothing but the machine. Out: `Driver` or None. Nothing here raises, and nothing makes a CUDA context: what a driver
+does not tell is None. It is read from NVML (``libnvidia-ml.so.1``), and where a container has no NVML the CUDA version
+from the driver library itself. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
+Load = Callable[[str], Any]
+"""Opens a shared library by name; raises OSError when there is none."""
+
+_TEXT_BYTES = 96
+_CLOCK_SM = 1  # NVML_CLOCK_SM
+_TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
+_UNKNOWN_BYTES = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
+_MOST_PROCESSES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Another process with a context on a GPU. In a container the number may be the host's."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device in the driver's order, which need not be that of CUDA."""
+
+    index: int
+    name: str
+    capability: tuple[int, int] | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    clock_mhz: int | None = None
+    """Of the multiprocessors, now: low while the device is idle."""
+    most_clock_mhz: int | None = None
+    processes: tuple[Process, ...] | None = None
+    """Others with a context on it, this process left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A driver that answered, with the devices that it lets this machine see."""
+
+    version: str = ""
+    """``580.95.05``; empty without NVML."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that it runs."""
+    gpus: tuple[Gpu, ...] | None = None
+    """None when nobody could be asked."""
+    problem: str = ""
+    """Why NVML did not answer."""
+
+
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_t`."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _ProcessInfo(ctypes.Structure):
+    """`nvmlProcessInfo_t` since its second version."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def find_driver(load: Load = ctypes.CDLL) -> Driver | None:
+    """Ask the driver of this machine; None when there is none. `load` opens its libraries."""
+    try:
+        nvml = _Nvml(load(NVML))
+    except OSError as error:
+        return _without_nvml(load, str(error))
+    if problem := nvml.start():
+        return _without_nvml(load, problem)
+    try:
+        return Driver(version=nvml.text("nvmlSystemGetDriverVersion"), cuda=nvml.cuda(), gpus=nvml.gpus())
+    finally:
+        nvml.call("nvmlShutdown")
+
+
+def _without_nvml(load: Load, problem: str) -> Driver | None:
+    """What the driver library alone says. It is there in containers that compute and may not manage."""
+    version = ctypes.c_int(0)
+    try:
+        status = load(CUDA).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return Driver(cuda=_version(version.value), problem=problem) if status == 0 and version.value else None
+
+
+def _version(number: int) -> tuple[int, int]:
+    """13020 is CUDA 13.2."""
+    return number // 1000, number % 1000 // 10
+
+
+class _Nvml:
+    """The library, whose functions return a status and write through pointers."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def start(self) -> str:
+        """Initialise; what went wrong, or nothing."""
+        status = self.call("nvmlInit_v2")
+        return "" if status == 0 else f"{NVML}: {self._error(status)}"
+
+    def call(self, name: str, *arguments: Any) -> int | None:
+        """The function's status, 0 for success; None when this driver does not have the function."""
+        try:
+            return int(getattr(self._library, name)(*arguments))
+        except AttributeError:
+            return None
+
+    def _error(self, status: int | None) -> str:
+        try:
+            say = self._library.nvmlErrorString
+        except AttributeError:
+            return f"status {status}"
+        say.restype = ctypes.c_char_p
+        said = say(-1 if status is None else status)
+        return said.decode(errors="replace") if said else f"status {status}"
+
+    def text(self, name: str, *arguments: Any) -> str:
+        """What a function writes as text; empty when it fails."""
+        room = ctypes.create_string_buffer(_TEXT_BYTES)
+        done = self.call(name, *arguments, room, ctypes.c_uint(_TEXT_BYTES)) == 0
+        return room.value.decode(errors="replace") if done else ""
+
+    def number(self, name: str, *arguments: Any) -> int | None:
+        """What a function writes as one unsigned integer."""
+        value = ctypes.c_uint(0)
+        return value.value if self.call(name, *arguments, ctypes.byref(value)) == 0 else None
+
+    def cuda(self) -> tuple[int, int] | None:
+        """The newest CUDA that the driver runs."""
+        number = self.number("nvmlSystemGetCudaDriverVersion_v2")
+        return _version(number) if number else None
+
+    def gpus(self) -> tuple[Gpu, ...] | None:
+        """Every device that can be opened."""
+        count = self.number("nvmlDeviceGetCount_v2")
+        if count is None:
+            return None
+        found = []
+        for index in range(count):
+            handle = ctypes.c_void_p()
+            if self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)) == 0:
+                found.append(self._gpu(index, handle))
+        return tuple(found)
+
+    def _gpu(self, index: int, handle: ctypes.c_void_p) -> Gpu:
+        major, minor = ctypes.c_int(0), ctypes.c_int(0)
+        told = self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)) == 0
+        memory = _Memory()
+        sized = self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)) == 0
+        return Gpu(
+            index=index,
+            name=self.text("nvmlDeviceGetName", handle),
+            capability=(major.value, minor.value) if told else None,
+            memory_bytes=memory.total if sized else None,
+            free_bytes=memory.free if sized else None,
+            clock_mhz=self.number("nvmlDeviceGetClockInfo", handle, ctypes.c_uint(_CLOCK_SM)),
+            most_clock_mhz=self.number("nvmlDeviceGetMaxClockInfo", handle, ctypes.c_uint(_CLOCK_SM)),
+            processes=self._processes(handle),
+        )
+
+    def _processes(self, handle: ctypes.c_void_p) -> tuple[Process, ...] | None:
+        room = 32
+        while room <= _MOST_PROCESSES:
+            infos, count = (_ProcessInfo * room)(), ctypes.c_uint(room)
+            status = self.call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), infos)
+            if status == 0:
+                return tuple(_process(info) for info in infos[: count.value] if info.pid != os.getpid())
+            if status != _TOO_SMALL:
+                return None
+            room *= 2  # more may start meanwhile, so the count that was given back is not trusted
+        return None
+
+
+def _process(info: _ProcessInfo) -> Process:
+    return Process(pid=info.pid, memory_bytes=None if info.memory == _UNKNOWN_BYTES else info.memory)

@@ -1,0 +1,90 @@
+"""A CUDA device as a worker uses it: the same requests as on the host, answered on the device.
+
+The correctness suite runs there too: its tensors, the float64 reference among them, lie on the device, because a host
+takes seconds for what a device does in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.trial import NumericReport
+from agentcompile.measure.samples import Samples
+from agentcompile.measure.selftest import SelfTest
+from agentcompile.runtime.library import bind as bind_library
+from agentcompile.validate import validate
+from agentcompile.worker import protocol as p
+from agentcompile.worker.box import Box
+from agentcompile.worker.gpu_ceiling import Probe
+from agentcompile.worker.gpu_launch import Buffers, device_runner
+from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
+from agentcompile.worker.launch import facts_of, inputs_of, store_outputs
+
+
+class Gpu:
+    """The device that `Setup` names. Raises AgentCompileError (environment) when it cannot be used."""
+
+    def __init__(self, setup: p.Setup, box: Box) -> None:
+        self._setup, self._box = setup, box
+        try:
+            torch.cuda.set_device(setup.device)
+            torch.zeros(1, device="cuda")  # makes the device's context this thread's
+        except (RuntimeError, AssertionError) as error:
+            raise AgentCompileError(
+                f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="agentcompile doctor says what driver and devices are there",
+            ) from error
+
+    def validate(self, request: p.Validate) -> NumericReport:
+        """The correctness suite on the device."""
+        implementation, region = request.implementation, request.region
+        run: Callable[[Buffers], None]
+        if implementation.source.language == "library":
+            call = bind_library(implementation.source.call, region, implementation.source.settings)
+
+            def run(buffers: Buffers) -> None:
+                store_outputs(call(inputs_of(region, buffers)), buffers)
+        else:
+            binary, arch = Path(implementation.binary.path), self._setup.target.arch
+            run = device_runner(implementation.source, region, binary, arch)
+        with torch.device("cuda"):
+            return validate(
+                region,
+                facts_of(implementation),
+                run,
+                seed=request.seed,
+                repeats=request.repeats,
+                depth=request.depth,
+                fences=False,
+            )
+
+    def time(self, request: p.Time) -> Samples:
+        """Arms in interleaved rounds."""
+        return self._freed(gpu_time_arms(request, self._setup.target, self._box))
+
+    def steps(self, request: p.TimeSteps) -> Samples:
+        """Whole steps in interleaved rounds."""
+        return self._freed(gpu_time_steps(request, self._setup.target, self._box))
+
+    def ceiling(self) -> Ceiling:
+        """The device's limits."""
+        return Probe(self._setup).ceiling()
+
+    def alive(self) -> bool:
+        """Whether a kernel that is known to be right gives its answer."""
+        return Probe(self._setup).alive()
+
+    def selftest(self, request: p.CheckHarness) -> SelfTest:
+        """The harness judged on the device's clock."""
+        return Probe(self._setup).selftest(request)
+
+    def _freed(self, samples: Samples) -> Samples:
+        """Give back what the request took: other workers use the same device."""
+        torch.cuda.empty_cache()
+        return samples

@@ -1,0 +1,145 @@
+"""A CUDA device's own limits and health, through the driver calls that candidates use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from agentcompile.build import compile
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.measure.policy import POLICY
+from agentcompile.measure.residency import rotation_bytes
+from agentcompile.measure.samples import Interval
+from agentcompile.measure.selftest import SelfTest, selftest
+from agentcompile.runtime.device_step import captured
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.store import Store
+from agentcompile.worker.gpu_timing import QUANTUM_NS, elapsed
+from agentcompile.worker.protocol import CheckHarness, Setup
+
+_LIMIT_S = 60.0
+_TRIES = 8
+_DRAM_BYTES = 2 << 30
+"""A tuned read of 2 GiB reaches the rate that longer ones have."""
+_MATRIX = 8192
+_TEXT = """
+struct read_args { const uint4* x; const long long* count; unsigned* y; };
+extern "C" __global__ void __launch_bounds__(512) read(const __grid_constant__ read_args a) {
+    const long long n = *a.count, stride = (long long)gridDim.x * 512;
+    uint4 s = {0, 0, 0, 0};
+    for (long long i = (long long)blockIdx.x * 512 + threadIdx.x; i + 7 * stride < n; i += 8 * stride) {
+        uint4 v[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] = __ldcg(a.x + i + j * stride);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) s.x ^= v[j].x, s.y ^= v[j].y, s.z ^= v[j].z, s.w ^= v[j].w;
+    }
+    if ((s.x ^ s.y ^ s.z ^ s.w) == 0x12345678u) a.y[0] = 1;
+}
+struct canary_args { const float* x; float* y; };
+extern "C" __global__ void canary(const __grid_constant__ canary_args a) {
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    a.y[i] = a.x[i] * 3.0f + 1.0f;
+}
+"""
+
+
+class Probe:
+    """Known kernels on the current device."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        flags = (f"--gpu-architecture={setup.target.arch}",)
+        launches = (Launch(entry="canary", arguments=("x", "y")),)
+        source = Source(language="cuda", text=_TEXT, launches=launches, workspaces=(), flags=flags)
+        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
+        if isinstance(made, (BuildFailed, TimedOut)):
+            raise RuntimeError(f"the probe kernel does not build: {made}")
+        self._module = Module(Path(made.path))
+
+    def alive(self) -> bool:
+        """Run a kernel that is known to be right; whether its answer was."""
+        x = torch.arange(4096, dtype=torch.float32, device="cuda")
+        y = torch.zeros_like(x)
+        launch = Launch(entry="canary", arguments=(), grid=("16",), block=("256",))
+        self._bound(launch, [x, y]).run(torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        return bool(torch.equal(y, x * 3 + 1))
+
+    def ceiling(self) -> Ceiling:
+        """The rates of reading from DRAM and from the shared cache, and of dense bf16 products, two FLOPs each."""
+        data = torch.randint(0, 1 << 30, (_DRAM_BYTES // 8,), dtype=torch.int64, device="cuda")
+        near = rotation_bytes("cache", self._setup.target, POLICY) // 128 * 128
+        dram = max(self._rate(data, _DRAM_BYTES, per, 1) for per in (1, 2, 3, 4))
+        cache = max(self._rate(data, near, per, 16) for per in (1, 2, 4))
+        a = torch.randn(_MATRIX, _MATRIX, device="cuda").bfloat16()
+        out = torch.empty_like(a)
+
+        def multiply() -> None:
+            torch.mm(a, a, out=out)
+
+        product = captured(multiply)
+        ns = min(elapsed(product.replay).ns for _ in range(_TRIES))
+        return Ceiling(dram_bytes_per_s=dram, cache_bytes_per_s=max(cache, dram), flops_per_s=2e9 * _MATRIX**3 / ns)
+
+    def selftest(self, request: CheckHarness) -> SelfTest:
+        """The harness's self-test with a kernel of some microseconds; the planted difference is more launches."""
+        data = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
+        call, keep = self._reads(data, data.numel() * 8, 1)
+
+        def arms(difference: float) -> tuple[_Repeated, _Repeated]:
+            return _Repeated(call, 1.0), _Repeated(call, 1.0 + difference)
+
+        found = selftest(
+            arms,
+            trials=request.trials,
+            rounds=request.rounds,
+            policy=request.policy,
+            quantum_ns=QUANTUM_NS,
+            seed=request.seed,
+            planted=request.planted,
+        )
+        del keep
+        return found
+
+    def _rate(self, data: torch.Tensor, nbytes: int, blocks: int, repeat: int) -> float:
+        """Bytes a second at `blocks` blocks a multiprocessor."""
+        call, keep = self._reads(data, nbytes, blocks)
+        graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
+        ns = min(elapsed(graph.replay).ns for _ in range(_TRIES))
+        del keep
+        return 1e9 * nbytes * repeat / ns
+
+    def _reads(self, data: torch.Tensor, nbytes: int, blocks: int) -> tuple[Call, list[torch.Tensor]]:
+        """A launch that reads `nbytes`, and the tensors that must outlive it."""
+        count = torch.tensor([nbytes // 16], device="cuda")
+        out = torch.zeros(4, dtype=torch.int32, device="cuda")
+        grid = (str(self._setup.target.threads * blocks),)
+        return self._bound(Launch(entry="read", arguments=(), grid=grid, block=("512",)), [data, count, out]), [
+            data,
+            count,
+            out,
+        ]
+
+    def _bound(self, launch: Launch, tensors: Sequence[torch.Tensor]) -> Call:
+        return Call.of(self._module, launch, [tensor.data_ptr() for tensor in tensors], dependent=False)
+
+
+class _Repeated:
+    """An arm that launches one kernel `factor` times as often as it is asked to."""
+
+    def __init__(self, call: Call, factor: float) -> None:
+        self._call, self._factor = call, factor
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def interval(self, batch: int) -> Interval:
+        """As many launches as the factor says."""
+        times = max(1, round(batch * self._factor))
+        if times not in self._graphs:
+            run = self._call.run
+            self._graphs[times] = captured(lambda: run(torch.cuda.current_stream().cuda_stream), times=times)
+        return elapsed(self._graphs[times].replay)

@@ -1,0 +1,55 @@
+"""A CUDA candidate on buffers that lie on the device: launched in order, each launch as early as it may start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Source
+from agentcompile.runtime.device_step import overlaps_launches
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.runtime.overlap import accesses_of, overlapping
+
+Buffers = Mapping[str, torch.Tensor]
+
+
+def device_runner(source: Source, region: Region, cubin: Path, arch: str) -> Callable[[Buffers], None]:
+    """What launches a candidate once on the buffers it is given, by port and workspace name, and waits.
+
+    Raises AgentCompileError (environment) when the driver refuses the binary or a launch; RuntimeError from PyTorch
+    when a kernel failed while it ran, after which the context is of no more use.
+    """
+    module = Module(cubin)
+
+    def run(buffers: Buffers) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for call in bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch)):
+            call.run(stream)
+        torch.cuda.synchronize()
+
+    return run
+
+
+def bind_all(
+    source: Source, region: Region, module: Module, slots: Sequence[Buffers], *, rotated: Sequence[str], overlap: bool
+) -> list[Call]:
+    """The launches of `source` over one set of buffers after another, bound as in a step.
+
+    A port in `rotated` has a buffer of its own in every set; all others are the same ones throughout.
+    """
+    names = [*(port.name for port in region.ports), *(name for name, *_ in source.workspaces)]
+    fixed = [port.name for port in region.ports if port.role == "weight"]
+    accesses = []
+    for buffers in slots:
+        bound = {name: f"{name}@{buffers[name].data_ptr()}" if name in rotated else name for name in names}
+        accesses += accesses_of(region, source, bound)
+    early = overlapping(accesses, [name for name in fixed if name not in rotated])
+    calls = []
+    for at, overlaps in enumerate(early):
+        buffers, launch = slots[at // len(source.launches)], source.launches[at % len(source.launches)]
+        pointers = [buffers[name].data_ptr() if name else 0 for name in launch.arguments]
+        calls.append(Call.of(module, launch, pointers, dependent=overlap and overlaps))
+    return calls

@@ -1,0 +1,170 @@
+"""The arms of a timed comparison on a CUDA device: every batch is a captured graph, timed by events around its replay.
+
+A graph walks through the rotated weights from where the arm's last one ended, so that what it reads was not read just
+before. Before the first event the device is kept busy until everything is queued: the host's delays are in no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from agentcompile.ir.target import Target
+from agentcompile.measure.rounds import Arm
+from agentcompile.measure.samples import Interval, Samples
+from agentcompile.reference import Interpreter
+from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, overlaps_launches
+from agentcompile.runtime.driver import Module
+from agentcompile.runtime.library import bind as bind_library
+from agentcompile.runtime.memory import Memory
+from agentcompile.worker.box import Box
+from agentcompile.worker.gpu_launch import bind_all
+from agentcompile.worker.inputs import Inputs
+from agentcompile.worker.launch import workspaces
+from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
+from agentcompile.worker.steps import called, constants
+from agentcompile.worker.timing import timed
+
+QUANTUM_NS = 500
+"""Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
+_HOLD_CYCLES = 200_000
+"""About 0.1 ms: longer than the host needs to queue an event, a graph and an event."""
+_UNROLL = 4
+"""Steps in one graph of a whole-step arm."""
+
+
+def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
+    """Time all arms of `request` in interleaved rounds in this process."""
+    inputs = Inputs(request, target, "cuda")
+    arms: list[Arm] = []
+    for index, arm in enumerate(request.arms):
+        box.write(index)
+        if isinstance(arm, Reference):
+            arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body)))
+        elif arm.source.language == "library":
+            arms.append(
+                _TorchArm(inputs, box, index, bind_library(arm.source.call, request.region, arm.source.settings))
+            )
+        else:
+            arms.append(_KernelArm(inputs, box, index, arm, target.arch))
+    return timed(arms, request, box, QUANTUM_NS)
+
+
+def gpu_time_steps(request: TimeSteps, target: Target, box: Box) -> Samples:
+    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
+    from agentcompile.checkpoint import Checkpoint
+
+    programs = [arm.program for arm in request.arms]
+    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants), "cuda")
+    memory.position.fill_(request.position)
+    modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
+    overlap = overlaps_launches(target.arch)
+    arms = []
+    for index, program in enumerate(programs):
+        box.write(index)
+        arms.append(_StepArm(DeviceStep(program, memory, modules, overlap=overlap), box, index))
+    return timed(arms, request, box, QUANTUM_NS)
+
+
+def elapsed(graphs: Callable[[], None]) -> Interval:
+    """The time on the device of what `graphs` queues."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(_HOLD_CYCLES)  # type: ignore[no-untyped-call]
+    begin.record()
+    graphs()
+    end.record()
+    end.synchronize()
+    return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
+
+
+class _Graphs:
+    """An arm whose batches are graphs, kept by batch and first slot."""
+
+    def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
+        self._inputs, self._box, self._index = inputs, box, index
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._first = 0
+
+    def interval(self, batch: int) -> Interval:
+        """`batch` launches as one graph."""
+        self._box.write(self._index)
+        first = self._first
+        count = self._inputs.slots.count
+        # Batches of two lengths from two starts would be four captures: a batch that covers the rotation starts anew.
+        self._first = 0 if batch >= count else (first + batch) % count
+        if (batch, first) not in self._graphs:
+            slots = [(first + i) % count for i in range(batch)]
+            self._graphs[batch, first] = captured(self._body(slots))
+        return elapsed(self._graphs[batch, first].replay)
+
+    def _body(self, slots: list[int]) -> Callable[[], None]:
+        raise NotImplementedError
+
+
+class _KernelArm(_Graphs):
+    """A compiled candidate."""
+
+    def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, arch: str) -> None:
+        super().__init__(inputs, box, index)
+        self._source, self._layouts = made.source, dict(made.layouts)
+        self._module = Module(Path(made.binary.path))
+        self._workspaces = {name: tensor.cuda() for name, tensor in workspaces(made.source).items()}
+        self._overlap = overlaps_launches(arch)
+
+    def _body(self, slots: list[int]) -> Callable[[], None]:
+        buffers = [{**self._inputs.buffers(slot, self._layouts), **self._workspaces} for slot in slots]
+        rotated = sorted(self._inputs.rotated)
+        region = self._inputs.region
+        calls = bind_all(self._source, region, self._module, buffers, rotated=rotated, overlap=self._overlap)
+        launches = [enqueued(call) for call in calls]
+
+        def body() -> None:
+            for launch in launches:
+                launch()
+
+        return body
+
+
+class _TorchArm(_Graphs):
+    """The captured body or a library call, captured as the runtime's fallback is."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        box: Box,
+        index: int,
+        call: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
+    ) -> None:
+        super().__init__(inputs, box, index)
+        self._call = call
+
+    def _body(self, slots: list[int]) -> Callable[[], None]:
+        values, call = [self._inputs.read(slot) for slot in slots], self._call
+
+        def body() -> None:
+            for one in values:
+                call(one)
+
+        return body
+
+
+class _StepArm:
+    """One program, at the position that memory holds."""
+
+    def __init__(self, step: DeviceStep, box: Box, index: int) -> None:
+        self._box, self._index = box, index
+        self._one, self._some = step.graph(), step.graph(_UNROLL)
+
+    def interval(self, batch: int) -> Interval:
+        """`batch` steps, as many of them as possible in graphs of `_UNROLL`."""
+        self._box.write(self._index)
+
+        def steps() -> None:
+            for _ in range(batch // _UNROLL):
+                self._some.replay()
+            for _ in range(batch % _UNROLL):
+                self._one.replay()
+
+        return elapsed(steps)

@@ -1,0 +1,64 @@
+"""The host's processor as a worker uses it: kernels through the executor, the correctness suite beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from agentcompile.build import compile_executor
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.trial import NumericReport
+from agentcompile.measure.samples import Samples
+from agentcompile.measure.selftest import SelfTest
+from agentcompile.runtime.native import Executor
+from agentcompile.store import Store
+from agentcompile.validate import validate
+from agentcompile.worker import protocol as p
+from agentcompile.worker.box import Box
+from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
+from agentcompile.worker.launch import facts_of, in_turn, runner
+from agentcompile.worker.steps import time_steps
+from agentcompile.worker.timing import time_arms
+
+
+class Host:
+    """The threads that `Setup` allows. PyTorch comes first, so that both use one OpenMP runtime."""
+
+    def __init__(self, setup: p.Setup, box: Box) -> None:
+        self._setup, self._box = setup, box
+        torch.set_num_threads(setup.torch_threads)
+        path = compile_executor(Store(Path(setup.store)), toolchain=setup.toolchain)
+        self._executor = Executor(path, setup.target.threads)
+
+    def validate(self, request: p.Validate) -> NumericReport:
+        """The correctness suite, with fences and with the ranks in every order."""
+        return validate(
+            request.region,
+            facts_of(request.implementation),
+            runner(request.implementation, request.region, self._executor),
+            seed=request.seed,
+            repeats=request.repeats,
+            depth=request.depth,
+            serial=in_turn(request.implementation, self._setup.target.threads),
+        )
+
+    def time(self, request: p.Time) -> Samples:
+        """Arms in interleaved rounds."""
+        return time_arms(request, self._executor, self._setup.target, self._box)
+
+    def steps(self, request: p.TimeSteps) -> Samples:
+        """Whole steps in interleaved rounds."""
+        return time_steps(request, self._executor, self._box)
+
+    def ceiling(self) -> Ceiling:
+        """The machine's limits."""
+        return measure_ceiling(self._executor, self._setup)
+
+    def alive(self) -> bool:
+        """Whether a kernel that is known to be right gives its answer on every thread."""
+        return alive(self._executor, self._setup)
+
+    def selftest(self, request: p.CheckHarness) -> SelfTest:
+        """The harness judged on the real timer."""
+        return check_harness(self._executor, self._setup, request)

@@ -1,0 +1,90 @@
+"""What the arms of a timed comparison share: rotated weights and states, and one copy of activations and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from agentcompile.ir.graph import concrete
+from agentcompile.ir.region import Port, Region
+from agentcompile.ir.target import Target
+from agentcompile.layouts import LAYOUTS
+from agentcompile.measure.residency import Need, Slots, rotation_bytes
+from agentcompile.worker.protocol import Implementation, Time
+
+_TORCH = {
+    "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64,
+    "int64": torch.int64, "int32": torch.int32, "bool": torch.bool,
+}  # fmt: skip
+
+
+class Inputs:
+    """The buffers of a region on one device, by port; a batch walks through the slots of the rotated ones."""
+
+    def __init__(self, request: Time, target: Target, device: str = "cpu") -> None:
+        self.region = request.region
+        self._ports = {port.name: port for port in request.region.ports}
+        rotated = [port for port in request.region.ports if port.role in ("weight", "state")]
+        needs = tuple(_need(port, request) for port in rotated)
+        self.rotated = {port.name for port in rotated}
+        covers = rotation_bytes(request.residency, target, request.policy)
+        self.slots = Slots(needs, covers_bytes=covers, seed=request.seed, device=device)
+        generator = torch.Generator().manual_seed(request.seed + 1)
+        self.fixed = {
+            port.name: _activation(port, request.region, generator).to(device)
+            for port in request.region.ports
+            if port.name not in self.rotated
+        }
+        self._next = 0
+
+    def take(self, batch: int) -> int:
+        """Reserve the next `batch` slots for one interval, whichever arm it belongs to; returns the first."""
+        first = self._next
+        self._next = (first + batch) % self.slots.count
+        return first
+
+    def buffers(self, slot: int, layouts: Mapping[str, str]) -> dict[str, torch.Tensor]:
+        """Every port's tensor with the weights of `slot`: flat when a layout packs it, shaped when row-major."""
+        views = dict(self.fixed)
+        for name in self.rotated:
+            port = self._ports[name]
+            layout, shape = LAYOUTS[layouts.get(port.family, "row-major")], concrete(port.shape)
+            flat = self.slots.tensor(slot, name, layout.numel(shape))
+            views[name] = flat.view(shape) if layouts.get(port.family, "row-major") == "row-major" else flat
+        return views
+
+    def read(self, slot: int) -> dict[str, torch.Tensor]:
+        """The ports that a PyTorch call reads, row-major."""
+        views = self.buffers(slot, {})
+        return {port.name: views[port.name] for port in self.region.ports if port.role != "output"}
+
+
+def _need(port: Port, request: Time) -> Need:
+    """Room for the largest layout that an arm wants; a matrix like an initialised one, a vector near one."""
+    layouts = {"row-major"}
+    for arm in request.arms:
+        if isinstance(arm, Implementation):
+            layouts.add(dict(arm.layouts).get(port.family, "row-major"))
+    shape = concrete(port.shape)
+    numel = max(LAYOUTS[name].numel(shape) for name in layouts)
+    vector = sum(dim > 1 for dim in shape) < 2
+    scale, offset = (0.1, 1.0) if vector and port.role == "weight" else (0.05, 0.0)
+    return Need(name=port.name, numel=numel, dtype=_TORCH[port.dtype], scale=scale, offset=offset)
+
+
+def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:
+    """Inputs as a step has them: normal values, the last position of the regime's context, ids inside the table."""
+    shape, dtype = concrete(port.shape), _TORCH[port.dtype]
+    if port.role == "output":
+        return torch.zeros(shape, dtype=dtype)
+    if not dtype.is_floating_point:
+        if port.family == "positions":
+            return torch.full(shape, region.regime.context[1] - 1, dtype=dtype)
+        rows = dict(region.dims).get("vocab") or _fewest_rows(region)
+        return torch.randint(0, rows, shape, generator=generator, dtype=dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def _fewest_rows(region: Region) -> int:
+    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)

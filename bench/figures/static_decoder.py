@@ -1,0 +1,188 @@
+"""A decoder as a specialist would write it for `torch.compile` on a GPU: static cache, merged projections, no host.
+
+Qwen3 and Llama checkpoints. The decode step is one compiled graph with CUDA graphs under it, and hands its token and
+position on to itself; the prompt has a compiled graph of its own for each length. This is the peer to beat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agentcompile.checkpoint import Checkpoint
+
+from .channel import Generation
+
+
+class Layer(nn.Module):
+    """One decoder layer; the cache is [1, kv_heads, context, head_dim] for keys and for values."""
+
+    def __init__(self, at: Checkpoint, number: int, shape: Mapping[str, int], eps: float, context: int) -> None:
+        super().__init__()
+        prefix = f"model.layers.{number}."
+
+        def read(name: str) -> Tensor:
+            return at.tensor(f"{prefix}{name}.weight").to("cuda")
+
+        self.heads, self.kv_heads, self.head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
+        self.eps = eps
+        weights = {
+            "qkv": torch.cat([read(f"self_attn.{name}_proj") for name in "qkv"]),
+            "o": read("self_attn.o_proj"),
+            "gateup": torch.cat([read("mlp.gate_proj"), read("mlp.up_proj")]),
+            "down": read("mlp.down_proj"),
+            "before": read("input_layernorm"),
+            "between": read("post_attention_layernorm"),
+        }
+        self.normed = f"{prefix}self_attn.q_norm.weight" in at.tensors()
+        if self.normed:
+            weights |= {"q_norm": read("self_attn.q_norm"), "k_norm": read("self_attn.k_norm")}
+        cache = torch.zeros(1, self.kv_heads, context, self.head_dim, dtype=weights["o"].dtype, device="cuda")
+        for name, tensor in (weights | {"keys": cache, "values": cache.clone()}).items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """x [1, T, hidden] at positions [T]; mask [1, 1, T, context]."""
+        tokens, w = x.shape[1], dict(self.named_buffers())
+        q, k, v = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"]).split(
+            [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim], dim=-1
+        )
+        q, k, v = (t.view(1, tokens, -1, self.head_dim) for t in (q, k, v))
+        if self.normed:
+            q = F.rms_norm(q, (self.head_dim,), w["q_norm"], self.eps)
+            k = F.rms_norm(k, (self.head_dim,), w["k_norm"], self.eps)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+        w["keys"].index_copy_(2, positions, k)
+        w["values"].index_copy_(2, positions, v)
+        y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=self.heads != self.kv_heads)
+        x = x + F.linear(y.transpose(1, 2).reshape(1, tokens, -1), w["o"])
+        gate, up = F.linear(F.rms_norm(x, x.shape[-1:], w["between"], self.eps), w["gateup"]).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, w["down"])
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    near, far = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-far, near), dim=-1) * sin
+
+
+class Decoder(nn.Module):
+    """The whole model."""
+
+    def __init__(self, path: Path, context: int) -> None:
+        super().__init__()
+        from transformers import AutoConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        at, config = Checkpoint.open(path), AutoConfig.from_pretrained(str(path))
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = {
+            "heads": config.num_attention_heads,
+            "kv_heads": config.num_key_value_heads,
+            "head_dim": head_dim,
+        }
+        self.eps = float(config.rms_norm_eps)
+        self.layers = nn.ModuleList(
+            Layer(at, n, shape, self.eps, context) for n in range(config.num_hidden_layers)
+        )
+        kind = (config.rope_parameters or {}).get("rope_type", "default")
+        if kind == "default":
+            theta = float(config.rope_parameters["rope_theta"])
+            inverse = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        else:
+            inverse, _ = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        angles = torch.arange(context)[:, None].float() * inverse
+        both = torch.cat((angles, angles), dim=-1).to("cuda")
+        table = at.tensor("model.embed_tokens.weight").to("cuda")
+        head = at.tensor("lm_head.weight").to("cuda") if "lm_head.weight" in at.tensors() else table
+        for name, tensor in {
+            "table": table,
+            "head": head,
+            "last": at.tensor("model.norm.weight").to("cuda"),
+            "cos": both.cos().to(table.dtype),
+            "sin": both.sin().to(table.dtype),
+            "causal": torch.ones(context, context, dtype=torch.bool, device="cuda").tril(),
+        }.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, token: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [1, T] at positions [T] to the next token [1, 1] and its logits [1, vocab]."""
+        w = dict(self.named_buffers(recurse=False))
+        x = F.embedding(token, w["table"])
+        mask, cos, sin = w["causal"][None, None, positions], w["cos"][positions], w["sin"][positions]
+        for layer in self.layers:
+            x = layer(x, cos, sin, mask, positions)
+        logits = F.linear(F.rms_norm(x[:, -1], x.shape[-1:], w["last"], self.eps), w["head"])
+        return logits.argmax(-1, keepdim=True), logits
+
+
+class Static:
+    """The arm: `mode` is one of `torch.compile`."""
+
+    def __init__(self, request: Mapping[str, Any], mode: str) -> None:
+        import torch._inductor.config as inductor
+
+        inductor.coordinate_descent_tuning = mode == "max-autotune"
+        torch.set_float32_matmul_precision("high")
+        with torch.inference_mode():
+            self._model = Decoder(Path(request["model"]), request["context"])
+            self._step = torch.compile(self._decode, mode=mode, fullgraph=True)
+            self._prompts: dict[int, Any] = {}
+        self._mode = mode
+        self.facts = {
+            "torch": torch.__version__,
+            "mode": mode,
+            "coordinate_descent_tuning": mode == "max-autotune",
+            "cache_tokens": request["context"],
+        }
+        for length in request["prompts"]:
+            for _ in range(3):
+                self.generate([1] * length, 4)
+        self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
+
+    def _decode(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        token, logits = self._model(token, position)
+        return token, position + 1, logits
+
+    def generate(self, ids: Sequence[int], new: int) -> Generation:
+        """A plain loop around the compiled step; nothing is asked of the device before the last token."""
+        with torch.inference_mode():
+            begin = time.perf_counter()
+            token, position, _ = self._prompt(ids)
+            tokens = [token]
+            int(token)
+            first = time.perf_counter()
+            for _ in range(new - 1):
+                torch.compiler.cudagraph_mark_step_begin()
+                token, position, _ = self._step(token.clone(), position.clone())
+                tokens.append(token.clone())
+            made = torch.cat(tokens, dim=1)[0].tolist()
+            return Generation(made, first - begin, time.perf_counter() - first)
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """The logits that the compiled step returns."""
+        with torch.inference_mode():
+            token, position, logits = self._prompt(ids)
+            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
+            for _ in range(new - 1):
+                torch.compiler.cudagraph_mark_step_begin()
+                token, position, logits = self._step(token.clone(), position.clone())
+                tokens.append(int(token))
+                tops.append(logits[0].float().topk(count).indices.tolist())
+        return tokens, tops
+
+    def _prompt(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a length that was warmed up; each has a graph of its own."""
+        length = len(ids)
+        if length not in self._prompts:
+            self._prompts[length] = torch.compile(self._decode, mode=self._mode, fullgraph=True, dynamic=False)
+        torch.compiler.cudagraph_mark_step_begin()
+        positions = torch.arange(length, device="cuda")
+        token, position, logits = self._prompts[length](torch.tensor([list(ids)], device="cuda"), positions)
+        return token.clone(), position[-1:].clone(), logits.clone()
