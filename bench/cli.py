@@ -9,9 +9,9 @@ from agentcompile.errors import AgentCompileError, ExitCode
 Recipe = Callable[[Sequence[str]], int]
 
 RECIPES: Mapping[str, tuple[str, str]] = {
-    "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy on this CPU"),
+    "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
-    "chain": ("chain", "the decode step as one CUDA graph, tuned in the step: an experiment on a GPU"),
+    "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "readme": ("figures.readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""

@@ -70,6 +70,11 @@ class Round:
         return fmean(visit.token_s for visit in self.visits[arm])
 
 
+def first_s(timed: Round, arm: str) -> float:
+    """The arm's time to the first token in a round."""
+    return fmean(visit.first_s for visit in timed.visits[arm])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A ratio as the mean of logarithms, back in its own unit, with a two-sided 95 % t interval."""

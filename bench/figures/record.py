@@ -16,8 +16,19 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
-from .rates import Round, bandwidth_share, estimate, speedup
-from .report import BANDWIDTH, IMPORT_MS, SPEEDUPS, WAITS_S, Figure, accuracy_figures, ratio
+from .rates import Round, bandwidth_share, estimate, first_s, speedup
+from .report import (
+    BANDWIDTH,
+    FIRST_TOKEN_PEERS,
+    IMPORT_MS,
+    MEMORY,
+    SPEEDUPS,
+    TOKEN_MS,
+    WAITS_S,
+    Figure,
+    accuracy_figures,
+    ratio,
+)
 from .times import Imported, Took
 from .trial import OURS, Outcome
 from .workload import Workload
@@ -83,6 +94,7 @@ def figures_of(part: Part) -> list[Figure]:
     for peer, target in SPEEDUPS[name].items():
         note = reasons.get(OURS) or reasons.get(peer) or ""
         figures.append(ratio(name, f"decode vs {peer}", target, speedup(rounds, OURS, peer), note))
+    figures += _device_figures(part)
     for what, most in WAITS_S.get(name, {}).items():
         took = part.times.get(what, Took(seconds=None, reason="not measured"))
         figures.append(
@@ -91,6 +103,40 @@ def figures_of(part: Part) -> list[Figure]:
     if name == "sample":
         figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
     return figures
+
+
+def _device_figures(part: Part) -> Iterator[Figure]:
+    """What is asked of a GPU alone: time a token, the first token beside compiled peers, memory."""
+    name, rounds = part.workload.name, part.outcome.rounds
+    if name not in TOKEN_MS:
+        return
+    kept, reason = _kept(rounds, OURS), part.outcome.reasons.get(OURS, "")
+    spent = estimate([math.log(timed.token_s(OURS) * 1e3) for timed in kept])
+    yield Figure(
+        model=name,
+        name="time a token",
+        sense="<=",
+        target=TOKEN_MS[name],
+        unit="ms",
+        value=None if spent is None else spent.value,
+        low=None if spent is None else spent.low,
+        high=None if spent is None else spent.high,
+        note=reason or ("" if spent else "too few rounds"),
+    )
+    for peer in FIRST_TOKEN_PEERS:
+        both = [timed for timed in kept if peer in timed.visits]
+        logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
+        yield ratio(name, f"first token vs {peer}", 1.0, estimate(logs), part.outcome.reasons.get(peer, reason))
+    held = part.outcome.facts.get(OURS, {}).get("memory_bytes")
+    least = part.workload.weight_bytes + part.workload.cache_bytes
+    yield Figure(
+        model=name,
+        name="peak memory / weights and cache",
+        sense="<=",
+        target=MEMORY,
+        value=held / least if held else None,
+        note="" if held else "not measured",
+    )
 
 
 def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:

@@ -48,12 +48,22 @@ class Figure:
 SPEEDUPS: Mapping[str, Mapping[str, float]] = {
     "qwen3-0.6b": {"hf-eager": 2.0, "hf-compile": 1.3, "llama.cpp": 1.2},
     "sample": {"hf-eager": 6.0, "max-autotune": 2.0},
+    "qwen3-1.7b": {"hf-eager": 12.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
+    "qwen3-4b": {"hf-eager": 8.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
+    "llama-3.2-1b": {"hf-eager": 12.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
 }
 """By checkpoint and peer: at least so many times its decode rate."""
+TOKEN_MS: Mapping[str, float] = {"qwen3-1.7b": 1.0, "qwen3-4b": 2.2, "llama-3.2-1b": 0.69}
+"""At most so many milliseconds a token."""
+FIRST_TOKEN_PEERS = ("static-reduce-overhead", "static-max-autotune")
+"""Whose first token ours may not come after, on a GPU."""
+MEMORY = 1.1
+"""At most so many times the bytes of weights and cache, on a GPU."""
 BANDWIDTH: Mapping[str, float] = {"qwen3-0.6b": 0.85}
 """At least this share of the measured read bandwidth."""
 WAITS_S: Mapping[str, Mapping[str, float]] = {
-    "sample": {"first compile": 180.0, "second compile": 20.0, "replay to first token": 5.0}
+    "sample": {"first compile": 180.0, "second compile": 20.0, "replay to first token": 5.0},
+    "qwen3-1.7b": {"first compile": 600.0},
 }
 """At most so many seconds."""
 IMPORT_MS = 100.0

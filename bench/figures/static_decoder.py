@@ -50,9 +50,9 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """x [1, T, hidden] at positions [T]; mask [1, 1, T, context]."""
         tokens, w = x.shape[1], dict(self.named_buffers())
-        q, k, v = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"]).split(
-            [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim], dim=-1
-        )
+        sizes = [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim]
+        merged = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"])
+        q, k, v = torch.split(merged, sizes, dim=-1)
         q, k, v = (t.view(1, tokens, -1, self.head_dim) for t in (q, k, v))
         if self.normed:
             q = F.rms_norm(q, (self.head_dim,), w["q_norm"], self.eps)
@@ -88,9 +88,7 @@ class Decoder(nn.Module):
             "head_dim": head_dim,
         }
         self.eps = float(config.rms_norm_eps)
-        self.layers = nn.ModuleList(
-            Layer(at, n, shape, self.eps, context) for n in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(Layer(at, n, shape, self.eps, context) for n in range(config.num_hidden_layers))
         kind = (config.rope_parameters or {}).get("rope_type", "default")
         if kind == "default":
             theta = float(config.rope_parameters["rope_theta"])
@@ -159,7 +157,7 @@ class Static:
             int(token)
             first = time.perf_counter()
             for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 token, position, _ = self._step(token.clone(), position.clone())
                 tokens.append(token.clone())
             made = torch.cat(tokens, dim=1)[0].tolist()
@@ -171,7 +169,7 @@ class Static:
             token, position, logits = self._prompt(ids)
             tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
             for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 token, position, logits = self._step(token.clone(), position.clone())
                 tokens.append(int(token))
                 tops.append(logits[0].float().topk(count).indices.tolist())
@@ -182,7 +180,7 @@ class Static:
         length = len(ids)
         if length not in self._prompts:
             self._prompts[length] = torch.compile(self._decode, mode=self._mode, fullgraph=True, dynamic=False)
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         positions = torch.arange(length, device="cuda")
         token, position, logits = self._prompts[length](torch.tensor([list(ids)], device="cuda"), positions)
         return token.clone(), position[-1:].clone(), logits.clone()

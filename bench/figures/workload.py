@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.options import Options
 
 PROMPT_TOKENS = {"cpu": 32, "cuda": 128}
 NEW_TOKENS = {"cpu": 64, "cuda": 128}
@@ -30,6 +31,10 @@ class Workload:
     """Tokens of cache that the peers get."""
     token_bytes: int
     """Read by one decode step at least, at the mean context of the generation."""
+    weight_bytes: int
+    """Of all tensors of the checkpoint."""
+    cache_bytes: int
+    """Of our cache, at the context that a lock has by default."""
     parameters: int
 
 
@@ -47,6 +52,8 @@ def make_workload(name: str, model: Path, *, seed: int, kind: str = "cpu") -> Wo
         new=new,
         context=CONTEXT[kind],
         token_bytes=token_bytes(checkpoint.config, tensors, prompt=len(ids), new=new),
+        weight_bytes=sum(tensors.values()),
+        cache_bytes=CACHE_ITEM_BYTES * per_position(checkpoint.config) * Options().context,
         parameters=sum(math.prod(shape) for shape in shapes),
     )
 
@@ -63,9 +70,13 @@ def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt
     total += tensors[table] // int(config["vocab_size"])
     steps = range(prompt, prompt + new - 1)
     mean_context = sum(position + 1 for position in steps) / max(len(steps), 1)
+    return total + round(CACHE_ITEM_BYTES * per_position(config) * mean_context)
+
+
+def per_position(config: Mapping[str, Any]) -> int:
+    """Elements of keys and values that one position takes, over all layers."""
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    per_position = 2 * int(config["num_hidden_layers"]) * int(config["num_key_value_heads"]) * int(head_dim)
-    return total + round(CACHE_ITEM_BYTES * per_position * mean_context)
+    return 2 * int(config["num_hidden_layers"]) * int(config["num_key_value_heads"]) * int(head_dim)
 
 
 def prompt(model: Path, vocab: int, seed: int, count: int) -> list[int]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,17 @@ def fake(name: str, tmp_path: Path, *, token_s: float = 0.01, act: str = "pass")
 
 
 def workload(new: int = 8) -> Workload:
-    return Workload(name="x", model=Path(), ids=(1, 2), new=new, token_bytes=1000, parameters=1)
+    return Workload(
+        name="x",
+        model=Path(),
+        ids=(1, 2),
+        new=new,
+        context=8,
+        token_bytes=1000,
+        weight_bytes=900,
+        cache_bytes=100,
+        parameters=1,
+    )
 
 
 def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
