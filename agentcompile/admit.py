@@ -7,30 +7,31 @@ fastest between its neighbours, whose weights and barriers it shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from agentcompile.choose import Ranking
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress
 from agentcompile.ir.program import Program
-from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
+from agentcompile.rivals import Rivals
 from agentcompile.runtime.lower import lower
 
-ALTERNATIVES = {"cpu": 2, "cuda": 5}
-"""Runners-up of a region that are tried in the step, by kind of device."""
-PASSES = {"cpu": 1, "cuda": 2}
-"""How often the regions are gone through, while something changes."""
+PASSES = {"cpu": 1, "cuda": 3}
+"""How often the regions are gone through at most, while something changes."""
 WORTH = {"cpu": 0.02, "cuda": 0.0}
-"""Share of the step's floor below which a region's runners-up are not tried. On a CPU its gain could not be told from
+"""Share of the step's floor below which a region's rivals are not tried. On a CPU its gain could not be told from
 noise; on a GPU what moves few bytes still takes a launch and a wait."""
 Kind = Literal["cpu", "cuda"]
+CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
+"""Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and a
+region's gains are as small."""
+ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
 
 
 class StepClock(Protocol):
@@ -54,8 +55,7 @@ class Admitted:
 def admit(
     cut: Cut,
     planned: Planned,
-    rankings: Mapping[str, Ranking],
-    sources: Mapping[str, Source],
+    rivals: Rivals,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -65,14 +65,16 @@ def admit(
     layouts = dict(planned.layouts)
 
     def program(parts: Sequence[Part]) -> Program:
-        return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, layouts)
+        return lower(cut.graph, schedule(cut.graph, cut.partition, parts), rivals.sources(), layouts)
 
     parts, notes = planned.decode, list[str]()
     for number in range(PASSES[kind]):
         before = parts
-        parts = _descend(cut, parts, rankings, program, clock, emit, seed + (number << 8), kind, notes)
+        parts = _descend(cut, parts, rivals, program, clock, emit, seed + (number << 8), kind, notes)
         if parts == before:
             break
+    known = zip(parts, planned.decode, strict=True)
+    parts = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     parts, found, timing = _prove(cut, parts, program, clock, seed, notes)
     plan = Plan(
         regime=cut.partition.regime,
@@ -89,7 +91,7 @@ def admit(
 def _descend(
     cut: Cut,
     parts: tuple[Part, ...],
-    rankings: Mapping[str, Ranking],
+    rivals: Rivals,
     program: Callable[[Sequence[Part]], Program],
     clock: StepClock,
     emit: Emit,
@@ -98,51 +100,49 @@ def _descend(
     notes: list[str],
 ) -> tuple[Part, ...]:
     """One pass over the regions: each gets the alternative that makes the whole step fastest."""
-    tried = _worth_trying(cut, parts, rankings, kind)
-    for done, (index, alternatives) in enumerate(tried):
+    tried = _worth_trying(cut, parts, kind)
+    for done, index in enumerate(tried):
         emit(RoundsProgress(region=parts[index].region, done=done, total=len(tried)))
-        arms = [parts, *(_swap(parts, index, choice) for choice in alternatives)]
-        labelled = [(str(i), program(arm)) for i, arm in enumerate(arms)]
-        timing = clock(labelled, rounds=POLICY.search_rounds, processes=1, claim=POLICY.search_claim, seed=seed + done)
-        if not isinstance(timing, Timing):
-            notes.append(f"{cut.regions[parts[index].region].name}: runners-up not tried in the step: {timing.kind}")
+        arms = [parts, *(_swap(parts, index, choice) for choice in rivals.of(parts[index]))]
+        if len(arms) == 1:
             continue
-        best = _best(timing, len(arms))
+        labelled = [(str(i), program(arm)) for i, arm in enumerate(arms)]
+        timing = clock(labelled, rounds=ROUNDS[kind], processes=1, claim=CLAIM[kind], seed=seed + done)
+        if not isinstance(timing, Timing):
+            notes.append(f"{cut.regions[parts[index].region].name}: rivals not tried in the step: {timing.kind}")
+            continue
+        best = _best(timing, len(arms), CLAIM[kind])
         if best is not None:
-            notes.append(f"{cut.regions[parts[index].region].name}: a runner-up is faster in the step")
-            parts = arms[best]
+            at, gain = best
+            notes.append(f"{cut.regions[parts[index].region].name}: a rival makes the step {gain:.1%} faster")
+            parts = arms[at]
     return parts
 
 
-def _worth_trying(
-    cut: Cut, parts: Sequence[Part], rankings: Mapping[str, Ranking], kind: Kind
-) -> list[tuple[int, tuple[Choice, ...]]]:
-    """Indices of parts with runners-up of the same layouts, largest share first."""
+def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
+    """Indices of parts that run a kernel, largest share first."""
     shares = {row.id: row.share for row in cut.summary.rows}
-    found: list[tuple[int, tuple[Choice, ...]]] = []
-    for index, part in enumerate(parts):
-        if not isinstance(part.choice, Kernel) or shares[part.region] < WORTH[kind]:
-            continue
-        for _, kernels in rankings[part.region].kernels:
-            if part.choice in kernels and len(kernels) > 1:
-                others: list[Choice] = [kernel for kernel in kernels if kernel != part.choice]
-                found.append((index, tuple(others[: ALTERNATIVES[kind]])))
-    return sorted(found, key=lambda item: -shares[parts[item[0]].region])
+    found = [
+        index
+        for index, part in enumerate(parts)
+        if isinstance(part.choice, Kernel) and shares[part.region] >= WORTH[kind]
+    ]
+    return sorted(found, key=lambda index: -shares[parts[index].region])
 
 
 def _swap(parts: Sequence[Part], index: int, choice: Choice) -> tuple[Part, ...]:
     return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
 
 
-def _best(timing: Timing, arms: int) -> int | None:
-    """The arm that is FASTER than arm 0 by most, or None."""
+def _best(timing: Timing, arms: int, claim: float) -> tuple[int, float] | None:
+    """The arm that is FASTER than arm 0 by most, with the logarithm of its gain, or None."""
     gains = {}
     for arm in range(1, arms):
         if arm in timing.live:
-            found = contrast(timing, arm, 0, claim=POLICY.search_claim, comparisons=arms - 1)
+            found = contrast(timing, arm, 0, claim=claim, comparisons=arms - 1)
             if found.comparison == "FASTER":
                 gains[arm] = found.log_ratio
-    return max(gains, key=lambda arm: gains[arm], default=None)
+    return max(gains.items(), key=lambda item: item[1], default=None)
 
 
 def _prove(

@@ -29,6 +29,7 @@ from agentcompile.options import Options
 from agentcompile.plans import Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.regions.kinds import facts as kinds
+from agentcompile.rivals import Around, RunnersUp
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
@@ -161,9 +162,10 @@ def prove(
 ) -> Admitted:
     """Tune the plan inside the whole step and measure it beside PyTorch."""
     with stage(emit, "admit") as say:
-        sources = survey.sources()
-        clock = StepClock(ready.here, judge, ready.model, sources)
-        admitted = admit(ready.decode, planned, rankings, sources, clock, emit, seed, ready.here.target.kind)
+        kind = ready.here.target.kind
+        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey)
+        clock = StepClock(ready.here, judge, ready.model, rivals.sources)
+        admitted = admit(ready.decode, planned, rivals, clock, emit, seed, kind)
         for note in admitted.notes:
             emit(Warned(text=note))
         emit(PlanAdmitted(plan=admitted.plan))

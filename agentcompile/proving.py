@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agentcompile.build import Binary, compile
 from agentcompile.captures import Model
@@ -44,7 +44,10 @@ def binaries(here: Machine, sources: Mapping[str, Source], wanted: Sequence[str]
 class StepClock:
     """Times programs of one model beside one another, in worker processes that hold its real weights."""
 
-    def __init__(self, here: Machine, judge: WorkerJudge, model: Model, sources: Mapping[str, Source]) -> None:
+    def __init__(
+        self, here: Machine, judge: WorkerJudge, model: Model, sources: Callable[[], Mapping[str, Source]]
+    ) -> None:
+        """`sources` gives what the programs may call, by digest."""
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
@@ -54,7 +57,7 @@ class StepClock:
         """Time labelled programs in interleaved rounds at a position in the middle of a short chat."""
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
-        built = binaries(self._here, self._sources, wanted)
+        built = binaries(self._here, self._sources(), wanted)
         return self._judge.steps(
             programs,
             checkpoint=self._model.captured.checkpoint,

@@ -95,6 +95,35 @@ class Survey:
                     failed.append((part.region, part.choice))
         return tuple(failed)
 
+    def space(self, region: str) -> tuple[Candidate, ...]:
+        """Every legal point of a region."""
+        return tuple(self._subjects[region].space)
+
+    def default(self, region: str, template: str) -> Candidate | None:
+        """The point at a template's defaults, when it is legal."""
+        return self._subjects[region].space.default(template)
+
+    def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
+        """Search trials of `wanted`: those that are known, and, while there is time, those of the rest."""
+        known = {
+            trial.candidate.id: trial
+            for trial in self.trials.get(region, ())
+            if trial.fidelity == "search" or isinstance(trial.verdict, Measured)
+        }
+        fresh = [candidate for candidate in wanted if candidate.id not in known] if self._left() > 0 else []
+        made = self._tuner.tried(self._subjects[region], fresh)
+        self.trials[region] = [*self.trials.get(region, ()), *made]
+        return [*(known[one.id] for one in wanted if one.id in known), *made]
+
+    def confirmed(self, region: str, candidate: Candidate) -> Kernel | None:
+        """`candidate` timed beside PyTorch in fresh processes; None when it is not faster there."""
+        subject = self._subjects[region]
+        own = self.trials.get(region, [])
+        self.trials[region] = [*own, *self._tuner.confirmed(subject, [candidate])]
+        ranking = rank(self.trials[region], templates_of(subject), traits=self._traits(subject))
+        kernels = [kernel for _, some in ranking.kernels for kernel in some]
+        return next((kernel for kernel in kernels if kernel.candidate.id == candidate.id), None)
+
     def rankings(self) -> dict[str, Ranking]:
         """Kernels that beat the fallback, best first, for every region that was tried."""
         return {

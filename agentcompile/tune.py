@@ -31,9 +31,8 @@ from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
-CONFIRMED = {"cpu": 3, "cuda": 6}
-"""Finalists of each layout that are timed again on fresh data, by kind of device: what a kernel is worth between its
-neighbours differs more from what it is worth alone where launches overlap."""
+CONFIRMED = 3
+"""Finalists of each layout that are timed again on fresh data."""
 RECHECKS = 3
 """How often the machine's ceilings are measured again before a time is called impossible."""
 LOOKS = 3
@@ -133,9 +132,16 @@ class Tuner:
                 return found
             found += self._timed(subject, proposal.candidates, proposal.rounds, fidelity="search")
 
+    def tried(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Trial]:
+        """Search trials of these candidates, beside one another."""
+        return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
+
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
-        chosen = finalists(trials, templates_of(subject), each=CONFIRMED[self._target.kind])
+        return self.confirmed(subject, finalists(trials, templates_of(subject), each=CONFIRMED))
+
+    def confirmed(self, subject: Subject, chosen: Sequence[Candidate]) -> list[Trial]:
+        """Time `chosen` beside the fallback in fresh processes, again while the machine disturbs it."""
         confirmed: list[Trial] = []
         for look in range(LOOKS):
             made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look) if chosen else []

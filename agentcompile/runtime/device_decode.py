@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from agentcompile.ir.program import Program
+from agentcompile.ir.template import Source
+from agentcompile.runtime.device_sampling import DeviceSampler
 from agentcompile.runtime.device_step import DeviceStep, advance_source, captured, enqueued
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Made
+from agentcompile.runtime.native import Made, StopReason
+from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 UNROLL = 8
@@ -22,15 +25,39 @@ LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 class DeviceDecode:
     """Decode steps of one program. Captures its graphs when they are first needed."""
 
-    def __init__(self, step: DeviceStep, memory: Memory, advance: Module, *, context: int, overlap: bool) -> None:
-        """`advance` holds the kernel of `advance_source`; `context` is the number of cache slots."""
+    def __init__(
+        self,
+        step: DeviceStep,
+        memory: Memory,
+        advance: Module,
+        sampler: tuple[Source, Module] | None,
+        *,
+        context: int,
+        overlap: bool,
+    ) -> None:
+        """`advance` holds the kernel of `advance_source`, `sampler` one of `sampler_source` for the step's logits.
+
+        `context` is the number of cache slots. Without a sampler every draw that is not greedy is the host's.
+        """
         self._step, self._memory, self.context = step, memory, context
         self._history = torch.zeros(context + 1, dtype=torch.int64, device=memory.device)
         pointers = [tensor.data_ptr() for tensor in (memory.position, memory.token, self._history)]
         (launch,) = advance_source("").launches
         self._advance = enqueued(Call.of(advance, launch, pointers, dependent=overlap))
+        self._logprobs = torch.zeros(context + 1, dtype=torch.float32, device=memory.device)
+        self._sampler: DeviceSampler | None = None
+        if sampler is not None:
+            self._sampler = DeviceSampler(
+                *sampler,
+                logits=step.logits,
+                token=memory.token,
+                position=memory.position,
+                logprobs=self._logprobs,
+                overlap=overlap,
+            )
         self._still: torch.cuda.CUDAGraph | None = None
-        self._moving: dict[int, torch.cuda.CUDAGraph] = {}
+        self._moving: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._drawing = self._noting = False
 
     def again(self) -> torch.Tensor:
         """Run one step on what `memory.token` and `memory.position` hold; the position stays. The logits, [vocab]."""
@@ -43,18 +70,33 @@ class DeviceDecode:
         """The loop that ends at any of `stop_ids`."""
         return DeviceLoop(self, frozenset(stop_ids), min(context, self.context))
 
-    def advance(self, steps: int) -> list[int]:
-        """Make `steps` tokens from where memory stands; there must be as many slots left."""
+    def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
+        """Choose so from now on; False without a sampler that could."""
+        self._drawing, self._noting = not sampling.greedy or logprobs, logprobs
+        if self._drawing and self._sampler is not None:
+            self._sampler.set(sampling, first=first, logprobs=logprobs)
+        return not self._drawing or self._sampler is not None
+
+    def advance(self, steps: int) -> tuple[list[int], list[float]]:
+        """Make `steps` tokens from where memory stands; there must be as many slots left. Also their log-probabilities,
+        when they were asked for."""
         first = self.position
         for count in (UNROLL, 1):
-            if steps >= count and count not in self._moving:
-                self._moving[count] = self._step.graph(count, then=self._advance)
+            if steps >= count and (count, self._drawing) not in self._moving:
+                self._moving[count, self._drawing] = self._step.graph(count, then=self._ended)
         for _ in range(steps // UNROLL):
-            self._moving[UNROLL].replay()
+            self._moving[UNROLL, self._drawing].replay()
         for _ in range(steps % UNROLL):
-            self._moving[1].replay()
+            self._moving[1, self._drawing].replay()
         made: list[int] = self._history[first : first + steps].tolist()
-        return made
+        noted: list[float] = self._logprobs[first : first + steps].tolist() if self._noting else []
+        return made, noted
+
+    def _ended(self) -> None:
+        """What follows a step of a running generation."""
+        if self._drawing and self._sampler is not None:
+            self._sampler.enqueue()
+        self._advance()
 
     def rewind(self, token: int, position: int) -> None:
         """Stand at `position` with `token` to be read next."""
@@ -68,21 +110,26 @@ class DeviceDecode:
 
 
 class DeviceLoop:
-    """Greedy decode without the host between steps; the end of a sequence is looked for after each call's steps."""
+    """Decode without the host between steps; the end of a sequence is looked for after each call's steps."""
 
     def __init__(self, decode: DeviceDecode, stops: frozenset[int], context: int) -> None:
         self._decode, self._stops, self._context = decode, stops, context
+
+    def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
+        """Choose so from now on, on the device."""
+        return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
     def steps(self, count: int) -> Made:
         """Make up to `count` tokens; a stop id is the last of them. At a position past the cache it makes none."""
         first = self._decode.position
         room = max(self._context - first, 0)
-        tokens = self._decode.advance(min(count, room)) if room and count else []
+        tokens, noted = self._decode.advance(min(count, room)) if room and count else ([], [])
         for at, token in enumerate(tokens):
             if token in self._stops:
                 self._decode.rewind(token, first + at + 1)
-                return Made(tokens=tuple(tokens[: at + 1]), reason="stop")
-        return Made(tokens=tuple(tokens), reason="context" if len(tokens) >= room else "limit")
+                return Made(tokens=tuple(tokens[: at + 1]), reason="stop", logprobs=tuple(noted[: at + 1]))
+        reason: StopReason = "context" if len(tokens) >= room else "limit"
+        return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
 
 
 class DevicePrefill:

@@ -53,6 +53,11 @@ class Memory:
         """Bytes held."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
+    def holds(self, programs: Sequence[Program]) -> bool:
+        """Whether everything that `programs` name is here."""
+        named = {_key(buffer) for program in programs for buffer in program.buffers}
+        return all(key in self._tensors for key in named if key[0] in ("weight", "constant", "state"))
+
     def resident(self, buffer: Buffer) -> torch.Tensor:
         """The buffer as it lies in memory: shaped when row-major, flat when packed."""
         return self._tensors[_key(buffer)]

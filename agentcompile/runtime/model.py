@@ -26,7 +26,10 @@ STREAM_S = 0.02
 
 
 class Loop(Protocol):
-    """Greedy decode with no Python between steps."""
+    """Decode with no Python between steps."""
+
+    def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
+        """Choose so from now on, the token at position `first + n` being draw n; False when it cannot."""
 
     def steps(self, count: int) -> Made:
         """Make up to `count` tokens from where memory stands."""
@@ -257,13 +260,13 @@ class CompiledModel:
         self._memory.token[0] = token
         self._memory.position[0] = len(ids)
         loop = self._unstopped if options.ignore_eos else self._native
-        if options.sampling.greedy and not options.logprobs and loop is not None:
+        if loop is not None and loop.begin(options.sampling, first=len(ids) - 1, logprobs=options.logprobs):
             yield from self._native_loop(loop, made, options)
         else:
             yield from self._python_loop(made, len(ids), options)
 
     def _native_loop(self, loop: Loop, made: int, options: _Options) -> Iterator[Piece]:
-        """Greedy, all native: whole chunks of steps without Python, each about `STREAM_S` long."""
+        """Whole chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = 1
         while True:
@@ -278,7 +281,7 @@ class CompiledModel:
                 finish = "length" if made >= options.max_new_tokens else "context"
             elif made >= options.max_new_tokens:
                 finish = "length"
-            yield Piece(tokens=result.tokens, finish=finish)
+            yield Piece(tokens=result.tokens, logprobs=result.logprobs, finish=finish)
             if finish is not None:
                 return
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.runtime.sampling import Sampling
 
 EXECUTOR_SOURCE = Path(__file__).with_name("executor.cpp")
 """What `build/` compiles once per toolchain, with `EXECUTOR_FLAGS` beside its own."""
@@ -188,6 +189,8 @@ class Made:
 
     tokens: tuple[int, ...]
     reason: StopReason
+    logprobs: tuple[float, ...] = ()
+    """Natural-log probability of every token under the unfiltered distribution, when asked for."""
 
 
 class Decoder:
@@ -224,6 +227,10 @@ class Decoder:
             context=context,
             cancel=ctypes.addressof(self._cancel),
         )
+
+    def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
+        """Whether it can choose so: greedily, and without log-probabilities."""
+        return sampling.greedy and not logprobs
 
     def steps(self, count: int) -> Made:
         """Make up to `count` steps. At a position past the cache it makes none and says `context`."""

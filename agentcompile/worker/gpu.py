@@ -11,12 +11,15 @@ from pathlib import Path
 
 import torch
 
+from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import NumericReport
 from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.library import bind as bind_library
+from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
@@ -24,6 +27,7 @@ from agentcompile.worker.gpu_ceiling import Probe
 from agentcompile.worker.gpu_launch import Buffers, device_runner
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
 from agentcompile.worker.launch import facts_of, inputs_of, store_outputs
+from agentcompile.worker.steps import constants
 
 
 class Gpu:
@@ -31,6 +35,7 @@ class Gpu:
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
+        self._weights: tuple[str, Memory] | None = None
         try:
             torch.cuda.set_device(setup.device)
             torch.zeros(1, device="cuda")  # makes the device's context this thread's
@@ -44,12 +49,8 @@ class Gpu:
     def validate(self, request: p.Validate) -> NumericReport:
         """The correctness suite on the device."""
         implementation, region = request.implementation, request.region
-        run: Callable[[Buffers], None]
         if implementation.source.language == "library":
-            call = bind_library(implementation.source.call, region, implementation.source.settings)
-
-            def run(buffers: Buffers) -> None:
-                store_outputs(call(inputs_of(region, buffers)), buffers)
+            run = _library_runner(implementation, region)
         else:
             binary, arch = Path(implementation.binary.path), self._setup.target.arch
             run = device_runner(implementation.source, region, binary, arch)
@@ -70,7 +71,7 @@ class Gpu:
 
     def steps(self, request: p.TimeSteps) -> Samples:
         """Whole steps in interleaved rounds."""
-        return self._freed(gpu_time_steps(request, self._setup.target, self._box))
+        return self._freed(gpu_time_steps(request, self._memory(request), self._setup.target, self._box))
 
     def ceiling(self) -> Ceiling:
         """The device's limits."""
@@ -84,7 +85,23 @@ class Gpu:
         """The harness judged on the device's clock."""
         return Probe(self._setup).selftest(request)
 
+    def _memory(self, request: p.TimeSteps) -> Memory:
+        """The checkpoint's weights on the device, kept from one request to the next of the same model."""
+        programs = [arm.program for arm in request.arms]
+        known = self._weights
+        if known is None or known[0] != request.checkpoint or not known[1].holds(programs):
+            self._weights = None
+            read = Checkpoint.open(request.checkpoint).tensor
+            known = (request.checkpoint, Memory(programs, read, constants(request.constants), "cuda"))
+            self._weights = known
+        return known[1]
+
     def _freed(self, samples: Samples) -> Samples:
         """Give back what the request took: other workers use the same device."""
         torch.cuda.empty_cache()
         return samples
+
+
+def _library_runner(implementation: p.Implementation, region: Region) -> Callable[[Buffers], None]:
+    call = bind_library(implementation.source.call, region, implementation.source.settings)
+    return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)

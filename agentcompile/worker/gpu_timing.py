@@ -24,11 +24,13 @@ from agentcompile.worker.gpu_launch import bind_all
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
-from agentcompile.worker.steps import called, constants
+from agentcompile.worker.steps import called
 from agentcompile.worker.timing import timed
 
 QUANTUM_NS = 500
 """Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
+_STEP_QUANTUM_NS = 1_000
+"""For whole steps: a sample is then several steps long, which evens out what one step is off by."""
 _HOLD_CYCLES = 200_000
 """About 0.1 ms: longer than the host needs to queue an event, a graph and an event."""
 _UNROLL = 4
@@ -52,12 +54,9 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     return timed(arms, request, box, QUANTUM_NS)
 
 
-def gpu_time_steps(request: TimeSteps, target: Target, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
-    from agentcompile.checkpoint import Checkpoint
-
+def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
+    """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`."""
     programs = [arm.program for arm in request.arms]
-    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants), "cuda")
     memory.position.fill_(request.position)
     modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
     overlap = overlaps_launches(target.arch)
@@ -65,7 +64,7 @@ def gpu_time_steps(request: TimeSteps, target: Target, box: Box) -> Samples:
     for index, program in enumerate(programs):
         box.write(index)
         arms.append(_StepArm(DeviceStep(program, memory, modules, overlap=overlap), box, index))
-    return timed(arms, request, box, QUANTUM_NS)
+    return timed(arms, request, box, _STEP_QUANTUM_NS)
 
 
 def elapsed(graphs: Callable[[], None]) -> Interval:

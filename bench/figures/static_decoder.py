@@ -23,12 +23,14 @@ from .channel import Generation
 class Layer(nn.Module):
     """One decoder layer; the cache is [1, kv_heads, context, head_dim] for keys and for values."""
 
-    def __init__(self, at: Checkpoint, number: int, shape: Mapping[str, int], eps: float, context: int) -> None:
+    def __init__(
+        self, at: Checkpoint, number: int, shape: Mapping[str, int], eps: float, context: int, device: str
+    ) -> None:
         super().__init__()
         prefix = f"model.layers.{number}."
 
         def read(name: str) -> Tensor:
-            return at.tensor(f"{prefix}{name}.weight").to("cuda")
+            return at.tensor(f"{prefix}{name}.weight").to(device)
 
         self.heads, self.kv_heads, self.head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
         self.eps = eps
@@ -43,13 +45,13 @@ class Layer(nn.Module):
         self.normed = f"{prefix}self_attn.q_norm.weight" in at.tensors()
         if self.normed:
             weights |= {"q_norm": read("self_attn.q_norm"), "k_norm": read("self_attn.k_norm")}
-        cache = torch.zeros(1, self.kv_heads, context, self.head_dim, dtype=weights["o"].dtype, device="cuda")
+        cache = torch.zeros(1, self.kv_heads, context, self.head_dim, dtype=weights["o"].dtype, device=device)
         for name, tensor in (weights | {"keys": cache, "values": cache.clone()}).items():
             self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """x [1, T, hidden] at positions [T]; mask [1, 1, T, context]."""
-        tokens, w = x.shape[1], dict(self.named_buffers())
+        tokens, w = x.shape[1], dict(self.named_buffers(remove_duplicate=False))
         sizes = [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim]
         merged = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"])
         q, k, v = torch.split(merged, sizes, dim=-1)
@@ -75,7 +77,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Decoder(nn.Module):
     """The whole model."""
 
-    def __init__(self, path: Path, context: int) -> None:
+    def __init__(self, path: Path, context: int, device: str) -> None:
         super().__init__()
         from transformers import AutoConfig
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -88,7 +90,9 @@ class Decoder(nn.Module):
             "head_dim": head_dim,
         }
         self.eps = float(config.rms_norm_eps)
-        self.layers = nn.ModuleList(Layer(at, n, shape, self.eps, context) for n in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            Layer(at, n, shape, self.eps, context, device) for n in range(config.num_hidden_layers)
+        )
         kind = (config.rope_parameters or {}).get("rope_type", "default")
         if kind == "default":
             theta = float(config.rope_parameters["rope_theta"])
@@ -96,22 +100,22 @@ class Decoder(nn.Module):
         else:
             inverse, _ = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
         angles = torch.arange(context)[:, None].float() * inverse
-        both = torch.cat((angles, angles), dim=-1).to("cuda")
-        table = at.tensor("model.embed_tokens.weight").to("cuda")
-        head = at.tensor("lm_head.weight").to("cuda") if "lm_head.weight" in at.tensors() else table
+        both = torch.cat((angles, angles), dim=-1).to(device)
+        table = at.tensor("model.embed_tokens.weight").to(device)
+        head = at.tensor("lm_head.weight").to(device) if "lm_head.weight" in at.tensors() else table
         for name, tensor in {
             "table": table,
             "head": head,
-            "last": at.tensor("model.norm.weight").to("cuda"),
+            "last": at.tensor("model.norm.weight").to(device),
             "cos": both.cos().to(table.dtype),
             "sin": both.sin().to(table.dtype),
-            "causal": torch.ones(context, context, dtype=torch.bool, device="cuda").tril(),
+            "causal": torch.ones(context, context, dtype=torch.bool, device=device).tril(),
         }.items():
             self.register_buffer(name, tensor)
 
     def forward(self, token: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [1, T] at positions [T] to the next token [1, 1] and its logits [1, vocab]."""
-        w = dict(self.named_buffers(recurse=False))
+        w = dict(self.named_buffers(recurse=False, remove_duplicate=False))
         x = F.embedding(token, w["table"])
         mask, cos, sin = w["causal"][None, None, positions], w["cos"][positions], w["sin"][positions]
         for layer in self.layers:
@@ -129,7 +133,8 @@ class Static:
         inductor.coordinate_descent_tuning = mode == "max-autotune"
         torch.set_float32_matmul_precision("high")
         with torch.inference_mode():
-            self._model = Decoder(Path(request["model"]), request["context"])
+            self._device = request["device"]
+            self._model = Decoder(Path(request["model"]), request["context"], self._device)
             self._step = torch.compile(self._decode, mode=mode, fullgraph=True)
             self._prompts: dict[int, Any] = {}
         self._mode = mode
@@ -142,7 +147,8 @@ class Static:
         for length in request["prompts"]:
             for _ in range(3):
                 self.generate([1] * length, 4)
-        self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
+        if self._device != "cpu":
+            self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
     def _decode(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         token, logits = self._model(token, position)
@@ -181,6 +187,6 @@ class Static:
         if length not in self._prompts:
             self._prompts[length] = torch.compile(self._decode, mode=self._mode, fullgraph=True, dynamic=False)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        positions = torch.arange(length, device="cuda")
-        token, position, logits = self._prompts[length](torch.tensor([list(ids)], device="cuda"), positions)
+        positions = torch.arange(length, device=self._device)
+        token, position, logits = self._prompts[length](torch.tensor([list(ids)], device=self._device), positions)
         return token.clone(), position[-1:].clone(), logits.clone()

@@ -47,7 +47,7 @@ class Step:
 
 @pytest.fixture(scope="module")
 def arch() -> str:
-    return probe_cuda().arch
+    return probe_cuda("cuda:0", toolchain="nvrtc").arch
 
 
 @pytest.fixture(scope="module")
