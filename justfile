@@ -48,6 +48,16 @@ contracts: setup
 gpu *ARGS:
     "{{ python }}" -m pytest -m gpu {{ ARGS }}
 
+# NVIDIA's compute-sanitizer over the default of every template, on a CUDA device.
+sanitize *ARGS:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    for tool in memcheck racecheck initcheck synccheck; do
+        echo "== $tool"
+        compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
+            "{{ python }}" -m pytest -q -m gpu -k "default" tests/gpu/test_templates_gpu.py {{ ARGS }}
+    done
+
 # One benchmark recipe; alone it lists them.
 bench *ARGS: setup
     "{{ bin }}/agentcompile" bench {{ ARGS }}

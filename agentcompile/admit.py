@@ -29,8 +29,8 @@ WORTH = {"cpu": 0.02, "cuda": 0.0}
 noise; on a GPU what moves few bytes still takes a launch and a wait."""
 Kind = Literal["cpu", "cuda"]
 CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
-"""Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and a
-region's gains are as small."""
+"""Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
+a region's gains are as small."""
 ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
 
 

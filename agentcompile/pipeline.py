@@ -26,7 +26,7 @@ from agentcompile.machine import Machine, ceilings, judge_of, this_machine
 from agentcompile.models import find_model, location
 from agentcompile.notes import Notes
 from agentcompile.options import Options
-from agentcompile.plans import Planned, contenders, plan
+from agentcompile.plans import NEAR, Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.rivals import Around, RunnersUp
@@ -119,7 +119,7 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns)
         survey.search(chosen, budget)
-        survey.confirm(chosen)
+        survey.confirm(contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR))
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey
 

@@ -21,6 +21,8 @@ STEPS_PER_CHUNK = 128
 """Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
 OPTIMISM = 0.75
 """How much faster a region might get by searching it: one that even so enters no cover is not searched further."""
+NEAR = 0.93
+"""How much faster a region might turn out on fresh data: one that even so enters no cover need not be confirmed."""
 LENIENCE = 0.9
 """Of a region's floor, the least time that is hoped for: ceilings are measured too, and the nearer everything is to
 them, the more of what looks best is chance."""
@@ -40,9 +42,13 @@ class Planned:
 
 
 def contenders(
-    cut: Cut, subjects: Sequence[Subject], best_ns: Mapping[str, float], fallback_ns: Callable[[Region], float]
+    cut: Cut,
+    subjects: Sequence[Subject],
+    best_ns: Mapping[str, float],
+    fallback_ns: Callable[[Region], float],
+    optimism: float = OPTIMISM,
 ) -> tuple[Subject, ...]:
-    """The subjects worth a search: those that enter the cheapest cover when they alone are `OPTIMISM` times as slow.
+    """The subjects worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
 
     `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
     """
@@ -51,7 +57,7 @@ def contenders(
     kept = []
     for subject in subjects:
         own = subject.region.id
-        hoped = min(now[own], max(now[own] * OPTIMISM, subject.floor_ns * LENIENCE))
+        hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
         options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in (now | {own: hoped}).items()}
         found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
         if any(part.region == own for part in found.parts[0]):

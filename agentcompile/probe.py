@@ -6,10 +6,11 @@ files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -71,8 +72,15 @@ def probe_cuda(device: str, *, toolchain: str) -> Target:
         cache_bytes=(near, found.L2_cache_size),
         line_bytes=128,
         toolchain=toolchain,
-        libraries=(("torch", torch.__version__),),
+        libraries=tuple(_versions(("torch", "triton"))),
     )
+
+
+def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Of those that are installed."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
 
 
 def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:

@@ -145,6 +145,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
 
     from agentcompile.checkpoint import Checkpoint
     from agentcompile.runtime.device_decode import LENGTHS, DeviceDecode, DevicePrefill
+    from agentcompile.runtime.device_errors import on_device
     from agentcompile.runtime.device_sampling import MAX_VOCAB, sampler_source
     from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
     from agentcompile.runtime.driver import Module
@@ -157,14 +158,15 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
         logits = next(one for one in opened.programs[0].buffers if one.name == opened.programs[0].logits)
         own.append(sampler_source(captured.info.vocab, logits.dtype, arch))
     built = build(here, {source.digest: source for source in own}, [source.digest for source in own])
-    torch.cuda.set_device(here.device)
-    runs = [Module(Path(built[source.digest].path)) for source in own]
-    modules = {digest: Module(path) for digest, path in binaries.items()}
-    memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
-    step = DeviceStep(opened.programs[0], memory, modules, overlap=overlap)
-    sampler = (own[1], runs[1]) if len(own) > 1 else None
-    decode = DeviceDecode(step, memory, runs[0], sampler, context=context, overlap=overlap)
-    prefill = DevicePrefill(opened.programs[1], memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
+    with on_device(f"loading {captured.info.name} on {here.device}"):
+        torch.cuda.set_device(here.device)
+        runs = [Module(Path(built[source.digest].path)) for source in own]
+        modules = {digest: Module(path) for digest, path in binaries.items()}
+        memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
+        step = DeviceStep(opened.programs[0], memory, modules, overlap=overlap)
+        sampler = (own[1], runs[1]) if len(own) > 1 else None
+        decode = DeviceDecode(step, memory, runs[0], sampler, context=context, overlap=overlap)
+        prefill = DevicePrefill(opened.programs[1], memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
     return decode, prefill, memory
 
 

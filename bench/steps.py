@@ -55,6 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="", help="the checkpoint, when the lock does not find it")
     parser.add_argument("--positions", default="16,128,256,1024,2000", help="where in the cache, separated by commas")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    parser.add_argument("--trace", type=int, default=0, help="steps to run at the end without a graph, in NVTX ranges")
     asked = parser.parse_args(arguments)
     options = resolve({"model": asked.model} if asked.model else {}).options
     opened = open_lock(asked.lock, options)
@@ -87,6 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         "regions": _rows(regions, read),
     }
     asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    bench.trace(asked.trace)
     for title, rows in (("position", by_position), ("launches", ladder), ("region, a site", regions)):
         print("\n".join(_table(title, rows, read)), end="\n\n")
     return 0
@@ -130,6 +132,14 @@ class Bench:
         step = DeviceStep(program, self._memory, self._modules, overlap=overlap and self._overlap)
         graph = step.graph(_UNROLL)
         return statistics.median(elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))
+
+    def trace(self, steps: int) -> None:
+        """Run steps launch by launch, each region in an NVTX range of its name: `nsys profile --trace=cuda,nvtx`."""
+        names = {id: region.name for id, region in self._regions.items()}
+        step = DeviceStep(self.full, self._memory, self._modules, overlap=self._overlap)
+        for _ in range(steps):
+            step.trace(names)
+        torch.cuda.synchronize()
 
     def ladder(self) -> Iterator[tuple[str, Program, bool]]:
         """The same launches, as a plain graph and with what lets them overlap."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ NVRTC_FLAGS = (
     "--ptxas-options=-v",
     "--no-cache",  # what comes from NVRTC's own cache comes without the assembler's report
 )
+_ARCHITECTURE = "--gpu-architecture="
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _NUMBERS = {
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -52,6 +54,7 @@ class Cubin:
     """Machine code for one architecture."""
 
     image: bytes
+    """Or PTX, for an architecture that NVRTC does not know yet."""
     resources: tuple[Resources, ...]
     """By entry, in the order of the text."""
 
@@ -76,15 +79,36 @@ def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
     nvrtc = _library()
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
     try:
-        options = [flag.encode() for flag in (*NVRTC_FLAGS, *flags)]
+        asked, as_ptx = _known(flags)
+        options = [flag.encode() for flag in (*NVRTC_FLAGS, *asked)]
         status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if int(status) != 0:
             return BuildFailed(log=clean_log(log) or f"nvrtc: {status}")
-        image = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        if as_ptx:
+            image = _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+        else:
+            image = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
         return Cubin(image=image, resources=resources_in(log))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _known(flags: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """The flags with an architecture that this NVRTC knows, and whether the result is then PTX for the driver."""
+    supported = [int(number) for number in _checked(_library().nvrtcGetSupportedArchs())]
+    found = [flag.removeprefix(_ARCHITECTURE) for flag in flags if flag.startswith(_ARCHITECTURE)]
+    asked = nearest(found[0], supported) if found else ""
+    as_ptx = asked.startswith("compute_")
+    return tuple(f"{_ARCHITECTURE}{asked}" if flag.startswith(_ARCHITECTURE) else flag for flag in flags), as_ptx
+
+
+def nearest(arch: str, supported: Sequence[int]) -> str:
+    """`arch` (``sm_90a``) when its number is among `supported`; for a newer one the newest ``compute_`` below it, whose
+    PTX the driver compiles when it is loaded. An architecture older than all stays as it is, for NVRTC to refuse."""
+    number = int(arch.removeprefix("sm_").rstrip("af"))
+    older = [known for known in supported if known < number]
+    return arch if number in supported or not older else f"compute_{max(older)}"
 
 
 def resources_in(log: str) -> tuple[Resources, ...]:

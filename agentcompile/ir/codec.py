@@ -35,6 +35,20 @@ def encode(value: object) -> Json:
     raise CodecError(f"cannot encode a {type(value).__name__}")
 
 
+def lean(value: object) -> Json:
+    """`encode` without the fields that stand at their defaults: a new optional field changes no identity."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        told = [field for field in dataclasses.fields(value) if getattr(value, field.name) != _default(field)]
+        return {field.name: lean(getattr(value, field.name)) for field in told}
+    if isinstance(value, (tuple, list)):
+        return [lean(item) for item in value]
+    return encode(value)
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    return field.default if field.default is not dataclasses.MISSING else dataclasses.MISSING
+
+
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)

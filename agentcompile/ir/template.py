@@ -89,9 +89,9 @@ class Template:
     @property
     def digest(self) -> str:
         """Identity of manifest and kernel text together."""
-        from agentcompile.ir.codec import encode
+        from agentcompile.ir.codec import lean
 
-        return digest("template/1", encode(self))
+        return digest("template/2", lean(self))
 
     @property
     def defaults(self) -> Params:
@@ -152,6 +152,6 @@ class Source:
     @property
     def digest(self) -> str:
         """Identity of what a compiler sees."""
-        from agentcompile.ir.codec import encode
+        from agentcompile.ir.codec import lean
 
-        return digest("source/1", encode(self))
+        return digest("source/2", lean(self))

@@ -8,6 +8,7 @@ import torch
 
 from agentcompile.ir.program import Program
 from agentcompile.ir.template import Source
+from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
 from agentcompile.runtime.device_step import DeviceStep, advance_source, captured, enqueued
 from agentcompile.runtime.driver import Call, Module
@@ -61,9 +62,10 @@ class DeviceDecode:
 
     def again(self) -> torch.Tensor:
         """Run one step on what `memory.token` and `memory.position` hold; the position stays. The logits, [vocab]."""
-        if self._still is None:
-            self._still = self._step.graph()
-        self._still.replay()
+        with on_device("a decode step"):
+            if self._still is None:
+                self._still = self._step.graph()
+            self._still.replay()
         return self._step.logits
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> DeviceLoop:
@@ -80,16 +82,17 @@ class DeviceDecode:
     def advance(self, steps: int) -> tuple[list[int], list[float]]:
         """Make `steps` tokens from where memory stands; there must be as many slots left. Also their log-probabilities,
         when they were asked for."""
-        first = self.position
-        for count in (UNROLL, 1):
-            if steps >= count and (count, self._drawing) not in self._moving:
-                self._moving[count, self._drawing] = self._step.graph(count, then=self._ended)
-        for _ in range(steps // UNROLL):
-            self._moving[UNROLL, self._drawing].replay()
-        for _ in range(steps % UNROLL):
-            self._moving[1, self._drawing].replay()
-        made: list[int] = self._history[first : first + steps].tolist()
-        noted: list[float] = self._logprobs[first : first + steps].tolist() if self._noting else []
+        with on_device("decode steps"):
+            first = self.position
+            for count in (UNROLL, 1):
+                if steps >= count and (count, self._drawing) not in self._moving:
+                    self._moving[count, self._drawing] = self._step.graph(count, then=self._ended)
+            for _ in range(steps // UNROLL):
+                self._moving[UNROLL, self._drawing].replay()
+            for _ in range(steps % UNROLL):
+                self._moving[1, self._drawing].replay()
+            made: list[int] = self._history[first : first + steps].tolist()
+            noted: list[float] = self._logprobs[first : first + steps].tolist() if self._noting else []
         return made, noted
 
     def _ended(self) -> None:
@@ -160,11 +163,12 @@ class DevicePrefill:
         length = min((length for length in LENGTHS if count <= length <= self.capacity), default=self.capacity)
         if first + length > self._decode.context:
             return self._run(tokens, first)
-        self._place(tokens, first, length)
-        if (first, length) not in self._graphs:
-            self._graphs[first, length] = self._captured(first, length)
-        graph, logits = self._graphs[first, length]
-        graph.replay()
+        with on_device(f"a prompt's chunk of {length} tokens"):
+            self._place(tokens, first, length)
+            if (first, length) not in self._graphs:
+                self._graphs[first, length] = self._captured(first, length)
+            graph, logits = self._graphs[first, length]
+            graph.replay()
         if length == count:
             return logits
         self._decode.rewind(int(tokens[-1]), first + count - 1)

@@ -75,6 +75,12 @@ class DeviceStep:
         for action in self._actions:
             action()
 
+    def trace(self, names: Mapping[str, str]) -> None:
+        """One step as `enqueue` does it, every region in an NVTX range of its name (`names`, by id), for profilers."""
+        for call, action in zip(self.program.calls, self._actions, strict=True):
+            with torch.cuda.nvtx.range(names.get(call.region, call.region)):
+                action()
+
     def graph(self, steps: int = 1, *, then: Action = lambda: None) -> torch.cuda.CUDAGraph:
         """Capture `steps` steps with `then` after each. Token and position are as they were when it returns."""
         token, position = self._memory.token.clone(), self._memory.position.clone()

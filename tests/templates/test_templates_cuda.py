@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.build.nvrtc import Cubin, compile_cubin, nearest
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target, most_shared_bytes
@@ -84,3 +84,28 @@ def test_machine_code_is_the_same_bytes_twice() -> None:
     template = CUDA[0]
     images = {built(template, shape(template, "bf16"), template.defaults, "sm_90")[1].image for _ in range(2)}
     assert len(images) == 1
+
+
+@pytest.mark.parametrize(
+    ("arch", "supported", "expected"),
+    [
+        ("sm_90a", (80, 90, 100), "sm_90a"),
+        ("sm_150", (80, 90, 100), "compute_100"),
+        ("sm_95", (80, 90, 100), "compute_90"),
+        ("sm_30", (80, 90, 100), "sm_30"),
+    ],
+)
+def test_an_architecture_that_the_compiler_does_not_know_takes_the_newest_below_it(
+    arch: str, supported: tuple[int, ...], expected: str
+) -> None:
+    assert nearest(arch, supported) == expected
+
+
+def test_a_device_newer_than_the_compiler_gets_code_that_its_driver_compiles() -> None:
+    template = CATALOG.get("silu-mul/flat")
+    made = shape(template, "bf16")
+    source = specialise(template, made, template.defaults, gpu("sm_999"))
+    compiled = compile_cubin(source.text, source.flags)
+    assert isinstance(compiled, Cubin), compiled
+    assert b".target sm_" in compiled.image
+    assert source.launches[0].entry.encode() in compiled.image

@@ -90,6 +90,23 @@ def test_a_cuda_template_needs_one_of_its_architectures() -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "arch", "allowed"),
+    [
+        (("sm_80", "sm_90"), "sm_120", True),  # newer than all: PTX of a plain one runs there
+        (("sm_90a",), "sm_120", False),  # what is special to one architecture has no successor
+        (("sm_80", "sm_90a"), "sm_100a", True),
+        (("sm_80", "sm_100"), "sm_90", False),  # between two that are known: somebody left it out
+        (("sm_90",), "sm_89", False),
+    ],
+)
+def test_a_device_newer_than_its_manifest_runs_what_is_not_special(
+    known: tuple[str, ...], arch: str, allowed: bool
+) -> None:
+    template = rows_template(language="cuda", arch=known, launches=(STARTED,))
+    assert (not errors(found(template=template, machine=target(kind="cuda", arch=arch)))) == allowed
+
+
+@pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"grid": ()}, "one to three extents"),

@@ -1,0 +1,36 @@
+"""What a CUDA device does wrong while a model is loaded or run, as errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from agentcompile.errors import AgentCompileError, ExitCode
+
+
+@contextmanager
+def on_device(what: str) -> Iterator[None]:
+    """Around work on a device, `what` in words: raises AgentCompileError (environment) when it runs out of memory, or
+    when the device or its driver fails; everything else passes through."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise AgentCompileError(
+            f"{what}: the GPU is out of memory ({_first_line(error)})",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="close what else uses it (`agentcompile doctor` names it), or compile with a smaller --context",
+        ) from error
+    except RuntimeError as error:
+        if "CUDA error" not in str(error) and "CUDA driver" not in str(error):
+            raise
+        raise AgentCompileError(
+            f"{what}: the GPU failed ({_first_line(error)})",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="start again: a process cannot use a device on after such an error; `agentcompile doctor` shows it",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200]

@@ -1,0 +1,208 @@
+"""The device's loops and chunks on the host: graphs that run their body again, an `advance` in Python, no driver.
+
+What is a device's own (streams, captures, launches) is tested on one; here it is counting, padding and ending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentcompile.capture import Captured, capture
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.region import Regime
+from agentcompile.ir.trial import Fallback
+from agentcompile.regions.cover import cover
+from agentcompile.regions.partition import partition
+from agentcompile.regions.problem import Option, Problem
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime import device_decode, device_step
+from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
+from agentcompile.runtime.device_errors import on_device
+from agentcompile.runtime.device_step import DeviceStep
+from agentcompile.runtime.lower import lower
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.sampling import Sampling
+from agentcompile.runtime.step import Step
+from tests.models import tiny
+
+CONTEXT = 40
+IDS = [3, 17, 5, 60, 2, 9, 33]
+
+
+def program(captured: Captured, phase: str, tokens: int) -> Program:
+    """One phase, every region run by PyTorch."""
+    graph = captured.decode if phase == "decode" else captured.prefill
+    cut = partition(graph, Regime(phase=graph.phase, context=(1, CONTEXT)), tokens=tokens)
+    option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
+    found = cover(Problem(graph=graph, partition=cut, options={region.id: (option,) for region in cut.regions}))
+    return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
+
+
+class Replayed:
+    """A graph that runs its body again."""
+
+    def __init__(self, body: Callable[[], None], times: int) -> None:
+        self._body, self._times = body, times
+        body()
+
+    def replay(self) -> None:
+        for _ in range(self._times):
+            self._body()
+
+
+class Advance:
+    """The kernel that ends a step."""
+
+    def __init__(self, decode: Memory) -> None:
+        self._memory = decode
+        self.history: torch.Tensor | None = None
+
+    def __call__(self) -> None:
+        assert self.history is not None
+        self.history[int(self._memory.position)] = self._memory.token[0]
+        self._memory.position += 1
+
+
+class Rig:
+    """A tiny model twice over one memory: as the host steps it, and as the device's classes do."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.captured = capture(path, context=CONTEXT)
+        programs = [program(self.captured, "decode", 1), program(self.captured, "prefill", 16)]
+        read = Checkpoint.open(path).tensor
+        self.memory = Memory(programs, read, self.captured.constants)
+        self.host = Memory(programs, read, self.captured.constants)
+        nothing: Any = None
+        self.step = Step(programs[0], self.host, nothing, {})
+        self.chunks = Step(programs[1], self.host, nothing, {}, capacity=CONTEXT)
+        advance = Advance(self.memory)
+
+        def captured(body: Callable[[], None], *, times: int = 1, pool: object = None) -> Replayed:
+            return Replayed(body, times)
+
+        monkeypatch.setattr(device_step, "captured", captured)
+        monkeypatch.setattr(device_decode, "captured", captured)
+        monkeypatch.setattr(device_decode.Call, "of", staticmethod(lambda *_, **__: None))
+        monkeypatch.setattr(device_decode, "enqueued", lambda _: advance)
+        stepped = DeviceStep(programs[0], self.memory, {}, overlap=False)
+        self.decode = DeviceDecode(stepped, self.memory, nothing, None, context=CONTEXT, overlap=False)
+        advance.history = self.decode._history
+        self.prefill = DevicePrefill(programs[1], self.memory, self.decode, capacity=32)
+
+    def expected(self, ids: list[int], count: int) -> list[int]:
+        """Greedy tokens by the host's step, from the prompt on."""
+        logits, made = torch.empty(0), list[int]()
+        for at, token in enumerate(ids):
+            self.host.token[0], self.host.position[0] = token, at
+            logits = self.step.again()
+        for at in range(len(ids), len(ids) + count):
+            made.append(int(logits.argmax()))
+            self.host.token[0], self.host.position[0] = made[-1], at
+            if at < CONTEXT:
+                logits = self.step.again()
+        return made
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(tiny.write("qwen3", tmp_path), monkeypatch)
+
+
+def begin(rig: Rig, ids: list[int]) -> int:
+    """Prefill, and stand behind the prompt with its first token, as a generation does."""
+    logits = rig.prefill.run(torch.tensor(ids), torch.arange(len(ids)))
+    token = int(logits.argmax())
+    rig.decode.rewind(token, len(ids))
+    return token
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 20, 32])
+def test_a_chunk_of_any_length_gives_the_hosts_logits(rig: Rig, count: int) -> None:
+    ids = [(5 * i + 3) % 90 for i in range(count)]
+    expected = rig.chunks.run(torch.tensor(ids), torch.arange(count)).float()
+    found = rig.prefill.run(torch.tensor(ids), torch.arange(count)).float()
+    assert float((found - expected).norm() / expected.norm()) < 0.05
+
+
+def test_a_later_chunk_sees_the_ones_before_and_the_end_of_the_cache_needs_no_room_for_padding(rig: Rig) -> None:
+    ids = [(5 * i + 3) % 90 for i in range(CONTEXT)]
+    expected = torch.empty(0)
+    for first in (0, 32):
+        part = torch.tensor(ids[first : first + 32])
+        at = torch.arange(first, first + part.numel())
+        expected, found = rig.chunks.run(part, at).float(), rig.prefill.run(part, at).float()
+        assert float((found - expected).norm() / expected.norm()) < 0.05
+    tail = torch.tensor(ids[35:])  # five tokens, and five slots: a graph of eight has no room
+    found = rig.prefill.run(tail, torch.arange(35, CONTEXT)).float()
+    assert float((found - expected).norm() / expected.norm()) < 0.05
+
+
+def test_a_chunk_longer_than_the_capacity_is_refused(rig: Rig) -> None:
+    with pytest.raises(ValueError, match="33 tokens"):
+        rig.prefill.run(torch.zeros(33, dtype=torch.int64), torch.arange(33))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 19])
+def test_the_loop_makes_what_single_steps_make(rig: Rig, count: int) -> None:
+    first = begin(rig, IDS)
+    loop = rig.decode.decoder((), CONTEXT)
+    assert loop.begin(Sampling(), first=len(IDS) - 1, logprobs=False)
+    made = loop.steps(count)
+    assert [first, *made.tokens] == rig.expected(IDS, count + 1)
+    assert made.reason == "limit"
+    assert rig.decode.position == len(IDS) + count
+
+
+def test_a_stop_token_ends_the_loop_and_memory_stands_behind_it(rig: Rig) -> None:
+    expected = rig.expected(IDS, 20)
+    late = next(token for at, token in enumerate(expected[1:], 1) if token not in expected[:at])
+    at = expected.index(late)
+    begin(rig, IDS)
+    made = rig.decode.decoder((late,), CONTEXT).steps(19)
+    assert made.reason == "stop"
+    assert list(made.tokens) == expected[1 : at + 1]
+    assert rig.decode.position == len(IDS) + at
+    assert int(rig.memory.token) == late
+
+
+def test_the_loop_ends_with_the_cache(rig: Rig) -> None:
+    begin(rig, IDS)
+    loop = rig.decode.decoder((), CONTEXT)
+    made = loop.steps(1000)
+    assert made.reason == "context"
+    assert len(made.tokens) == CONTEXT - len(IDS)
+    assert loop.steps(5).tokens == ()
+
+
+def test_without_a_sampler_only_greedy_tokens_are_made_on_the_device(rig: Rig) -> None:
+    loop = rig.decode.decoder((), CONTEXT)
+    assert not loop.begin(Sampling(temperature=1.0), first=0, logprobs=False)
+    assert not loop.begin(Sampling(), first=0, logprobs=True)
+    assert loop.begin(Sampling(), first=0, logprobs=False)
+
+
+def test_running_out_of_memory_says_what_to_do() -> None:
+    says = "loading m on cuda:0: the GPU is out of memory"
+    with pytest.raises(AgentCompileError, match=says) as caught, on_device("loading m on cuda:0"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert "--context" in caught.value.hint
+
+
+def test_a_lost_device_is_the_environments_fault_and_a_mistake_of_ours_is_not() -> None:
+    with pytest.raises(AgentCompileError, match="the GPU failed") as caught, on_device("decode steps"):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    with pytest.raises(RuntimeError, match="shape"), on_device("decode steps"):
+        raise RuntimeError("shape '[2]' is invalid")
+
+
+def test_a_step_of_pytorch_alone_has_no_native_call(rig: Rig) -> None:
+    assert not any(isinstance(call, NativeCall) for call in rig.decode._step.program.calls)
