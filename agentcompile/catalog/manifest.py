@@ -56,6 +56,7 @@ class Manifest:
     dtypes: tuple[Literal["bf16", "fp16", "fp32"], ...]
     arch: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ("decode",)
+    tokens: tuple[int, int] = (1, 1)
     accumulation: Literal["float32", "float64", "library"] = "float32"
     deterministic: bool = True
     requires: tuple[str, ...] = ()
@@ -76,6 +77,7 @@ class Manifest:
             dtypes=self.dtypes,
             arch=self.arch,
             phases=self.phases,
+            tokens=self.tokens,
             layouts=tuple(sorted(self.layouts.items())),
             requires=self.requires,
             params=tuple(

@@ -95,6 +95,10 @@ def _basics(template: Template, beside: Beside) -> Iterator[Fault]:
     yield from _distinct("dtypes", template.dtypes, least=1)
     yield from _distinct("phases", template.phases, least=1)
     yield from _distinct("arch", template.arch, least=0)
+    if not 1 <= template.tokens[0] <= template.tokens[1]:
+        yield Fault(
+            key="tokens", text=f"{list(template.tokens)} is no range", hint="the fewest and the most, from 1 on"
+        )
     for index, arch in enumerate(template.arch):
         if template.language == "cpp" and arch not in ISA:
             text = f'"{arch}" is not a known instruction-set extension'

@@ -112,6 +112,13 @@ def phase(s: Subject) -> Iterator[Finding]:
         yield _found("phase", f"it serves {', '.join(s.template.phases)}, the regime is {s.region.regime.phase}")
 
 
+def tokens(s: Subject) -> Iterator[Finding]:
+    """The template serves as many sequences as the step holds."""
+    batch, (least, most) = s.region.regime.batch, s.template.tokens
+    if s.region.regime.phase == "decode" and not least <= batch <= most:
+        yield _found("tokens", f"it serves {least} to {most} sequences at once, the step holds {batch}")
+
+
 def dtype(s: Subject) -> Iterator[Finding]:
     """The template serves the region's dtype, and the ports of each family agree on one."""
     held = region_dtype(s.region)
@@ -282,5 +289,7 @@ def rounding(s: Subject) -> Iterator[Finding]:
         yield _found("rounding", f"{value} is rounded to {narrow}", "note")
 
 
-TEMPLATE_RULES: tuple[Rule, ...] = (kind, device, phase, dtype, isa, ports, layout, source, determinism, rounding)
+TEMPLATE_RULES: tuple[Rule, ...] = (
+    kind, device, phase, tokens, dtype, isa, ports, layout, source, determinism, rounding,
+)  # fmt: skip
 POINT_RULES: tuple[Rule, ...] = (parameters, constraints, geometry, workspaces)

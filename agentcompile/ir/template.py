@@ -68,6 +68,8 @@ class Template:
     arch: tuple[str, ...] = ()
     """ISA extensions (CPU) that must all be there, or CUDA architectures of which one must be; empty: any."""
     phases: tuple[str, ...] = ("decode",)
+    tokens: tuple[int, int] = (1, 1)
+    """The fewest and the most sequences that a decode step may hold, a token of each."""
     layouts: tuple[tuple[str, str], ...] = ()
     """Port family to layout name; a family that is absent is `row-major`."""
     requires: tuple[str, ...] = ()

@@ -89,10 +89,11 @@ def _bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, contex
 
 
 def _state_bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, context: int) -> int:
-    """Rows of a cache [1, heads, context, head_dim] that are read, and rows that are appended."""
+    """Rows of a cache [batch, heads, context, head_dim] that are read, and rows that are appended."""
     value = table[port.name]
     slots = value.shape[2] if len(value.shape) == 4 and isinstance(value.shape[2], int) else 1
     row = value.nbytes(tokens) // max(slots, 1)
+    batch = value.shape[0] if value.shape and isinstance(value.shape[0], int) else 1
     lives = {v.id for v in body.values if v.id == port.name or v.alias == port.name}
     total = 0
     for node in body.nodes:
@@ -100,7 +101,7 @@ def _state_bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, 
             if use.value in lives:
                 total += row * min(_span(node, context), slots)
         if node.op == "cache_append" and node.inputs[0].value in lives:
-            total += row * tokens
+            total += row * tokens // batch
         if node.op not in ("attention", "cache_append") and any(use.value in lives for use in node.inputs):
             total += value.nbytes(tokens)
     return total

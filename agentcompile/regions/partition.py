@@ -44,8 +44,9 @@ def ordered(graph: Graph, found: Sequence[Boundary]) -> Order:
 
 
 def partition(graph: Graph, regime: Regime, *, kinds: Sequence[Kind] = REGION_KINDS, tokens: int = 0) -> Partition:
-    """Find all regions of `graph`. `tokens` is the chunk that a prefill's extents stand for (0: at most `CHUNK`)."""
-    count = 1 if graph.phase == "decode" else tokens or min(CHUNK, regime.context[1])
+    """Find all regions of `graph`, a decode graph of the regime's batch or a prefill whose extents stand for `tokens`
+    tokens (0: at most `CHUNK`)."""
+    count = regime.batch if graph.phase == "decode" else tokens or min(CHUNK, regime.context[1])
     edges = boundaries(graph)
     known = facts(graph, ordered(graph, edges))
     finder = Finder(graph, frozenset(boundary.node for boundary in edges))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentcompile.capture.batched import batched
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Regime, Region
 from agentcompile.regions.partition import partition
@@ -25,14 +26,15 @@ class Extents:
     window: int = 0
     offset: float = 0.0
     dtype: DType = "bf16"
+    batch: int = 1
 
 
 def region(kind: str, at: Extents) -> Region:
     """The region of `kind` at these extents."""
     build = Builder("decode", at.dtype)
     outputs = _MAKERS[kind](build, at)
-    graph = build.graph(**outputs)
-    regime = Regime(phase="decode", batch=1, context=(1, at.context))
+    graph = batched(build.graph(**outputs), at.batch)
+    regime = Regime(phase="decode", batch=at.batch, context=(1, at.context))
     return next(region for region in partition(graph, regime).regions if region.kind == kind)
 
 
