@@ -7,7 +7,7 @@ fastest between its neighbours, whose weights and barriers it shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -15,6 +15,7 @@ from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress
 from agentcompile.ir.program import Program
+from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.plans import Planned
@@ -38,9 +39,16 @@ class StepClock(Protocol):
     """Times whole steps beside one another."""
 
     def __call__(
-        self, programs: Sequence[tuple[str, Program]], *, rounds: int, processes: int, claim: float, seed: int
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        at: Regime,
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
     ) -> Timing | Crashed | TimedOut:
-        """Time labelled programs in interleaved rounds."""
+        """Time labelled programs in interleaved rounds, in the middle of what a regime serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,69 +62,111 @@ class Admitted:
 
 def admit(
     cut: Cut,
+    parts: Sequence[Part],
     planned: Planned,
     rivals: Rivals,
     clock: StepClock,
     emit: Emit,
     seed: int,
     kind: Kind,
+    settled: Mapping[str, Choice],
 ) -> Admitted:
-    """Tune `planned.decode` in the step and prove the result against PyTorch in fresh processes."""
-    layouts = dict(planned.layouts)
-
-    def program(parts: Sequence[Part]) -> Program:
-        return lower(cut.graph, schedule(cut.graph, cut.partition, parts), rivals.sources(), layouts)
-
-    parts, notes = planned.decode, list[str]()
+    """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
+    processes. `settled` are choices by region that steps of other regimes have made already: they are taken over."""
+    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
+    start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
+    free = [part.region for part in start if part.region not in settled]
+    found = start
     for number in range(PASSES[kind]):
-        before = parts
-        parts = _descend(cut, parts, rivals, program, clock, emit, seed + (number << 8), kind, notes)
-        if parts == before:
+        before = found
+        found = step.descend(found, free, seed + (number << 8))
+        if found == before:
             break
-    known = zip(parts, planned.decode, strict=True)
-    parts = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
-    parts, found, timing = _prove(cut, parts, program, clock, seed, notes)
+    known = zip(found, start, strict=True)
+    found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
+    found, ratio, timing = step.prove(found, seed)
     plan = Plan(
         regime=cut.partition.regime,
-        parts=parts,
+        parts=found,
         exact=planned.exact,
         step_ns=round(timing.median_ns(1)),
         baseline_ns=round(timing.median_ns(0)),
-        log_ratio=found.log_ratio,
-        half_width=found.half_width,
+        log_ratio=ratio.log_ratio,
+        half_width=ratio.half_width,
     )
-    return Admitted(plan=plan, parts=parts, notes=tuple(notes))
+    return Admitted(plan=plan, parts=found, notes=tuple(step.notes))
 
 
-def _descend(
-    cut: Cut,
-    parts: tuple[Part, ...],
-    rivals: Rivals,
-    program: Callable[[Sequence[Part]], Program],
-    clock: StepClock,
-    emit: Emit,
-    seed: int,
-    kind: Kind,
-    notes: list[str],
-) -> tuple[Part, ...]:
-    """One pass over the regions: each gets the alternative that makes the whole step fastest."""
-    tried = _worth_trying(cut, parts, kind)
-    for done, index in enumerate(tried):
-        emit(RoundsProgress(region=parts[index].region, done=done, total=len(tried)))
-        arms = [parts, *(_swap(parts, index, choice) for choice in rivals.of(parts[index]))]
-        if len(arms) == 1:
-            continue
-        labelled = [(str(i), program(arm)) for i, arm in enumerate(arms)]
-        timing = clock(labelled, rounds=ROUNDS[kind], processes=1, claim=CLAIM[kind], seed=seed + done)
-        if not isinstance(timing, Timing):
-            notes.append(f"{cut.regions[parts[index].region].name}: rivals not tried in the step: {timing.kind}")
-            continue
-        best = _best(timing, len(arms), CLAIM[kind])
-        if best is not None:
-            at, gain = best
-            notes.append(f"{cut.regions[parts[index].region].name}: a rival makes the step {gain:.1%} faster")
-            parts = arms[at]
-    return parts
+class _Step:
+    """The step of one regime, in which covers are timed beside one another."""
+
+    def __init__(
+        self, cut: Cut, layouts: Mapping[str, str], rivals: Rivals, clock: StepClock, emit: Emit, kind: Kind
+    ) -> None:
+        self._cut, self._layouts, self._rivals = cut, layouts, rivals
+        self._clock, self._emit, self._kind = clock, emit, kind
+        self.notes: list[str] = []
+
+    def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
+        """One pass over the `free` regions: each gets the alternative that makes the whole step fastest."""
+        tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
+        claim = CLAIM[self._kind]
+        for done, index in enumerate(tried):
+            region = self._cut.regions[parts[index].region]
+            self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
+            arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index]))]
+            if len(arms) == 1:
+                continue
+            labelled = [(str(i), arm) for i, arm in enumerate(arms)]
+            timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed + done)
+            if not isinstance(timing, Timing):
+                self.notes.append(f"{region.name}: rivals not tried in the step: {timing.kind}")
+                continue
+            best = _best(timing, len(arms), claim)
+            if best is not None:
+                at, gain = best
+                self.notes.append(f"{region.name}: a rival makes the step {gain:.1%} faster")
+                parts = arms[at]
+        return parts
+
+    def prove(self, parts: tuple[Part, ...], seed: int) -> tuple[tuple[Part, ...], Contrast, Timing]:
+        """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
+        reason = "the whole step is not faster with it"
+        baseline = tuple(_fallen(part, "baseline") for part in parts)
+        while True:
+            arms = [("pytorch", baseline), ("plan", parts)]
+            timing = self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
+            kernels = [i for i, part in enumerate(parts) if isinstance(part.choice, Kernel)]
+            if isinstance(timing, Timing) and timing.live == (0, 1):
+                found = contrast(timing, 1, 0, claim=POLICY.claim)
+                if found.comparison == "FASTER" or not kernels:
+                    return parts, found, timing
+                why: str = found.comparison
+            else:
+                why = _cause(timing)
+                if not kernels:
+                    text = f"the captured step itself cannot be timed: {why}"
+                    hint = "check memory and load, then resume"
+                    raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
+            self.notes.append(
+                f"the step with {len(kernels)} kernels is {why} against PyTorch: half of them are given back"
+            )
+            weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
+            dropped = set(weakest[: (len(kernels) + 1) // 2])
+            parts = tuple(_fallen(part, reason) if i in dropped else part for i, part in enumerate(parts))
+
+    def _timed(
+        self, arms: Sequence[tuple[str, Sequence[Part]]], rounds: int, processes: int, claim: float, seed: int
+    ) -> Timing | Crashed | TimedOut:
+        cut = self._cut
+        programs = [(label, self._program(parts)) for label, parts in arms]
+        at = cut.partition.regime
+        return self._clock(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed)
+
+    def _program(self, parts: Sequence[Part]) -> Program:
+        cut = self._cut
+        placed = schedule(cut.graph, cut.partition, parts)
+        return lower(cut.graph, placed, self._rivals.sources(), self._layouts)
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
@@ -143,42 +193,6 @@ def _best(timing: Timing, arms: int, claim: float) -> tuple[int, float] | None:
             if found.comparison == "FASTER":
                 gains[arm] = found.log_ratio
     return max(gains.items(), key=lambda item: item[1], default=None)
-
-
-def _prove(
-    cut: Cut,
-    parts: tuple[Part, ...],
-    program: Callable[[Sequence[Part]], Program],
-    clock: StepClock,
-    seed: int,
-    notes: list[str],
-) -> tuple[tuple[Part, ...], Contrast, Timing]:
-    """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
-    reason = "the whole step is not faster with it"
-    baseline = tuple(_fallen(part, "baseline") for part in parts)
-    while True:
-        timing = clock(
-            [("pytorch", program(baseline)), ("plan", program(parts))],
-            rounds=POLICY.confirm_rounds,
-            processes=POLICY.confirm_processes,
-            claim=POLICY.claim,
-            seed=seed + (1 << 20),
-        )
-        kernels = [i for i, part in enumerate(parts) if isinstance(part.choice, Kernel)]
-        if isinstance(timing, Timing) and timing.live == (0, 1):
-            found = contrast(timing, 1, 0, claim=POLICY.claim)
-            if found.comparison == "FASTER" or not kernels:
-                return parts, found, timing
-            why: str = found.comparison
-        else:
-            why = _cause(timing)
-            if not kernels:
-                text = f"the captured step itself cannot be timed: {why}"
-                raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume")
-        notes.append(f"the step with {len(kernels)} kernels is {why} against PyTorch: half of them are given back")
-        weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
-        dropped = set(weakest[: (len(kernels) + 1) // 2])
-        parts = tuple(_fallen(part, reason) if i in dropped else part for i, part in enumerate(parts))
 
 
 def _cause(timing: Timing | Crashed | TimedOut) -> str:

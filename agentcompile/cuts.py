@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from agentcompile import check
 from agentcompile.advice import Adviser
 from agentcompile.capture import Captured
+from agentcompile.capture.batched import NotBatchableError, batched
 from agentcompile.catalog import Catalog
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import Graph
@@ -23,6 +25,9 @@ from agentcompile.tune import Subject
 
 CHUNK = 256
 """Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
+ENDS: Mapping[str, tuple[int, ...]] = {"cpu": (), "cuda": (512, 2048, 8192)}
+"""Where one decode plan of a single sequence ends and the next begins, in tokens of context, by kind of device. What is
+best for a short context leaves most of a GPU idle at a long one; on a CPU the context is shared out by the kernel."""
 _REASONS = 6
 """Exclusions of a space that its event names."""
 
@@ -42,25 +47,51 @@ class Cut:
         return {region.id: region for region in self.partition.regions}
 
 
-def cut(captured: Captured, target: Target, ceiling: Ceiling, emit: Emit) -> tuple[Cut, Cut]:
-    """Cut the decode and the prefill graph; the decode regions are announced, because only they are searched on CPU."""
+def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
+    """What decode plans are made for: one sequence at each range of contexts, shortest first, then larger batches."""
+    # A range that is not half as long again as what comes before it is not worth a plan of its own.
+    ends = [*(end for end in ENDS[kind] if 3 * end < 2 * context), context]
+    firsts = [1, *(end + 1 for end in ends[:-1])]
+    alone = [Regime(phase="decode", context=pair) for pair in zip(firsts, ends, strict=True)]
+    return (*alone, *(Regime(phase="decode", batch=b, context=(1, context)) for b in sorted(set(batches)) if b > 1))
+
+
+def graph_of(captured: Captured, regime: Regime) -> Graph:
+    """The graph that a regime's plans cover. Raises AgentCompileError for a decoder that holds one sequence only."""
+    if regime.phase == "prefill":
+        return captured.prefill
+    try:
+        return batched(captured.decode, regime.batch)
+    except NotBatchableError as error:
+        text = f"{captured.info.name}: a step of {regime.batch} sequences: {error}"
+        raise AgentCompileError(text, hint="leave --batch out: sequences then run one after another") from error
+
+
+def cut(
+    captured: Captured, target: Target, ceiling: Ceiling, emit: Emit, batches: Sequence[int] = (1,)
+) -> tuple[tuple[Cut, ...], Cut]:
+    """Cut the decode graph for every regime, and the prefill graph; the decode regions are announced, because only they
+    are searched."""
     context = captured.info.context
     lives = residency(captured.decode, target)
-    cuts = []
-    for graph, regime, tokens in (
-        (captured.decode, Regime(phase="decode", context=(1, context)), 1),
-        (captured.prefill, Regime(phase="prefill", context=(1, context)), CHUNK),
-    ):
+    for graph in (captured.decode, captured.prefill):
         unknown = tuple(dict.fromkeys(node.op for node in graph.nodes if node.op.startswith("aten.")))
         emit(GraphCaptured(phase=graph.phase, operators=len(graph.nodes), digest=graph.digest(), unknown=unknown))
-        found = partition(graph, regime, tokens=tokens)
+    cuts = []
+    for regime in (*regimes(context, target.kind, batches), Regime(phase="prefill", context=(1, context))):
+        graph = graph_of(captured, regime)
+        found = partition(graph, regime, tokens=CHUNK)
         summary = summarise(graph, found, ceiling, lives)
         cuts.append(Cut(graph=graph, partition=found, summary=summary, residency=lives))
-    for row in cuts[0].summary.rows:
-        emit(_found(row, cuts[0]))
+    told: set[str] = set()
+    for one in cuts[:-1]:
+        for row in one.summary.rows:
+            if row.id not in told:
+                emit(_found(row, one))
+        told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
-    return cuts[0], cuts[1]
+    return tuple(cuts[:-1]), cuts[-1]
 
 
 def _found(row: Row, cut: Cut) -> RegionFound:
@@ -68,7 +99,7 @@ def _found(row: Row, cut: Cut) -> RegionFound:
         region=row.id,
         name=row.name,
         region_kind=row.kind,
-        regime=cut.partition.regime.name,
+        regime=cut.regions[row.id].regime.name,
         sites=row.sites,
         flops=row.flops,
         bytes=row.bytes,
@@ -77,11 +108,10 @@ def _found(row: Row, cut: Cut) -> RegionFound:
     )
 
 
-def bound(cut: Cut, catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
-    """The space of every region that some template serves here, largest share first."""
+def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
+    """The space of every region that some template serves here, a cut after another, largest share first."""
     spaces: list[Space] = []
-    for row in cut.summary.rows:
-        region = cut.regions[row.id]
+    for region in {row.id: cut.regions[row.id] for cut in cuts for row in cut.summary.rows}.values():
         refused: list[str] = []
         templates = []
         for template in catalog.serving(region.kind):
@@ -96,7 +126,7 @@ def bound(cut: Cut, catalog: Catalog, target: Target, emit: Emit) -> tuple[Space
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(
             SpaceBounded(
-                region=row.id,
+                region=region.id,
                 templates=len(templates),
                 points=len(space),
                 rejected=space.rejected,

@@ -23,8 +23,8 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "target", "advisor"]
-Value = str | int | tuple[str, ...]
+Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor"]
+Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
     Setting(name="context", kind="int", least=1, most=1_048_576, about="tokens that the cache holds"),
+    Setting(
+        name="batch", kind="counts", least=1, most=8, about="sequences that decode steps hold, a plan each: 1,2,4,8"
+    ),
     Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
     Setting(
         name="advisor",
@@ -81,6 +84,8 @@ class Options:
     target: str = "auto"
     """``auto``, ``cpu`` or ``cuda:N``."""
     context: int = 2048
+    batch: tuple[int, ...] = (1,)
+    """Sorted; one sequence at a time is always served."""
     threads: int = 0
     advisor: str = "heuristic"
     budget: int = 160
@@ -107,6 +112,7 @@ class Options:
             self.seed,
             list(self.templates),
             self.compiler,
+            *((",".join(map(str, self.batch)),) if self.batch != (1,) else ()),
         )
 
     @property
@@ -238,6 +244,9 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
     match setting.kind:
         case "int":
             return _integer(setting, raw, shown)
+        case "counts":
+            parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, (list, tuple)) else [raw]
+            return tuple(sorted({1, *(_integer(setting, str(part).strip(), shown) for part in parts)}))
         case "paths":
             items = raw.split(os.pathsep) if isinstance(raw, str) else raw
             if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import agentcompile
 from agentcompile import catalog
-from agentcompile.admit import Admitted, admit
+from agentcompile.admit import admit
 from agentcompile.advice import adviser_of
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking
@@ -43,7 +43,8 @@ class Ready:
     here: Machine
     model: Model
     ceiling: Ceiling
-    decode: Cut
+    decode: tuple[Cut, ...]
+    """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
     prefill: Cut
     subjects: tuple[Subject, ...]
 
@@ -61,7 +62,7 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
         if history.warning:
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
-        policy = policy_digest(ready.decode.residency)
+        policy = policy_digest(ready.prefill.residency)
         tuner = Tuner(here.target, judge, Past(past, history, policy), Notes(here.store), emit, options.seed)
         survey = Survey(ready.decode, ready.subjects, tuner, _countdown(options.seconds))
         survey = search(ready, survey, options.budget, emit)
@@ -102,13 +103,14 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
         ceiling = ceilings(here, judge)
         say(f"reads {ceiling.dram_bytes_per_s / 1e9:.1f} GB/s, {ceiling.cache_bytes_per_s / 1e9:.1f} GB/s from cache")
     with stage(emit, "partition") as say:
-        decode, prefill = cut(model.captured, here.target, ceiling, emit)
-        say(f"{len(decode.partition.regions)} regions, weights in {decode.residency}")
+        decode, prefill = cut(model.captured, here.target, ceiling, emit, options.batch)
+        regions = {id for one in decode for id in one.regions}
+        say(f"{len(regions)} regions, weights in {prefill.residency}")
     with stage(emit, "space") as say:
         spaces = bound(decode, templates, here.target, emit)
         say(f"{sum(len(space) for space in spaces)} points in {len(spaces)} regions")
     with stage(emit, "advise") as say:
-        subjects = advise(spaces, adviser, ceiling, decode.residency, emit)
+        subjects = advise(spaces, adviser, ceiling, prefill.residency, emit)
         say(adviser.label)
     return Ready(here=here, model=model, ceiling=ceiling, decode=decode, prefill=prefill, subjects=subjects)
 
@@ -135,7 +137,7 @@ def choose(survey: Survey, emit: Emit) -> dict[str, Ranking]:
 
 
 def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], emit: Emit) -> Planned:
-    """The cheapest cover of both phases whose kernels all pass the whole correctness suite."""
+    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite."""
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
@@ -144,10 +146,10 @@ def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], emit: E
 
     with stage(emit, "cover") as say:
         found = planned()
-        while failed := survey.accept(found.decode):
+        while failed := survey.accept([part for parts in found.decode for part in parts]):
             rejected.update(failed)
             found = planned()
-        say(f"{len(found.decode)} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
+        say(f"{len(found.decode[0])} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
     return found
 
 
@@ -159,35 +161,41 @@ def prove(
     judge: WorkerJudge,
     seed: int,
     emit: Emit,
-) -> Admitted:
-    """Tune the plan inside the whole step and measure it beside PyTorch."""
+) -> tuple[Plan, ...]:
+    """Tune the plan of every regime inside its whole step and measure it beside PyTorch. What the step of a shorter
+    context chose holds for longer ones too, where the region is the same."""
+    plans: list[Plan] = []
+    settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
         rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey)
         clock = StepClock(ready.here, judge, ready.model, rivals.sources)
-        admitted = admit(ready.decode, planned, rivals, clock, emit, seed, kind)
-        for note in admitted.notes:
-            emit(Warned(text=note))
-        emit(PlanAdmitted(plan=admitted.plan))
-        say(f"{admitted.plan.step_ns / 1e6:.3f} ms a step, PyTorch {admitted.plan.baseline_ns / 1e6:.3f} ms")
-    return admitted
+        for cut, parts in zip(ready.decode, planned.decode, strict=True):
+            admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
+            settled |= {part.region: part.choice for part in admitted.parts}
+            for note in admitted.notes:
+                emit(Warned(text=note))
+            emit(PlanAdmitted(plan=admitted.plan))
+            plans.append(admitted.plan)
+        say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
+    return tuple(plans)
 
 
 def write(
-    ready: Ready, survey: Survey, planned: Planned, admitted: Admitted, policy: str, options: Options, emit: Emit
+    ready: Ready, survey: Survey, planned: Planned, admitted: Sequence[Plan], policy: str, options: Options, emit: Emit
 ) -> Lock:
-    """Seal both plans and write the lock."""
+    """Seal all plans and write the lock."""
     out = Path(options.out)
     with stage(emit, "lock") as say:
         regime = ready.prefill.partition.regime
-        plans = [admitted.plan, Plan(regime=regime, parts=planned.prefill, exact=planned.exact)]
+        plans = [*admitted, Plan(regime=regime, parts=planned.prefill, exact=planned.exact)]
         about = Facts(
             target=ready.here.target,
             captured=ready.model.captured,
             location=location(options.model, out),
             policy=policy,
         )
-        lock = seal(about, [ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
+        lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
         emit(LockWritten(path=str(out), digest=write_lock(out, lock)))
         say(str(out))
     return lock
@@ -201,5 +209,5 @@ def inspect_model(options: Options, emit: Emit = silent) -> None:
     emit(_started(options, here))
     with judge_of(here, options.seed) as judge:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
-        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit)
+        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
         bound(decode, templates, here.target, emit)

@@ -33,16 +33,17 @@ _PREFILL = Fallback(reason="prefill runs the captured operators: their matrix pr
 class Planned:
     """Both phases covered, agreeing on layouts."""
 
-    decode: tuple[Part, ...]
+    decode: tuple[tuple[Part, ...], ...]
+    """By regime."""
     prefill: tuple[Part, ...]
     layouts: Layouts
     exact: bool
     decode_ns: float
-    """Sum of the parts' own times: an estimate that admission replaces by a measurement."""
+    """Sum of the parts' own times in the first regime: an estimate that admission replaces by a measurement."""
 
 
 def contenders(
-    cut: Cut,
+    cuts: Sequence[Cut],
     subjects: Sequence[Subject],
     best_ns: Mapping[str, float],
     fallback_ns: Callable[[Region], float],
@@ -52,21 +53,27 @@ def contenders(
 
     `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
     """
-    now = {id: best_ns.get(id, fallback_ns(region)) for id, region in cut.regions.items()}
-    placeholder = Fallback(reason="estimate")
-    kept = []
-    for subject in subjects:
-        own = subject.region.id
-        hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
-        options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in (now | {own: hoped}).items()}
-        found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
-        if any(part.region == own for part in found.parts[0]):
-            kept.append(subject)
-    return tuple(kept)
+    kept: set[str] = set()
+    for cut in cuts:
+        now = {id: best_ns.get(id, fallback_ns(region)) for id, region in cut.regions.items()}
+        for subject in subjects:
+            own = subject.region.id
+            if own in now and own not in kept and _enters(cut, now, subject, optimism):
+                kept.add(own)
+    return tuple(subject for subject in subjects if subject.region.id in kept)
+
+
+def _enters(cut: Cut, now: Mapping[str, float], subject: Subject, optimism: float) -> bool:
+    """Whether the cheapest cover has the subject's region when it alone is `optimism` times as slow as it is now."""
+    own, placeholder = subject.region.id, Fallback(reason="estimate")
+    hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
+    options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
+    found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
+    return any(part.region == own for part in found.parts[0])
 
 
 def plan(
-    decode: Cut,
+    decode: Sequence[Cut],
     prefill: Cut,
     subjects: Sequence[Subject],
     rankings: Mapping[str, Ranking],
@@ -75,13 +82,14 @@ def plan(
     ceiling: Ceiling,
     forbidden: Collection[tuple[str, Choice]] = (),
 ) -> Planned:
-    """Cover both phases at once; `forbidden` names (region id, choice) pairs that the step has rejected."""
+    """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected."""
     options = {
         id: _decode_options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
-        for id, region in decode.regions.items()
+        for cut in decode
+        for id, region in cut.regions.items()
     }
     problems = [
-        Problem(graph=decode.graph, partition=decode.partition, options=options),
+        *(Problem(graph=cut.graph, partition=cut.partition, options=_of(cut, options)) for cut in decode),
         Problem(
             graph=prefill.graph,
             partition=prefill.partition,
@@ -91,12 +99,21 @@ def plan(
     ]
     found = cover_jointly(problems, forbidden=forbidden)
     return Planned(
-        decode=found.parts[0],
-        prefill=found.parts[1],
+        decode=found.parts[:-1],
+        prefill=found.parts[-1],
         layouts=found.layouts,
         exact=found.exact,
-        decode_ns=found.cost_ns,
+        decode_ns=_estimate(found.parts[0], options),
     )
+
+
+def _of(cut: Cut, options: Mapping[str, tuple[Option, ...]]) -> dict[str, tuple[Option, ...]]:
+    return {id: options[id] for id in cut.regions}
+
+
+def _estimate(parts: Sequence[Part], options: Mapping[str, Sequence[Option]]) -> float:
+    costs = {(id, option.choice): option.cost_ns for id, some in options.items() for option in some}
+    return sum(len(part.sites) * costs[part.region, part.choice] for part in parts)
 
 
 def _decode_options(

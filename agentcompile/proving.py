@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from agentcompile.build import Binary, compile
 from agentcompile.captures import Model
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Crashed, TimedOut
@@ -19,6 +21,12 @@ from agentcompile.validate import POLICY as TOLERANCES
 POSITION = 256
 """Where in the cache whole steps are timed: the middle of a short chat."""
 _LIMIT_S = 60.0
+
+
+def position_of(regime: Regime) -> int:
+    """Where a regime's steps are timed: `POSITION` where it serves it, else the geometric middle."""
+    first, last = regime.context
+    return POSITION if first <= POSITION < last else min(math.isqrt(first * last), last - 1)
 
 
 def policy_digest(residency: Residency) -> str:
@@ -52,9 +60,16 @@ class StepClock:
         self._residency: Residency = residency(model.captured.decode, here.target)
 
     def __call__(
-        self, programs: Sequence[tuple[str, Program]], *, rounds: int, processes: int, claim: float, seed: int
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        at: Regime,
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
     ) -> Timing | Crashed | TimedOut:
-        """Time labelled programs in interleaved rounds at a position in the middle of a short chat."""
+        """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
         built = binaries(self._here, self._sources(), wanted)
@@ -63,7 +78,7 @@ class StepClock:
             checkpoint=self._model.captured.checkpoint,
             constants=self._model.constants,
             binaries={source: binary.path for source, binary in built.items()},
-            position=min(POSITION, self._model.captured.info.context - 1),
+            position=position_of(at),
             rounds=rounds,
             processes=processes,
             claim=claim,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentcompile import catalog
 from agentcompile.build import compile_executor
 from agentcompile.captures import Model, load_model
-from agentcompile.cuts import CHUNK
+from agentcompile.cuts import CHUNK, graph_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, silent
 from agentcompile.ir.graph import Graph
@@ -21,7 +21,7 @@ from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import BuildFailed, Choice, Fallback, Kernel, Part, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.layouts import LAYOUTS
-from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, read_lock
+from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, ordered, read_lock, regime_of
 from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.materialize import specialise
 from agentcompile.models import find_model, model_of_lock
@@ -49,10 +49,21 @@ class Opened:
     lock: Lock
     here: Machine
     model: Model
-    programs: tuple[Program, Program]
-    """Decode, prefill."""
+    decode: tuple[tuple[Regime, Program], ...]
+    """By regime, as `cuts.regimes` orders them: of one sequence by context, then larger batches."""
+    prefill: Program
     jobs: tuple[Job, ...]
     """Every kernel of the lock, once."""
+
+    @property
+    def alone(self) -> tuple[tuple[Regime, Program], ...]:
+        """Decode programs of one sequence, by context."""
+        return tuple((regime, program) for regime, program in self.decode if regime.batch == 1)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them."""
+        return (*(program for _, program in self.decode), self.prefill)
 
 
 def load(lock: str | Path, *, model: str | Path = "", options: Options | None = None) -> CompiledModel:
@@ -95,10 +106,11 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     )
     jobs: dict[str, Job] = {}
     programs = [
-        _program(path, lock, plan, graph, templates, jobs)
-        for plan, graph in _phases(path, lock, model.captured.decode, model.captured.prefill)
+        (regime_of(plan), _program(path, lock, plan, graph_of(model.captured, regime_of(plan)), templates, jobs))
+        for plan in ordered(path, lock)
     ]
-    return Opened(lock=lock, here=here, model=model, programs=(programs[0], programs[1]), jobs=tuple(jobs.values()))
+    *decode, (_, prefill) = programs
+    return Opened(lock=lock, here=here, model=model, decode=tuple(decode), prefill=prefill, jobs=tuple(jobs.values()))
 
 
 def checkpoint_of(path: Path, options: Options) -> Path:
@@ -129,15 +141,16 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     from agentcompile.checkpoint import Checkpoint
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.native import Executor, Library
+    from agentcompile.runtime.regimes import Regimes
     from agentcompile.runtime.step import Step
 
     here, captured = opened.here, opened.model.captured
     libraries = {digest: Library(path) for digest, path in binaries.items()}
     executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
     memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
-    decode = Step(opened.programs[0], memory, executor, libraries)
-    prefill = Step(opened.programs[1], memory, executor, libraries, capacity=_chunk(opened, CHUNK))
-    return decode, prefill, memory
+    steps = [(regime.context[1], Step(one, memory, executor, libraries)) for regime, one in opened.alone]
+    prefill = Step(opened.prefill, memory, executor, libraries, capacity=_chunk(opened, CHUNK))
+    return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory
 
 
 def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory]:
@@ -150,12 +163,14 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
     from agentcompile.runtime.driver import Module
     from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.regimes import Regimes
 
     here, captured, context = opened.here, opened.model.captured, opened.lock.model.context
     arch = here.target.arch
     overlap, own = overlaps_launches(arch), [advance_source(arch)]
     if captured.info.vocab <= MAX_VOCAB:
-        logits = next(one for one in opened.programs[0].buffers if one.name == opened.programs[0].logits)
+        first = opened.alone[0][1]
+        logits = next(one for one in first.buffers if one.name == first.logits)
         own.append(sampler_source(captured.info.vocab, logits.dtype, arch))
     built = build(here, {source.digest: source for source in own}, [source.digest for source in own])
     with on_device(f"loading {captured.info.name} on {here.device}"):
@@ -163,10 +178,14 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
         runs = [Module(Path(built[source.digest].path)) for source in own]
         modules = {digest: Module(path) for digest, path in binaries.items()}
         memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
-        step = DeviceStep(opened.programs[0], memory, modules, overlap=overlap)
         sampler = (own[1], runs[1]) if len(own) > 1 else None
-        decode = DeviceDecode(step, memory, runs[0], sampler, context=context, overlap=overlap)
-        prefill = DevicePrefill(opened.programs[1], memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
+        steps = []
+        for regime, program in opened.alone:
+            step = DeviceStep(program, memory, modules, overlap=overlap)
+            made = DeviceDecode(step, memory, runs[0], sampler, context=context, overlap=overlap)
+            steps.append((regime.context[1], made))
+        decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
+        prefill = DevicePrefill(opened.prefill, memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
     return decode, prefill, memory
 
 
@@ -194,20 +213,11 @@ def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, l
         raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=first.remedy)
 
 
-def _phases(path: Path, lock: Lock, decode: Graph, prefill: Graph) -> list[tuple[LockPlan, Graph]]:
-    plans = {plan.phase: plan for plan in lock.plan}
-    if set(plans) != {"decode", "prefill"} or len(lock.plan) != 2:
-        text = f"{path}: plan: one plan for decode and one for prefill are needed"
-        raise AgentCompileError(text, hint="compile again")
-    return [(plans["decode"], decode), (plans["prefill"], prefill)]
-
-
 def _program(
     path: Path, lock: Lock, plan: LockPlan, graph: Graph, templates: catalog.Catalog, jobs: dict[str, Job]
 ) -> Program:
     """Lower one plan of the lock; every kernel it names is added to `jobs` by source digest."""
-    regime = Regime(phase=plan.phase, batch=plan.batch, context=plan.context)
-    cut = partition(graph, regime, tokens=1 if plan.phase == "decode" else CHUNK)
+    cut = partition(graph, regime_of(plan), tokens=CHUNK)
     regions = {region.id: region for region in cut.regions}
     parts = []
     for choice in plan.choices:

@@ -51,7 +51,7 @@ def seal(
             dtype=info.dtype,
             context=info.context,
             config=info.config_digest,
-            graphs={cut.graph.phase: cut.graph.digest() for cut in cuts},
+            graphs={cut.graph.phase: cut.graph.digest() for cut in cuts if cut.partition.regime.batch == 1},
             weights=info.weights_digest,
         ),
         policy=LockPolicy(digest=facts.policy, settings=_settings()),
@@ -149,6 +149,8 @@ def _row(region: str, verdict: Measured, trials: Sequence[Trial]) -> RegionEvide
 def _step(plan: Plan) -> StepEvidence:
     return StepEvidence(
         phase=plan.regime.phase,
+        batch=plan.regime.batch,
+        context=plan.regime.context,
         step_ns=plan.step_ns,
         baseline_ns=plan.baseline_ns,
         log_ratio=f"{plan.log_ratio:.4f}",

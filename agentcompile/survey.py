@@ -26,11 +26,12 @@ class Survey:
     """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
 
     def __init__(
-        self, decode: Cut, subjects: Sequence[Subject], tuner: Tuner, seconds_left: Callable[[], float]
+        self, cuts: Sequence[Cut], subjects: Sequence[Subject], tuner: Tuner, seconds_left: Callable[[], float]
     ) -> None:
         """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
         self._left = seconds_left
-        self._decode = decode
+        self._residency = cuts[0].residency
+        self._shares = {row.id: max(row.share, 1e-6) for cut in reversed(cuts) for row in cut.summary.rows}
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
@@ -61,11 +62,11 @@ class Survey:
 
     def fallback_ns(self, region: Region) -> float:
         """Time of a site as captured, run by PyTorch."""
-        return float(self._tuner.fallback_ns(region, self._decode.residency))
+        return float(self._tuner.fallback_ns(region, self._residency))
 
     def search(self, chosen: Sequence[Subject], budget: int) -> None:
         """Spend what is left of the budget on `chosen`, by the square root of their shares of the step."""
-        shares = {row.id: max(row.share, 1e-6) for row in self._decode.summary.rows}
+        shares = self._shares
         total = sum(math.sqrt(shares[subject.region.id]) for subject in chosen)
         left = max(budget - self.candidates, 0)
         for subject in chosen:

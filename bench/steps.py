@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     read = _ceiling(opened, options)
     bench = Bench(opened)
     positions = [int(text) for text in asked.positions.split(",")]
-    by_position = [Row(name=str(at), ns=bench.time(bench.full, at), bytes=bench.bytes(at)) for at in positions]
+    by_position = [Row(name=str(at), ns=bench.time(bench.serving(at), at), bytes=bench.bytes(at)) for at in positions]
     at = min(_POSITION, opened.lock.model.context - 1)
     ladder = [
         Row(name=name, ns=bench.time(program, at, overlap), bytes=bench.bytes(at))
@@ -103,10 +103,20 @@ class Bench:
         sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
         built = binaries(here, sources, sorted(sources))
         self._modules = {digest: Module(Path(binary.path)) for digest, binary in built.items()}
-        self.full = opened.programs[0]
+        self._alone = opened.alone
+        self.full = self.serving(_POSITION)
         self._overlap = overlaps_launches(here.target.arch)
-        self._memory = Memory([self.full], Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
+        self._memory = Memory(
+            [one for _, one in self._alone],
+            Checkpoint.open(captured.checkpoint).tensor,
+            captured.constants,
+            here.device,
+        )
         self._regions: Mapping[str, Region] = {job.region.id: job.region for job in opened.jobs}
+
+    def serving(self, position: int) -> Program:
+        """The program of the plan that serves a step at `position`."""
+        return next((one for regime, one in self._alone if position < regime.context[1]), self._alone[-1][1])
 
     def bytes(self, position: int) -> int:
         """Bytes that a step at `position` must read: weights once, a row of a table, and the cache up to there."""

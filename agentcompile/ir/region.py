@@ -10,6 +10,8 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Graph, Phase, concrete
 from agentcompile.ir.target import Ceiling, Residency
 
+ANY = (1, 1)
+"""The context of a region that holds no state: it is the same at every length."""
 PortRole = Literal["activation", "weight", "state", "output"]
 Access = Literal["read", "write", "append"]
 
@@ -20,13 +22,14 @@ class Regime:
 
     phase: Phase
     batch: int = 1
-    context: tuple[int, int] = (1, 1)
+    context: tuple[int, int] = ANY
     """First and last cache length served, in tokens, both included."""
 
     @property
     def name(self) -> str:
-        """For people: ``decode b1 c1-2048``."""
-        return f"{self.phase} b{self.batch} c{self.context[0]}-{self.context[1]}"
+        """For people: ``decode b1 c1-2048``; without the context where it does not matter."""
+        name = f"{self.phase} b{self.batch}"
+        return name if self.context == ANY else f"{name} c{self.context[0]}-{self.context[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from agentcompile.lockfile.drift import Drift, ModelFacts, drift
 from agentcompile.lockfile.files import content_hash, read_lock, render_lock, reserve_lock, write_lock
+from agentcompile.lockfile.order import ordered, regime_of
 from agentcompile.lockfile.schema import (
     Evidence,
     Lock,
@@ -28,7 +29,9 @@ __all__ = [
     "StepEvidence",
     "content_hash",
     "drift",
+    "ordered",
     "read_lock",
+    "regime_of",
     "render_lock",
     "reserve_lock",
     "write_lock",

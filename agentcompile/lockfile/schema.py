@@ -136,6 +136,8 @@ class StepEvidence:
     """What was measured for a whole step, in the step."""
 
     phase: Literal["decode", "prefill"]
+    batch: int = 1
+    context: tuple[int, int] = (0, 0)
     step_ns: int
     baseline_ns: int
     log_ratio: str

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.region import Boundary, Regime, Region
+from agentcompile.ir.region import ANY, Boundary, Regime, Region
 from agentcompile.regions.body import Made, UnequalError, make, measure_constants, measure_dims
 from agentcompile.regions.boundaries import ORDERED, boundaries
 from agentcompile.regions.cost import cost
@@ -100,6 +100,8 @@ def _region(
     regime: Regime,
     tokens: int,
 ) -> Region:
+    if all(port.role != "state" for port in made.ports):
+        regime = replace(regime, context=ANY)  # one region, tuned once, for the plans of every context
     return Region(
         kind=kind,
         regime=regime,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -135,6 +136,20 @@ class DeviceLoop:
         return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
 
 
+class Positioned(Protocol):
+    """A decode step that can be put anywhere in the cache."""
+
+    @property
+    def context(self) -> int:
+        """Slots of the cache."""
+
+    def rewind(self, token: int, position: int) -> None:
+        """Stand at `position` with `token` to be read next."""
+
+    def again(self) -> torch.Tensor:
+        """Run one step there; the logits, [vocab]."""
+
+
 class DevicePrefill:
     """Chunks of a prompt, each a graph for its length and place.
 
@@ -142,7 +157,7 @@ class DevicePrefill:
     that is read before it is written again. Its last token then goes through a decode step, which has the logits.
     """
 
-    def __init__(self, program: Program, memory: Memory, decode: DeviceDecode, *, capacity: int) -> None:
+    def __init__(self, program: Program, memory: Memory, decode: Positioned, *, capacity: int) -> None:
         self.program, self.capacity = program, capacity
         self._memory, self._decode = memory, decode
         self._buffers = {buffer.name: buffer for buffer in program.buffers}

@@ -127,19 +127,20 @@ class Planted:
     """A plan that was written down and not measured: everything that a lock is sealed from."""
 
     model: Model
-    cuts: tuple[Cut, Cut]
+    cuts: tuple[Cut, ...]
+    """By regime, the prefill's last."""
     planned: Planned
     trials: Mapping[str, tuple[Trial, ...]]
     facts: Facts
 
     def seal(self) -> Lock:
         """The lock."""
-        decode, prefill = self.cuts
+        covers = [*self.planned.decode, self.planned.prefill]
         plans = [
-            Plan(regime=decode.partition.regime, parts=self.planned.decode, exact=self.planned.exact),
-            Plan(regime=prefill.partition.regime, parts=self.planned.prefill, exact=self.planned.exact),
+            Plan(regime=cut.partition.regime, parts=parts, exact=self.planned.exact)
+            for cut, parts in zip(self.cuts, covers, strict=True)
         ]
-        return seal(self.facts, [decode, prefill], plans, self.planned.layouts, self.trials)
+        return seal(self.facts, self.cuts, plans, self.planned.layouts, self.trials)
 
 
 def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False) -> Planted:
@@ -154,7 +155,7 @@ def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: boo
     decode, prefill = cut(model.captured, here.target, CEILING, silent)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
     spaces = bound(decode, templates, here.target, silent)
-    subjects = advise(spaces, adviser_of("heuristic"), CEILING, decode.residency, silent)
+    subjects = advise(spaces, adviser_of("heuristic"), CEILING, prefill.residency, silent)
     kernels = {subject.region.id: _kernel(subject, library) for subject in subjects}
     rankings, trials = {}, {}
     for id, found in kernels.items():
@@ -166,9 +167,9 @@ def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: boo
         target=here.target,
         captured=model.captured,
         location=location(str(checkpoint), out),
-        policy=policy_digest(decode.residency),
+        policy=policy_digest(prefill.residency),
     )
-    return Planted(model=model, cuts=(decode, prefill), planned=planned, trials=trials, facts=about)
+    return Planted(model=model, cuts=(*decode, prefill), planned=planned, trials=trials, facts=about)
 
 
 def _kernel(subject: Subject, library: bool) -> tuple[Kernel, Any] | None:
@@ -188,7 +189,7 @@ def _confirmed(kernel: Kernel) -> Trial:
 def write(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False) -> Path:
     """A lock at `out` whose decode step is all kernels."""
     made = plant(home, checkpoint, context, out, library=library)
-    assert any(isinstance(part.choice, Kernel) for part in made.planned.decode)
+    assert any(isinstance(part.choice, Kernel) for part in made.planned.decode[0])
     write_lock(out, made.seal())
     return out
 
