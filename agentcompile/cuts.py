@@ -48,7 +48,13 @@ class Cut:
 
 
 def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
-    """What decode plans are made for: one sequence at each range of contexts, shortest first, then larger batches."""
+    """What decode plans are made for: one sequence at each range of contexts, shortest first, then larger batches.
+
+    Raises AgentCompileError (usage) for several sequences on a CPU.
+    """
+    if kind == "cpu" and max(batches, default=1) > 1:
+        text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
+        raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
     # A range that is not half as long again as what comes before it is not worth a plan of its own.
     ends = [*(end for end in ENDS[kind] if 3 * end < 2 * context), context]
     firsts = [1, *(end + 1 for end in ends[:-1])]

@@ -25,11 +25,11 @@ from agentcompile.machine import judge_of
 from agentcompile.options import Options, resolve
 from agentcompile.proving import binaries
 from agentcompile.render import columns
-from agentcompile.replay import Opened, open_lock
 from agentcompile.runtime.device_step import DeviceStep, overlaps_launches
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.tables import Table
+from agentcompile.unlock import Opened, open_lock
 from agentcompile.worker.gpu_timing import elapsed
 
 from .figures.record import revision

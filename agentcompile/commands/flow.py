@@ -66,7 +66,8 @@ def _inspect(options: Options, emit: Emit) -> None:
 
 
 def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-    from agentcompile.replay import open_lock, replay_lock
+    from agentcompile.replay import replay_lock
+    from agentcompile.unlock import open_lock
 
     (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
 
@@ -90,7 +91,7 @@ def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]
 
 def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
     from agentcompile import eager
-    from agentcompile.replay import checkpoint_of
+    from agentcompile.unlock import checkpoint_of
 
     yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(checkpoint_of(lock, options), request))
 

@@ -71,6 +71,13 @@ class Program:
     logits: str
 
     @property
+    def batch(self) -> int:
+        """Sequences that a decode step holds; 1 for a prefill."""
+        tokens = next(buffer for buffer in self.buffers if buffer.name == self.token)
+        first = tokens.shape[0] if self.phase == "decode" and tokens.shape else 1
+        return first if isinstance(first, int) else 1
+
+    @property
     def native(self) -> bool:
         """Whether no call needs Python, so that whole steps run without it."""
         return all(isinstance(call, NativeCall) for call in self.calls)

@@ -36,6 +36,34 @@ def advance_source(arch: str) -> Source:
     )
 
 
+_ADVANCE_SEATS = """
+struct advance_args { long long* positions; const long long* tokens; const long long* live; long long* history; };
+extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+#endif
+    const int seat = threadIdx.x;
+    if (!a.live[seat]) return;
+    const long long at = a.positions[seat];
+    a.history[seat * SLOTS + at] = a.tokens[seat];
+    a.positions[seat] = at + 1;
+}
+"""
+
+
+def advance_seats_source(arch: str, seats: int, slots: int) -> Source:
+    """`advance_source` for `seats` sequences, of which those that are `live` move on; `slots` noted tokens each."""
+    launch = Launch(
+        entry="advance",
+        arguments=("positions", "tokens", "live", "history"),
+        grid=("1",),
+        block=(str(seats),),
+        pdl=True,
+    )
+    text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE_SEATS}"
+    return Source(language="cuda", text=text, launches=(launch,), workspaces=(), flags=(f"--gpu-architecture={arch}",))
+
+
 def overlaps_launches(arch: str) -> bool:
     """Whether an architecture has programmatic dependent launch: compute capability 9.0 and later."""
     digits = arch.removeprefix("sm_").rstrip("af")
@@ -43,7 +71,8 @@ def overlaps_launches(arch: str) -> bool:
 
 
 class DeviceStep:
-    """One decode step. It reads `memory.token` and `memory.position` and writes the next token into `memory.token`.
+    """One decode step of as many sequences as its program holds, in the first seats of `memory`. It reads their tokens
+    and positions and writes the next tokens in place.
 
     `modules` hold every kernel that the program calls, by source digest; `overlap` says whether the device has
     programmatic dependent launch.
@@ -67,8 +96,9 @@ class DeviceStep:
 
     @property
     def logits(self) -> torch.Tensor:
-        """[vocab]; overwritten by the next step."""
-        return self.env[self.program.logits].view(-1)
+        """[vocab], or [batch, vocab] for several sequences; overwritten by the next step."""
+        found, batch = self.env[self.program.logits], self.program.batch
+        return found.view(-1) if batch == 1 else found.view(batch, -1)
 
     def enqueue(self) -> None:
         """Put one step on the current stream; the position stays."""
@@ -83,24 +113,23 @@ class DeviceStep:
 
     def graph(self, steps: int = 1, *, then: Action = lambda: None) -> torch.cuda.CUDAGraph:
         """Capture `steps` steps with `then` after each. Token and position are as they were when it returns."""
-        token, position = self._memory.token.clone(), self._memory.position.clone()
+        token, position = self._memory.tokens.clone(), self._memory.positions.clone()
 
         def body() -> None:
             self.enqueue()
             then()
 
         made = captured(body, times=steps)
-        self._memory.token.copy_(token)
-        self._memory.position.copy_(position)
+        self._memory.tokens.copy_(token)
+        self._memory.positions.copy_(position)
         return made
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
         """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
         shape = concrete(buffer.shape)
-        if buffer.role == "token":
-            return self._memory.token.view(shape)
-        if buffer.role == "position":
-            return self._memory.position.view(shape)
+        if buffer.role in ("token", "position"):
+            held = self._memory.tokens if buffer.role == "token" else self._memory.positions
+            return held[: self.program.batch].view(shape)
         if buffer.role in ("weight", "constant", "state"):
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:

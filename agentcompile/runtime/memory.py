@@ -1,4 +1,7 @@
-"""A model's memory: weights in their resident layout, constants, the KV state, and the step's token and position."""
+"""A model's memory: weights in their resident layout, constants, the KV state, and the step's tokens and positions.
+
+A sequence has a seat: a row of the state, a token and a position. Programs of one sequence use the first seat.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,12 @@ class Memory:
         self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor], device: str = "cpu"
     ) -> None:
         """Load and pack what `programs` name. Raises whatever `read` raises for a tensor that is not there."""
-        buffers = {_key(buffer): buffer for program in programs for buffer in program.buffers}
+        buffers: dict[tuple[str, str, str], Buffer] = {}
+        for program in programs:
+            for buffer in program.buffers:
+                known = buffers.setdefault(_key(buffer), buffer)
+                if buffer.role == "state" and _numel(buffer) > _numel(known):
+                    buffers[_key(buffer)] = buffer
         wanted = {key: buffer for key, buffer in buffers.items() if buffer.role in ("weight", "constant", "state")}
         self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()), device)
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
@@ -45,8 +53,11 @@ class Memory:
             self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
             self._shapes[key] = shape
         self.device = device
-        self.token = torch.zeros(1, dtype=torch.int64, device=device)
-        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.seats = max([1, *(program.batch for program in programs)])
+        self.tokens = torch.zeros(self.seats, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
+        self.token, self.position = self.tokens[:1], self.positions[:1]
+        """Of the first seat."""
 
     @property
     def nbytes(self) -> int:
@@ -55,25 +66,32 @@ class Memory:
 
     def holds(self, programs: Sequence[Program]) -> bool:
         """Whether everything that `programs` name is here."""
-        named = {_key(buffer) for program in programs for buffer in program.buffers}
-        return all(key in self._tensors for key in named if key[0] in ("weight", "constant", "state"))
+        named = [buffer for program in programs for buffer in program.buffers]
+        held = [buffer for buffer in named if buffer.role in ("weight", "constant", "state")]
+        return all(program.batch <= self.seats for program in programs) and all(
+            _key(buffer) in self._tensors for buffer in held
+        )
 
     def resident(self, buffer: Buffer) -> torch.Tensor:
-        """The buffer as it lies in memory: shaped when row-major, flat when packed."""
-        return self._tensors[_key(buffer)]
+        """The buffer as it lies in memory: shaped when row-major, flat when packed; of a state the seats it has."""
+        tensor = self._tensors[_key(buffer)]
+        return tensor[: _static(buffer)[0]] if buffer.role == "state" else tensor
 
     def dense(self, buffer: Buffer) -> torch.Tensor:
         """The buffer row-major; a packed one is unpacked into a fresh tensor, which the caller drops after use."""
-        tensor = self._tensors[_key(buffer)]
+        tensor = self.resident(buffer)
         if buffer.layout == "row-major":
             return tensor
         return LAYOUTS[buffer.layout].unpack(tensor, self._shapes[_key(buffer)])
 
+    def states(self) -> list[torch.Tensor]:
+        """The KV state, a tensor [seats, kv_heads, context, head_dim] each."""
+        return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]
+
     def clear_state(self) -> None:
         """Zero the KV cache. Not needed for correctness: slots past the position are never read."""
-        for key, tensor in self._tensors.items():
-            if key[0] == "state":
-                tensor.zero_()
+        for tensor in self.states():
+            tensor.zero_()
 
 
 def _key(buffer: Buffer) -> tuple[str, str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -86,6 +86,24 @@ class Completion:
         return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """How a prompt is to be completed."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+    logprobs: bool
+    ignore_eos: bool
+
+
+class Beside(Protocol):
+    """Several prompts at once."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:
+        """Complete all prompts, in their order."""
+
+
 class CompiledModel:
     """Plans bound to a checkpoint, ready to generate. Use from one thread at a time: a second caller is refused."""
 
@@ -98,7 +116,9 @@ class CompiledModel:
         *,
         tokenizer: Tokenizer | None,
         checkpoint: Path,
+        beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
     ) -> None:
+        """`beside` makes what runs several prompts at once, from what runs one prompt; None: they take turns."""
         self.info = info
         self.tokenizer = tokenizer
         self.checkpoint = checkpoint
@@ -109,6 +129,7 @@ class CompiledModel:
         self._busy = threading.Lock()
         self._native = decode.decoder(info.eos, info.context)
         self._unstopped = decode.decoder((), info.context)
+        self._beside = None if beside is None else beside(self._run_prefill)
 
     def generate(
         self,
@@ -123,18 +144,23 @@ class CompiledModel:
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Completion | list[Completion]:
-        """Complete one prompt (text or token ids) or each of a list, one after another, so ragged lengths are exact.
+        """Complete one prompt (text or token ids) or each of a list, of any lengths.
 
+        A list runs side by side where the lock has plans for several sequences, else one after another. Kernels for
+        several sequences add up in another order than those for one, so that a choice between near equals may differ.
         `logprobs` adds the natural-log probability of every token under the unfiltered distribution. Raises
         AgentCompileError (usage) for an empty prompt, one longer than the cache, an id outside the vocabulary,
         or settings out of range.
         """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        options = self._options(max_new_tokens, sampling, stop, logprobs, ignore_eos)
+        request = self._request(max_new_tokens, sampling, stop, logprobs, ignore_eos)
         if isinstance(prompt, str) or len(prompt) == 0 or hasattr(prompt[0], "__index__"):
-            return self._complete(self._ids(prompt), options)  # type: ignore[arg-type]
+            return self._complete(self._ids(prompt), request)  # type: ignore[arg-type]
         every = [self._ids(item) for item in prompt]  # type: ignore[arg-type]
-        return [self._complete(ids, options) for ids in every]
+        if self._beside is None or len(every) < 2:
+            return [self._complete(ids, request) for ids in every]
+        with self._exclusively():
+            return self._beside.generate(every, request)
 
     def stream(
         self,
@@ -151,8 +177,8 @@ class CompiledModel:
     ) -> Iterator[Piece]:
         """Like `generate` for one prompt, as pieces while they are made; leaving the iterator ends the generation."""
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        options = self._options(max_new_tokens, sampling, stop, logprobs, ignore_eos)
-        return self._pieces(self._ids(prompt), options)
+        request = self._request(max_new_tokens, sampling, stop, logprobs, ignore_eos)
+        return self._pieces(self._ids(prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
         """Teacher-forced logits of every token of `ids` through the decode step: [len(ids), vocab], float32."""
@@ -169,25 +195,25 @@ class CompiledModel:
             self._check(ids)
             return self._run_prefill(ids).float().clone()
 
-    def _options(
+    def _request(
         self, max_new_tokens: int, sampling: Sampling, stop: str | Sequence[str], logprobs: bool, ignore_eos: bool
-    ) -> _Options:
+    ) -> Request:
         if max_new_tokens < 0:
             raise AgentCompileError(f"max_new_tokens: {max_new_tokens} is negative", hint="0 makes none")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if any(stops) and self.tokenizer is None:
             raise AgentCompileError(f"stop: {self.info.name} has no tokenizer", hint="stop at token ids in a stream")
-        return _Options(
+        return Request(
             max_new_tokens=max_new_tokens, sampling=sampling, stop=stops, logprobs=logprobs, ignore_eos=ignore_eos
         )
 
-    def _complete(self, ids: Sequence[int], options: _Options) -> Completion:
+    def _complete(self, ids: Sequence[int], request: Request) -> Completion:
         tokens: list[int] = []
         logprobs: list[float] = []
         text, finish = "", "length"
         begin = time.perf_counter()
         first = last = begin
-        for piece in self._pieces(ids, options):
+        for piece in self._pieces(ids, request):
             last = time.perf_counter()
             if not tokens:
                 first = last
@@ -227,14 +253,14 @@ class CompiledModel:
     def _exclusively(self) -> _Turn:
         return _Turn(self._busy)
 
-    def _pieces(self, ids: Sequence[int], options: _Options) -> Iterator[Piece]:
+    def _pieces(self, ids: Sequence[int], request: Request) -> Iterator[Piece]:
         with self._exclusively():
-            stream = TextStream(self.tokenizer, options.stop) if self.tokenizer is not None else None
-            for piece in self._tokens(ids, options):
+            stream = TextStream(self.tokenizer, request.stop) if self.tokenizer is not None else None
+            for piece in self._tokens(ids, request):
                 shown = piece.tokens[:-1] if piece.finish == "eos" else piece.tokens
                 text, tokens, finish = "", piece.tokens, piece.finish
                 if stream is not None:
-                    text, pushed = _push(stream, shown, options.stop)
+                    text, pushed = push(stream, shown, request.stop)
                     if (
                         stream.stopped
                     ):  # how long a chunk is depends on the clock: what came after the stop does not count
@@ -246,69 +272,56 @@ class CompiledModel:
                 if finish is not None:
                     return
 
-    def _tokens(self, ids: Sequence[int], options: _Options) -> Iterator[Piece]:
-        if options.max_new_tokens <= 0:
+    def _tokens(self, ids: Sequence[int], request: Request) -> Iterator[Piece]:
+        if request.max_new_tokens <= 0:
             yield Piece(tokens=(), finish="length")
             return
         logits = self._run_prefill(ids)
-        token, logprobs = self._choose(logits, options, 0)
+        token, logprobs = chosen(logits, request, 0)
         made = 1
-        finish = self._finish(token, made, len(ids), options)
+        finish = ended(self.info, token, made, len(ids), request)
         yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
         if finish is not None:
             return
         self._memory.token[0] = token
         self._memory.position[0] = len(ids)
-        loop = self._unstopped if options.ignore_eos else self._native
-        if loop is not None and loop.begin(options.sampling, first=len(ids) - 1, logprobs=options.logprobs):
-            yield from self._native_loop(loop, made, options)
+        loop = self._unstopped if request.ignore_eos else self._native
+        if loop is not None and loop.begin(request.sampling, first=len(ids) - 1, logprobs=request.logprobs):
+            yield from self._native_loop(loop, made, request)
         else:
-            yield from self._python_loop(made, len(ids), options)
+            yield from self._python_loop(made, len(ids), request)
 
-    def _native_loop(self, loop: Loop, made: int, options: _Options) -> Iterator[Piece]:
+    def _native_loop(self, loop: Loop, made: int, request: Request) -> Iterator[Piece]:
         """Whole chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = 1
         while True:
             begin = time.perf_counter()
-            result = loop.steps(min(chunk, options.max_new_tokens - made))
+            result = loop.steps(min(chunk, request.max_new_tokens - made))
             spent = time.perf_counter() - begin
             made += len(result.tokens)
             finish: Finish | None = None
             if result.reason == "stop":
                 finish = "eos"
             elif result.reason == "context":
-                finish = "length" if made >= options.max_new_tokens else "context"
-            elif made >= options.max_new_tokens:
+                finish = "length" if made >= request.max_new_tokens else "context"
+            elif made >= request.max_new_tokens:
                 finish = "length"
             yield Piece(tokens=result.tokens, logprobs=result.logprobs, finish=finish)
             if finish is not None:
                 return
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
 
-    def _python_loop(self, made: int, prompt: int, options: _Options) -> Iterator[Piece]:
+    def _python_loop(self, made: int, prompt: int, request: Request) -> Iterator[Piece]:
         finish: Finish | None = None
         while finish is None:
             logits = self._decode.again()
-            token, logprobs = self._choose(logits, options, made)
+            token, logprobs = chosen(logits, request, made)
             self._memory.token[0] = token
             self._memory.position[0] = prompt + made
             made += 1
-            finish = self._finish(token, made, prompt, options)
+            finish = ended(self.info, token, made, prompt, request)
             yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
-
-    def _choose(self, logits: torch.Tensor, options: _Options, counter: int) -> tuple[int, tuple[float, ...]]:
-        token = choose(logits, options.sampling, counter)
-        if not options.logprobs:
-            return token, ()
-        return token, (float(torch.log_softmax(logits.double(), dim=0)[token].item()),)
-
-    def _finish(self, token: int, made: int, prompt: int, options: _Options) -> Finish | None:
-        if token in self.info.eos and not options.ignore_eos:
-            return "eos"
-        if made >= options.max_new_tokens:
-            return "length"
-        return "context" if prompt + made > self.info.context else None
 
     def _run_prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """Chunks at exact positions; a remainder runs at its own length, never padded."""
@@ -326,16 +339,24 @@ class CompiledModel:
         return self._decode.again()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    max_new_tokens: int
-    sampling: Sampling
-    stop: tuple[str, ...]
-    logprobs: bool
-    ignore_eos: bool
+def chosen(logits: torch.Tensor, request: Request, counter: int) -> tuple[int, tuple[float, ...]]:
+    """Draw number `counter` from logits [vocab], and its log-probability when it was asked for."""
+    token = choose(logits, request.sampling, counter)
+    if not request.logprobs:
+        return token, ()
+    return token, (float(torch.log_softmax(logits.double(), dim=0)[token].item()),)
 
 
-def _push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
+def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request) -> Finish | None:
+    """Why a sequence of `prompt` tokens ends with `token`, its new token number `made`; None when it goes on."""
+    if token in info.eos and not request.ignore_eos:
+        return "eos"
+    if made >= request.max_new_tokens:
+        return "length"
+    return "context" if prompt + made > info.context else None
+
+
+def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
     """The text of `tokens` and how many of them it took: with stop strings one at a time, up to the one that stops."""
     if not stop:
         return stream.push(tokens), len(tokens)

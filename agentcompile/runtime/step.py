@@ -107,8 +107,9 @@ class _Bound:
         self._tokens = tokens
         program, memory = step.program, step._memory
         decode = program.phase == "decode"
-        self.token = memory.token if decode else torch.zeros(tokens, dtype=torch.int64)
-        self.position = memory.position if decode else torch.zeros(tokens, dtype=torch.int64)
+        batch = program.batch
+        self.token = memory.tokens[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
+        self.position = memory.positions[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
         calls = program.calls
         self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed.add(program.logits)

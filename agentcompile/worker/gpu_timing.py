@@ -57,7 +57,7 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`."""
     programs = [arm.program for arm in request.arms]
-    memory.position.fill_(request.position)
+    memory.positions.fill_(request.position)
     modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
     overlap = overlaps_launches(target.arch)
     arms = []

@@ -23,7 +23,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position."""
     programs = [arm.program for arm in request.arms]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
-    memory.position[0] = request.position
+    memory.positions.fill_(request.position)
     libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
     arms = [
         _StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index)
@@ -42,8 +42,8 @@ class _StepArm:
         """`batch` steps; one more runs before them, so that caches hold what this arm leaves."""
         self._box.write(self._index)
         settle()
-        self._memory.position[0] = self._position
-        self._memory.token[0] = 0
+        self._memory.positions.fill_(self._position)
+        self._memory.tokens.zero_()
         self._step.time(1, 1)
         return interval(lambda: self._step.time(batch, 1)[0])
 

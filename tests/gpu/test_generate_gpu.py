@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentcompile.bind import bind
 from agentcompile.lockfile import Lock
 from agentcompile.options import Options
-from agentcompile.replay import bind, open_lock, replay_lock
+from agentcompile.replay import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.sampling import Sampling, choose
+from agentcompile.unlock import open_lock
 from tests.gpu.conftest import CONTEXT
 
 pytestmark = pytest.mark.gpu

@@ -1,0 +1,135 @@
+"""An opened lock bound to memory: kernels loaded, weights resident, ready to generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcompile.build import compile_executor
+from agentcompile.cuts import CHUNK
+from agentcompile.proving import binaries as build
+from agentcompile.unlock import Opened
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentcompile.ir.template import Source
+    from agentcompile.runtime.batches import Seats
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.model import Beside, CompiledModel, Decode, Prefill
+    from agentcompile.runtime.text import Tokenizer
+
+
+def bind(opened: Opened) -> CompiledModel:
+    """Bind the programs of an opened lock to memory.
+
+    Raises AgentCompileError (environment) when a kernel does not build any more, or the device has no room.
+    """
+    from agentcompile.runtime.model import CompiledModel
+    from agentcompile.runtime.text import Tokenizer
+
+    here, captured = opened.here, opened.model.captured
+    sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
+    paths = {digest: Path(binary.path) for digest, binary in build(here, sources, sorted(sources)).items()}
+    decode, prefill, memory, seats = (_on_gpu if here.device != "cpu" else _on_cpu)(opened, paths)
+    has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
+    tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
+    return CompiledModel(
+        captured.info,
+        decode,
+        prefill,
+        memory,
+        tokenizer=tokenizer,
+        checkpoint=captured.checkpoint,
+        beside=_beside(opened, seats, memory, tokenizer) if seats else None,
+    )
+
+
+def _beside(
+    opened: Opened, seats: Sequence[Seats], memory: Memory, tokenizer: Tokenizer | None
+) -> Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside]:
+    from agentcompile.runtime.batches import Batches
+
+    return lambda prefill: Batches(opened.model.captured.info, seats, prefill, memory, tokenizer)
+
+
+def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[Seats]]:
+    from agentcompile.checkpoint import Checkpoint
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.native import Executor, Library
+    from agentcompile.runtime.regimes import Regimes
+    from agentcompile.runtime.step import Step
+
+    here, captured = opened.here, opened.model.captured
+    libraries = {digest: Library(path) for digest, path in binaries.items()}
+    executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
+    memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
+    steps = [(regime.context[1], Step(one, memory, executor, libraries)) for regime, one in opened.alone]
+    prefill = Step(opened.prefill, memory, executor, libraries, capacity=_chunk(opened, CHUNK))
+    return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory, ()
+
+
+def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[Seats]]:
+    import torch
+
+    from agentcompile.checkpoint import Checkpoint
+    from agentcompile.runtime.device_batch import DeviceBatch
+    from agentcompile.runtime.device_decode import LENGTHS, DeviceDecode, DevicePrefill
+    from agentcompile.runtime.device_errors import on_device
+    from agentcompile.runtime.device_step import DeviceStep, advance_seats_source, advance_source, overlaps_launches
+    from agentcompile.runtime.driver import Module
+    from agentcompile.runtime.memory import Memory
+    from agentcompile.runtime.regimes import Regimes
+
+    here, captured, context = opened.here, opened.model.captured, opened.lock.model.context
+    arch, overlap = here.target.arch, overlaps_launches(here.target.arch)
+    own = {("advance", 1): advance_source(arch), **_samplers(opened)}
+    batches = [(regime.batch, program) for regime, program in opened.decode if regime.batch > 1]
+    own |= {("advance", batch): advance_seats_source(arch, batch, context + 1) for batch, _ in batches}
+    built = build(here, {source.digest: source for source in own.values()}, [one.digest for one in own.values()])
+    with on_device(f"loading {captured.info.name} on {here.device}"):
+        torch.cuda.set_device(here.device)
+        kernels = {name: (source, Module(Path(built[source.digest].path))) for name, source in own.items()}
+        modules = {digest: Module(path) for digest, path in binaries.items()}
+        memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants, here.device)
+        advance, sampler = kernels["advance", 1][1], kernels.get(("sample", 1))
+        steps = []
+        for regime, program in opened.alone:
+            step = DeviceStep(program, memory, modules, overlap=overlap)
+            made = DeviceDecode(step, memory, advance, sampler, context=context, overlap=overlap)
+            steps.append((regime.context[1], made))
+        decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
+        prefill = DevicePrefill(opened.prefill, memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
+        seats = [
+            DeviceBatch(
+                DeviceStep(program, memory, modules, overlap=overlap),
+                memory,
+                kernels["advance", batch],
+                kernels["sample", batch],
+                context=context,
+                overlap=overlap,
+            )
+            for batch, program in batches
+            if ("sample", batch) in kernels
+        ]
+    return decode, prefill, memory, seats
+
+
+def _samplers(opened: Opened) -> dict[tuple[str, int], Source]:
+    """The sampler of every batch; none for a vocabulary that it does not hold."""
+    from agentcompile.runtime.device_sampling import MAX_VOCAB, sampler_source
+
+    vocab, first = opened.model.captured.info.vocab, opened.alone[0][1]
+    if vocab > MAX_VOCAB:
+        return {}
+    dtype = next(buffer.dtype for buffer in first.buffers if buffer.name == first.logits)
+    batches = sorted({regime.batch for regime, _ in opened.decode})
+    arch = opened.here.target.arch
+    return {("sample", batch): sampler_source(vocab, dtype, arch, rows=batch) for batch in batches}
+
+
+def _chunk(opened: Opened, most: int) -> int:
+    """Tokens of a prefill chunk; one where the decoder could not be traced for any number of them."""
+    symbolic = any("T" in value.shape for value in opened.model.captured.prefill.values)
+    return min(most, opened.model.captured.info.context) if symbolic else 1

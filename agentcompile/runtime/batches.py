@@ -1,0 +1,211 @@
+"""Several prompts generated side by side: a seat each, taken anew when its sequence ends.
+
+A prompt is run in the first seat, where the prefill's graphs are bound, and its cache is copied to the seat that it is
+for; who sits in the first seat has its cache put aside meanwhile. When few are left, they move to fewer seats.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from agentcompile.ir.model import ModelInfo
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.model import STREAM_S, Completion, Finish, Request, chosen, ended, push
+from agentcompile.runtime.sampling import Sampling
+from agentcompile.runtime.text import TextStream, Tokenizer
+
+
+class Seats(Protocol):
+    """Decode steps of several sequences, in the first `seats` seats of a memory."""
+
+    @property
+    def seats(self) -> int:
+        """How many."""
+
+    def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
+        """A sequence goes on in `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
+
+    def rise(self, seat: int) -> None:
+        """The seat is free again."""
+
+    def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
+        """Make `count` tokens in every seat; of each (seat, position) its tokens and their log-probabilities."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sequence:
+    """One prompt on its way."""
+
+    index: int
+    ids: Sequence[int]
+    begun: float
+    stream: TextStream | None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+    first_s: float = 0.0
+    finish: Finish | None = None
+
+    @property
+    def position(self) -> int:
+        """Where its last token will be read."""
+        return len(self.ids) + len(self.tokens) - 1
+
+
+class Batches:
+    """`steps` are those of 2 and more seats, fewest first. `prefill` runs a prompt in the first seat: its logits."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        steps: Sequence[Seats],
+        prefill: Callable[[Sequence[int]], torch.Tensor],
+        memory: Memory,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._info, self._prefill, self._memory, self._tokenizer = info, prefill, memory, tokenizer
+        self._steps = sorted(steps, key=lambda step: step.seats)
+        self._seated: dict[int, _Sequence] = {}
+
+    def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:
+        """Complete all prompts, in their order."""
+        waiting = deque(enumerate(prompts))
+        done: dict[int, Completion] = {}
+        steps, chunk = self._fitting(len(waiting)), 1
+        self._seated = {}
+        try:
+            while waiting or self._seated:
+                while waiting and len(self._seated) < steps.seats:
+                    self._seat(*waiting.popleft(), steps, request, done)
+                if not self._seated:
+                    continue
+                if not waiting and (fewer := self._fitting(len(self._seated))).seats < steps.seats:
+                    self._move(steps, fewer, request)
+                    steps = fewer
+                chunk = self._advance(steps, chunk, request, done)
+        finally:
+            for seat in range(steps.seats):
+                steps.rise(seat)
+        return [done[index] for index in range(len(prompts))]
+
+    def _fitting(self, count: int) -> Seats:
+        return next((step for step in self._steps if step.seats >= count), self._steps[-1])
+
+    def _seat(
+        self, index: int, ids: Sequence[int], steps: Seats, request: Request, done: dict[int, Completion]
+    ) -> None:
+        """Run a prompt and give it the highest free seat: the first one costs those who come later a detour."""
+        stream = TextStream(self._tokenizer, request.stop) if self._tokenizer is not None else None
+        made = _Sequence(index=index, ids=ids, begun=time.perf_counter(), stream=stream)
+        seat = max(set(range(steps.seats)) - set(self._seated))
+        if request.max_new_tokens <= 0:
+            made.finish = "length"
+            done[index] = _completion(made, made.begun)
+            return
+        aside = self._put_aside() if 0 in self._seated else []
+        token, logprobs = chosen(self._prefill(ids), request, 0)
+        if seat:
+            for state in self._memory.states():
+                state[seat, :, : len(ids)].copy_(state[0, :, : len(ids)])
+        if aside:
+            self._put_back(aside)
+        made.first_s = time.perf_counter() - made.begun
+        self._take(made, [token], list(logprobs), request)
+        if made.finish is not None:
+            done[index] = _completion(made, time.perf_counter())
+            if 0 not in self._seated:
+                steps.rise(0)
+            return
+        self._seated[seat] = made
+        self._sit(seat, made, steps, request)
+        if 0 not in self._seated:
+            steps.rise(0)
+
+    def _sit(self, seat: int, made: _Sequence, steps: Seats, request: Request) -> None:
+        token, first = made.tokens[-1], len(made.ids) - 1
+        steps.sit(seat, token, made.position, request.sampling, first=first, logprobs=request.logprobs)
+
+    def _put_aside(self) -> list[torch.Tensor]:
+        """The first seat's cache so far, and its token and position."""
+        used = self._seated[0].position
+        states = [state[0, :, :used].clone() for state in self._memory.states()]
+        return [*states, self._memory.token.clone(), self._memory.position.clone()]
+
+    def _put_back(self, aside: Sequence[torch.Tensor]) -> None:
+        *states, token, position = aside
+        for state, kept in zip(self._memory.states(), states, strict=True):
+            state[0, :, : kept.shape[1]].copy_(kept)
+        self._memory.token.copy_(token)
+        self._memory.position.copy_(position)
+
+    def _move(self, steps: Seats, fewer: Seats, request: Request) -> None:
+        """Bring everybody into the first seats and let `fewer` go on with them."""
+        free = [seat for seat in range(fewer.seats) if seat not in self._seated]
+        for seat in sorted(seat for seat in self._seated if seat >= fewer.seats):
+            made, to = self._seated.pop(seat), free.pop()
+            for state in self._memory.states():
+                state[to, :, : made.position].copy_(state[seat, :, : made.position])
+            self._seated[to] = made
+        for seat in range(steps.seats):
+            steps.rise(seat)
+        for seat in range(fewer.seats):
+            if seat in self._seated:
+                self._sit(seat, self._seated[seat], fewer, request)
+            else:
+                fewer.rise(seat)
+
+    def _advance(self, steps: Seats, chunk: int, request: Request, done: dict[int, Completion]) -> int:
+        """A chunk of steps for everybody; who ends rises. How long the next chunk may be."""
+        least = min(self._room(made, request) for made in self._seated.values())
+        count = min(chunk, least)
+        begin = time.perf_counter()
+        firsts = [(seat, made.position) for seat, made in self._seated.items()]
+        found = steps.steps(count, firsts)
+        now = time.perf_counter()
+        for (seat, _), (tokens, logprobs) in zip(firsts, found, strict=True):
+            made = self._seated[seat]
+            self._take(made, tokens, logprobs if request.logprobs else [], request)
+            if made.finish is not None:
+                done[made.index] = _completion(made, now)
+                del self._seated[seat]
+                steps.rise(seat)
+        return max(1, min(2 * chunk, round(count * STREAM_S / max(now - begin, 1e-6))))
+
+    def _room(self, made: _Sequence, request: Request) -> int:
+        """Tokens that a sequence may still make; 1 at least, since it would have ended."""
+        return min(request.max_new_tokens - len(made.tokens), self._info.context - made.position)
+
+    def _take(self, made: _Sequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
+        """Note new tokens up to the one that ends the sequence."""
+        for at, token in enumerate(tokens):
+            made.tokens.append(token)
+            made.logprobs += logprobs[at : at + 1]
+            made.finish = ended(self._info, token, len(made.tokens), len(made.ids), request)
+            if made.stream is not None:
+                shown = () if made.finish == "eos" else (token,)
+                made.text += push(made.stream, shown, request.stop)[0]
+                if made.stream.stopped:
+                    made.finish = "stop"
+                elif made.finish is not None:
+                    made.text += made.stream.finish()
+            if made.finish is not None:
+                return
+
+
+def _completion(made: _Sequence, now: float) -> Completion:
+    assert made.finish is not None
+    return Completion(
+        tokens=tuple(made.tokens),
+        text=made.text,
+        finish=made.finish,
+        prompt_tokens=len(made.ids),
+        prefill_s=made.first_s,
+        decode_s=now - made.begun - made.first_s,
+        logprobs=tuple(made.logprobs),
+    )

@@ -1,0 +1,97 @@
+"""Decode steps of several sequences on a CUDA device, a seat each, in graphs that leave their tokens there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from agentcompile.ir.template import Source
+from agentcompile.runtime.device_decode import UNROLL
+from agentcompile.runtime.device_errors import on_device
+from agentcompile.runtime.device_sampling import DeviceSampler
+from agentcompile.runtime.device_step import DeviceStep, enqueued
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.sampling import Sampling
+
+
+class DeviceBatch:
+    """Steps of one program whose sequences sit in the first seats of `memory`. Seats that nobody has stand still."""
+
+    def __init__(
+        self,
+        step: DeviceStep,
+        memory: Memory,
+        advance: tuple[Source, Module],
+        sampler: tuple[Source, Module],
+        *,
+        context: int,
+        overlap: bool,
+    ) -> None:
+        """`advance` is the kernel of `advance_seats_source` for `context` + 1 slots, `sampler` one of `sampler_source`
+        for as many rows as the step has sequences."""
+        self.seats = step.program.batch
+        self._step, self._memory = step, memory
+        slots = context + 1
+        self._history = torch.zeros(self.seats, slots, dtype=torch.int64, device=memory.device)
+        self._logprobs = torch.zeros(self.seats, slots, dtype=torch.float32, device=memory.device)
+        self._live = torch.zeros(self.seats, dtype=torch.int64, device=memory.device)
+        tensors = (memory.positions, memory.tokens, self._live, self._history)
+        source, module = advance
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        self._advance = enqueued(Call.of(module, source.launches[0], pointers, dependent=overlap))
+        self._sampler = DeviceSampler(
+            *sampler,
+            logits=step.logits,
+            token=memory.tokens[: self.seats],
+            position=memory.positions[: self.seats],
+            logprobs=self._logprobs,
+            rows=self.seats,
+            overlap=overlap,
+        )
+        self._drawn: dict[int, bool] = {}
+        """Seats that somebody has, and whether their tokens are drawn."""
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+
+    def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
+        """A sequence goes on in `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
+        self._memory.tokens[seat] = token
+        self._memory.positions[seat] = position
+        self._live[seat] = 1
+        self._sampler.set(sampling, first=first, logprobs=logprobs, row=seat)
+        self._drawn[seat] = not sampling.greedy or logprobs
+
+    def rise(self, seat: int) -> None:
+        """The seat is free again; it stands at the beginning of its cache, whose first slot it may write."""
+        self._live[seat] = 0
+        self._memory.positions[seat] = 0
+        self._drawn.pop(seat, None)
+
+    def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
+        """Make `count` tokens in every seat that somebody has; of each (seat, position it stands at) in `firsts` its
+        tokens and their log-probabilities, which mean something where they were asked for."""
+        drawing = any(self._drawn.values())
+        with on_device(f"decode steps of {self.seats} sequences"):
+            for length in (UNROLL, 1):
+                if count >= length and (length, drawing) not in self._graphs:
+                    self._graphs[length, drawing] = self._captured(length, drawing)
+            for _ in range(count // UNROLL):
+                self._graphs[UNROLL, drawing].replay()
+            for _ in range(count % UNROLL):
+                self._graphs[1, drawing].replay()
+            tokens = torch.stack([self._history[seat, at : at + count] for seat, at in firsts]).tolist()
+            noted = torch.stack([self._logprobs[seat, at : at + count] for seat, at in firsts]).tolist()
+        return list(zip(tokens, noted, strict=True))
+
+    def _captured(self, steps: int, drawing: bool) -> torch.cuda.CUDAGraph:
+        def ended() -> None:
+            if drawing:
+                self._sampler.enqueue()
+            self._advance()
+
+        history, logprobs = self._history.clone(), self._logprobs.clone()
+        made = self._step.graph(steps, then=ended)
+        self._history.copy_(history)
+        self._logprobs.copy_(logprobs)
+        return made

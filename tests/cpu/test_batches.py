@@ -1,0 +1,184 @@
+"""Prompts side by side: each gets what it gets alone, whoever sits beside it and whenever they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentcompile.capture import Captured, capture
+from agentcompile.capture.batched import batched
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.model import ModelInfo
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Regime
+from agentcompile.ir.trial import Fallback
+from agentcompile.regions.cover import cover
+from agentcompile.regions.partition import partition
+from agentcompile.regions.problem import Option, Problem
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.batches import Batches
+from agentcompile.runtime.device_step import DeviceStep
+from agentcompile.runtime.lower import lower
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.model import CompiledModel, Completion
+from agentcompile.runtime.sampling import Sampling, choose
+from agentcompile.runtime.step import Step
+from tests.models import tiny
+
+CONTEXT = 40
+BATCHES = (2, 4)
+PROMPTS = [[3, 17, 5, 60, 2, 9, 33], [8], [71, 4, 4], [50] * 20, [9, 3], [44, 12, 6, 7], [3, 17, 5, 60, 2, 9, 33]]
+
+
+def program(captured: Captured, phase: Any, batch: int = 1) -> Program:
+    """One regime, every region run by PyTorch."""
+    graph = batched(captured.decode, batch) if phase == "decode" else captured.prefill
+    cut = partition(graph, Regime(phase=phase, batch=batch, context=(1, CONTEXT)), tokens=16)
+    option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
+    found = cover(Problem(graph=graph, partition=cut, options={region.id: (option,) for region in cut.regions}))
+    return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
+
+
+@dataclass
+class Seated:
+    """What a seat was told."""
+
+    sampling: Sampling
+    first: int
+    logprobs: bool
+
+
+class HostSeats:
+    """Steps of several sequences on the host, one after another, and every token chosen there."""
+
+    def __init__(self, program: Program, memory: Memory) -> None:
+        self.seats, self.calls = program.batch, list[tuple[int, int]]()
+        self._memory, self._step = memory, DeviceStep(program, memory, {}, overlap=False)
+        self._seated: dict[int, Seated] = {}
+
+    def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
+        assert seat not in self._seated
+        self._memory.tokens[seat], self._memory.positions[seat] = token, position
+        self._seated[seat] = Seated(sampling, first, logprobs)
+
+    def rise(self, seat: int) -> None:
+        self._memory.positions[seat] = 0
+        self._seated.pop(seat, None)
+
+    def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
+        assert {seat for seat, _ in firsts} == set(self._seated)
+        self.calls.append((self.seats, len(firsts)))
+        made: dict[int, tuple[list[int], list[float]]] = {seat: ([], []) for seat, _ in firsts}
+        for seat, at in firsts:
+            assert int(self._memory.positions[seat]) == at
+        for _ in range(count):
+            self._step.enqueue()
+            for seat, told in self._seated.items():
+                position = int(self._memory.positions[seat])
+                logits = self._step.logits[seat]
+                token = choose(logits, told.sampling, position - told.first)
+                made[seat][0].append(token)
+                made[seat][1].append(float(torch.log_softmax(logits.double(), 0)[token]))
+                self._memory.tokens[seat], self._memory.positions[seat] = token, position + 1
+        return [made[seat] for seat, _ in firsts]
+
+
+class Rig:
+    """A tiny model that runs prompts alone, and one that runs them side by side."""
+
+    def __init__(self, path: Path, eos: tuple[int, ...]) -> None:
+        captured = capture(path, context=CONTEXT)
+        info = ModelInfo(
+            **{name: getattr(captured.info, name) for name in ModelInfo.__dataclass_fields__} | {"eos": eos}
+        )
+        nothing: Any = None
+        read, own = Checkpoint.open(path).tensor, [program(captured, "decode"), program(captured, "prefill")]
+        more = [program(captured, "decode", batch) for batch in BATCHES]
+        self.memory = Memory([*own, *more], read, captured.constants)
+        self.seats = [HostSeats(one, self.memory) for one in more]
+
+        def model(memory: Memory, beside: Any) -> CompiledModel:
+            decode = Step(own[0], memory, nothing, {})
+            prefill = Step(own[1], memory, nothing, {}, capacity=16)
+            return CompiledModel(info, decode, prefill, memory, tokenizer=None, checkpoint=path, beside=beside)
+
+        self.alone = model(Memory(own, read, captured.constants), None)
+        self.together = model(self.memory, lambda prefill: Batches(info, self.seats, prefill, self.memory, None))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write("qwen3", tmp_path_factory.mktemp("tiny"), dtype=torch.float32)
+
+
+@pytest.fixture
+def rig(path: Path) -> Iterator[Rig]:
+    made = Rig(path, eos=())
+    yield made
+    assert all(int(position) == 0 for position in made.memory.positions[1:])
+
+
+def each(model: CompiledModel, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
+    made = model.generate(prompts, **settings)
+    assert isinstance(made, list)
+    return made
+
+
+def same(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
+    assert [(one.tokens, one.finish, one.prompt_tokens) for one in found] == [
+        (one.tokens, one.finish, one.prompt_tokens) for one in expected
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "top_k": 30, "seed": 5}], ids=["greedy", "drawn"])
+def test_prompts_of_any_length_get_what_they_get_alone(rig: Rig, count: int, settings: dict[str, Any]) -> None:
+    prompts = PROMPTS[:count]
+    found = each(rig.together, prompts, max_new_tokens=12, **settings)
+    same(found, each(rig.alone, prompts, max_new_tokens=12, **settings))
+    assert rig.seats[0].calls or rig.seats[1].calls
+
+
+def test_sequences_that_end_leave_their_seats_to_others_and_few_move_together(path: Path) -> None:
+    plain = Rig(path, eos=())
+    often = [token for one in each(plain.alone, PROMPTS, max_new_tokens=15) for token in one.tokens[2:9:3]]
+    rig = Rig(path, eos=tuple(often[:4]))
+    found = each(rig.together, PROMPTS, max_new_tokens=15)
+    same(found, each(rig.alone, PROMPTS, max_new_tokens=15))
+    assert {one.finish for one in found} >= {"eos"}
+    assert len({len(one.tokens) for one in found}) > 2
+    seats = [seats for made in rig.seats for seats, _ in made.calls]
+    assert set(seats) == {2, 4}
+
+
+def test_a_prompt_that_fills_the_cache_ends_there_and_leaves_its_neighbours_alone(rig: Rig) -> None:
+    prompts = [PROMPTS[0], [7] * (CONTEXT - 3), [11] * CONTEXT, [6]]
+    found = each(rig.together, prompts, max_new_tokens=20)
+    same(found, each(rig.alone, prompts, max_new_tokens=20))
+    assert [one.finish for one in found] == ["length", "context", "context", "length"]
+
+
+def test_log_probabilities_are_those_of_each_alone(rig: Rig) -> None:
+    found = each(rig.together, PROMPTS[:3], max_new_tokens=6, logprobs=True)
+    for one, other in zip(found, each(rig.alone, PROMPTS[:3], max_new_tokens=6, logprobs=True), strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert len(one.logprobs) == len(one.tokens) == 6
+
+
+def test_nothing_is_made_where_nothing_is_asked_for(rig: Rig) -> None:
+    found = each(rig.together, PROMPTS[:3], max_new_tokens=0)
+    assert [(one.tokens, one.finish) for one in found] == [((), "length")] * 3
+    assert [one.finish for one in each(rig.together, PROMPTS[:3], max_new_tokens=1)] == ["length"] * 3
+
+
+def test_one_prompt_runs_alone_and_a_list_after_it_is_right(rig: Rig) -> None:
+    alone = rig.together.generate(PROMPTS[0], max_new_tokens=5)
+    assert isinstance(alone, Completion)
+    assert not rig.seats[0].calls
+    same(each(rig.together, PROMPTS[:2], max_new_tokens=5), each(rig.alone, PROMPTS[:2], max_new_tokens=5))
+    assert each(rig.together, PROMPTS[:1], max_new_tokens=5)[0].tokens == alone.tokens
