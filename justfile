@@ -67,7 +67,7 @@ wheels DIR:
     #!/usr/bin/env bash
     set -euo pipefail
     rm -rf "{{ DIR }}" && mkdir -p "{{ DIR }}"
-    need=(annotated-types platformdirs pydantic pydantic-core tomli-w typer typing-extensions typing-inspection rich)
+    need=(pytest-xdist execnet annotated-types platformdirs pydantic pydantic-core tomli-w typer typing-extensions typing-inspection rich)
     pinned=()
     for name in "${need[@]}"; do pinned+=("$(grep -i "^${name//-/[-_]}==" constraints.txt)"); done
     "{{ python }}" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \

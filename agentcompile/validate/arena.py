@@ -58,7 +58,11 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
 
 
 def _fenced(nbytes: int) -> Tensor:
-    """A zeroed mapping whose last `nbytes` end where an unreadable page begins."""
+    """A mapping of its own whose last `nbytes` end where nothing can be read, on PyTorch's default device."""
+    if torch.get_default_device().type == "cuda":
+        from agentcompile.validate.device_fence import fenced
+
+        return fenced(nbytes)
     page = mmap.PAGESIZE
     size = (nbytes + page - 1) // page * page
     memory = mmap.mmap(-1, size + page)

@@ -62,7 +62,6 @@ class Gpu:
                 seed=request.seed,
                 repeats=request.repeats,
                 depth=request.depth,
-                fences=False,
             )
 
     def time(self, request: p.Time) -> Samples:

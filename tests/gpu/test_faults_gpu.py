@@ -44,6 +44,10 @@ PLANTED = {
     "right": (RIGHT, "prepared"),
     "wrong": (RIGHT.replace("i < hidden;", "i < hidden - 1;"), "incorrect"),
     "past the end": (RIGHT.replace("+ row, sum)", "+ row + 1, sum)"), "incorrect"),
+    "a look past the end": (
+        RIGHT + "    if (row == rows - 1) sum += *(volatile char*)(item(a.w, 0) + long(rows) * hidden);\n",
+        "crashed",
+    ),
     "nowhere": (RIGHT + "    *(volatile float*)64 = sum;\n", "crashed"),
     "a trap": (RIGHT + '    asm volatile("trap;");\n', "crashed"),
     "a hang": (

@@ -40,7 +40,7 @@ def faults(template: Template, made: Region, params: Params, target: Target, sto
     source, binary = build(template, made, params, target, store, Toolchain(compiler="nvrtc", name="nvrtc"))
     run = device_runner(source, made, Path(binary.path), target.arch)
     with torch.device("cuda"):
-        return failed(template, made, source, run, fences=False)
+        return failed(template, made, source, run)
 
 
 def plain(kind: str, dtype: DType) -> Region:

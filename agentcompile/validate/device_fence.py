@@ -1,0 +1,74 @@
+"""Device memory that ends where nothing is mapped: a kernel that reads or writes past it faults.
+
+The driver maps whole granules (2 MiB on today's devices) into a reserved range that is one granule longer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentcompile.bindings import checked, load
+
+_HINT = "agentcompile doctor says what driver and devices are there"
+
+
+class _Mapping:
+    """Bytes as PyTorch takes them from another library; unmapped when the last tensor on them is gone."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def fenced(nbytes: int) -> Tensor:
+    """Undefined bytes [nbytes] on the current device, whose end is that of the mapping.
+
+    Raises AgentCompileError (environment) when the driver does not map them.
+    """
+    driver = load("driver", lambda one: checked(one.cuInit(0), "the driver does not start", _HINT), what="", hint=_HINT)
+    wanted = driver.CUmemAllocationProp()
+    wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = torch.cuda.current_device()
+    least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    granule = int(_done(driver.cuMemGetAllocationGranularity(wanted, least)))
+    size = (nbytes + granule - 1) // granule * granule
+    base = int(_done(driver.cuMemAddressReserve(size + granule, 0, 0, 0)))
+    try:
+        memory = _done(driver.cuMemCreate(size, wanted, 0))
+    except BaseException:
+        driver.cuMemAddressFree(base, size + granule)
+        raise
+    found = _Mapping(base + size - nbytes, nbytes)
+    try:
+        _done(driver.cuMemMap(base, size, 0, memory, 0))
+        access = driver.CUmemAccessDesc()
+        access.location = wanted.location
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        _done(driver.cuMemSetAccess(base, size, [access], 1))
+    except BaseException:
+        _unmap(driver, base, size, granule, memory)
+        raise
+    weakref.finalize(found, _unmap, driver, base, size, granule, memory)
+    return torch.as_tensor(found, device="cuda")
+
+
+def _unmap(driver: Any, base: int, size: int, granule: int, memory: Any) -> None:
+    """Give everything back; after a fault the driver refuses, and the process ends anyway."""
+    driver.cuCtxSynchronize()
+    driver.cuMemUnmap(base, size)
+    driver.cuMemRelease(memory)
+    driver.cuMemAddressFree(base, size + granule)
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    return checked(result, "the driver maps no memory for a fence", _HINT)
