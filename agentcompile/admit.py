@@ -82,6 +82,7 @@ def admit(
         found = step.descend(found, free, seed + (number << 8))
         if found == before:
             break
+    found = step.descend(found, free, seed + (PASSES[kind] << 8), reach=2)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     found, ratio, timing = step.prove(found, seed)
@@ -107,14 +108,14 @@ class _Step:
         self._clock, self._emit, self._kind = clock, emit, kind
         self.notes: list[str] = []
 
-    def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
+    def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1) -> tuple[Part, ...]:
         """One pass over the `free` regions: each gets the alternative that makes the whole step fastest."""
         tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
         claim = CLAIM[self._kind]
         for done, index in enumerate(tried):
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
-            arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index]))]
+            arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index], reach))]
             if len(arms) == 1:
                 continue
             labelled = [(str(i), arm) for i, arm in enumerate(arms)]

@@ -7,7 +7,7 @@ searched on, around each choice, and the step decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from agentcompile.choose import Ranking
@@ -19,13 +19,15 @@ RUNNERS_UP = 2
 """Rivals of a choice on a CPU."""
 ELSEWHERE = 2
 """Best candidates of each other template that are tried beside those around a choice, on a GPU."""
+WIDE = 24
+"""Candidates two parameters away that are tried when none that is nearer is better, on a GPU."""
 
 
 class Rivals(Protocol):
     """Who may stand in for a choice."""
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
-        """What to try in the step in place of the part's choice; empty: nothing."""
+    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
+        """What to try in the step in place of the part's choice; empty: nothing. `reach` 2: what is farther away."""
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """The part's choice once it may ship, or `known`, which may."""
@@ -40,8 +42,10 @@ class RunnersUp:
     def __init__(self, survey: Survey, rankings: Mapping[str, Ranking]) -> None:
         self._survey, self._rankings = survey, rankings
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
         """At most `RUNNERS_UP`."""
+        if reach > 1:
+            return ()
         for _, kernels in self._rankings[part.region].kernels:
             if part.choice in kernels:
                 return tuple(kernel for kernel in kernels if kernel != part.choice)[:RUNNERS_UP]
@@ -57,17 +61,19 @@ class RunnersUp:
 
 
 class Around:
-    """Points of the space that differ from the choice in one parameter, and the best of every other template."""
+    """Points of the space that differ from the choice in one parameter, and the best of every other template; farther
+    away, some of those that differ in two."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
         """Candidates that are correct and faster than PyTorch by themselves, judged now where they were not."""
         if not isinstance(part.choice, Kernel):
             return ()
         own, chosen = part.region, part.choice.candidate
-        wanted = [*self._beside(own, chosen), *self._elsewhere(own, chosen)]
+        near = [*self._at(own, chosen, 1), *self._elsewhere(own, chosen)]
+        wanted = near if reach == 1 else self._promising(own, list(self._at(own, chosen, 2)))
         trials = self._survey.judged(own, wanted)
         found = [_provisional(trial) for trial in trials if trial.candidate.id != chosen.id]
         return tuple(kernel for kernel in found if kernel is not None)
@@ -85,12 +91,23 @@ class Around:
         """Of the survey, which grows as rivals are judged."""
         return self._survey.sources()
 
-    def _beside(self, region: str, chosen: Candidate) -> Iterator[Candidate]:
+    def _at(self, region: str, chosen: Candidate, distance: int) -> Iterator[Candidate]:
         for candidate in self._survey.space(region):
             if candidate.template == chosen.template:
                 pairs = zip(candidate.params, chosen.params, strict=True)
-                if sum(mine != theirs for mine, theirs in pairs) == 1:
+                if sum(mine != theirs for mine, theirs in pairs) == distance:
                     yield candidate
+
+    def _promising(self, region: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """At most `WIDE`: half of them the fastest by themselves, as far as they are known, half any others."""
+        times = {
+            trial.candidate.id: trial.verdict.measurement.median_ns
+            for trial in self._survey.trials.get(region, ())
+            if isinstance(trial.verdict, Measured)
+        }
+        known = sorted((one for one in candidates if one.id in times), key=lambda one: times[one.id])[: WIDE // 2]
+        rest = sorted((one for one in candidates if one.id not in times), key=lambda one: one.id)
+        return [*known, *rest[: WIDE - len(known)]]
 
     def _elsewhere(self, region: str, chosen: Candidate) -> Iterator[Candidate]:
         """What is known to do best, and the default."""

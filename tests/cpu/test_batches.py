@@ -116,11 +116,17 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write("qwen3", tmp_path_factory.mktemp("tiny"), dtype=torch.float32)
 
 
+@pytest.fixture(scope="module")
+def plain(path: Path) -> Rig:
+    return Rig(path, eos=())
+
+
 @pytest.fixture
-def rig(path: Path) -> Iterator[Rig]:
-    made = Rig(path, eos=())
-    yield made
-    assert all(int(position) == 0 for position in made.memory.positions[1:])
+def rig(plain: Rig) -> Iterator[Rig]:
+    for seats in plain.seats:
+        seats.calls.clear()
+    yield plain
+    assert all(int(position) == 0 for position in plain.memory.positions[1:])
 
 
 def each(model: CompiledModel, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
@@ -144,8 +150,7 @@ def test_prompts_of_any_length_get_what_they_get_alone(rig: Rig, count: int, set
     assert rig.seats[0].calls or rig.seats[1].calls
 
 
-def test_sequences_that_end_leave_their_seats_to_others_and_few_move_together(path: Path) -> None:
-    plain = Rig(path, eos=())
+def test_sequences_that_end_leave_their_seats_to_others_and_few_move_together(path: Path, plain: Rig) -> None:
     often = [token for one in each(plain.alone, PROMPTS, max_new_tokens=15) for token in one.tokens[2:9:3]]
     rig = Rig(path, eos=tuple(often[:4]))
     found = each(rig.together, PROMPTS, max_new_tokens=15)
