@@ -14,6 +14,7 @@ from agentcompile.unlock import Opened
 if TYPE_CHECKING:
     import torch
 
+    from agentcompile.ir.program import Program
     from agentcompile.ir.template import Source
     from agentcompile.runtime.batches import Seats
     from agentcompile.runtime.memory import Memory
@@ -66,7 +67,7 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
     memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
     steps = [(regime.context[1], Step(one, memory, executor, libraries)) for regime, one in opened.alone]
-    prefill = Step(opened.prefill, memory, executor, libraries, capacity=_chunk(opened, CHUNK))
+    prefill = Step(opened.prefill, memory, executor, libraries, capacity=min(CHUNK, opened.capacity))
     return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory, ()
 
 
@@ -75,7 +76,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
 
     from agentcompile.checkpoint import Checkpoint
     from agentcompile.runtime.device_batch import DeviceBatch
-    from agentcompile.runtime.device_decode import LENGTHS, DeviceDecode, DevicePrefill
+    from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
     from agentcompile.runtime.device_errors import on_device
     from agentcompile.runtime.device_step import DeviceStep, advance_seats_source, advance_source, overlaps_launches
     from agentcompile.runtime.driver import Module
@@ -100,7 +101,14 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
             made = DeviceDecode(step, memory, advance, sampler, context=context, overlap=overlap)
             steps.append((regime.context[1], made))
         decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
-        prefill = DevicePrefill(opened.prefill, memory, decode, capacity=_chunk(opened, LENGTHS[-1]))
+
+        def chunk(tokens: int) -> tuple[Program, Mapping[str, Module]]:
+            made = opened.chunks.at(tokens)
+            sources = {job.source.digest: job.source for job in made.jobs if job.source.language != "library"}
+            paths = build(here, sources, sorted(sources))
+            return made.program, {digest: Module(Path(binary.path)) for digest, binary in paths.items()}
+
+        prefill = DevicePrefill(chunk, memory, decode, capacity=opened.capacity, overlap=overlap)
         seats = [
             DeviceBatch(
                 DeviceStep(program, memory, modules, overlap=overlap),
@@ -127,9 +135,3 @@ def _samplers(opened: Opened) -> dict[tuple[str, int], Source]:
     batches = sorted({regime.batch for regime, _ in opened.decode})
     arch = opened.here.target.arch
     return {("sample", batch): sampler_source(vocab, dtype, arch, rows=batch) for batch in batches}
-
-
-def _chunk(opened: Opened, most: int) -> int:
-    """Tokens of a prefill chunk; one where the decoder could not be traced for any number of them."""
-    symbolic = any("T" in value.shape for value in opened.model.captured.prefill.values)
-    return min(most, opened.model.captured.info.context) if symbolic else 1

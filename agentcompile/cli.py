@@ -43,6 +43,10 @@ Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
 Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
+Batch = Annotated[
+    str | None,
+    typer.Option("--batch", metavar="N,…", help="Sequences that steps hold, a plan each: 1,2,4,8; on CUDA alone."),
+]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials that the search may spend.")]
@@ -108,6 +112,7 @@ def compile(
     model: Checkpoint = None,
     target: Target = None,
     context: Context = None,
+    batch: Batch = None,
     threads: Threads = None,
     advisor: Advisor = None,
     budget: Budget = None,
@@ -130,6 +135,7 @@ def compile(
         "model": model,
         "target": target,
         "context": context,
+        "batch": batch,
         "threads": threads,
         "advisor": advisor,
         "budget": budget,

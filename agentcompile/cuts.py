@@ -9,6 +9,7 @@ from agentcompile import check
 from agentcompile.advice import Adviser
 from agentcompile.capture import Captured
 from agentcompile.capture.batched import NotBatchableError, batched
+from agentcompile.capture.chunked import at_tokens
 from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, RegionFound, SpaceBounded
@@ -62,15 +63,27 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
     return (*alone, *(Regime(phase="decode", batch=b, context=(1, context)) for b in sorted(set(batches)) if b > 1))
 
 
-def graph_of(captured: Captured, regime: Regime) -> Graph:
-    """The graph that a regime's plans cover. Raises AgentCompileError for a decoder that holds one sequence only."""
+def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]:
+    """The graph that a regime's plan covers, and the tokens that it stands for.
+
+    A prefill plan of a GPU has kernels, and a kernel is made for one number of tokens: `CHUNK`, or what the cache
+    holds. On a CPU it is PyTorch's at any length. Raises AgentCompileError for a decoder that holds one sequence only.
+    """
     if regime.phase == "prefill":
-        return captured.prefill
+        if kind == "cpu":
+            return captured.prefill, CHUNK
+        tokens = min(CHUNK, captured.info.context) if open_ended(captured) else 1
+        return at_tokens(captured.prefill, tokens), tokens
     try:
-        return batched(captured.decode, regime.batch)
+        return batched(captured.decode, regime.batch), regime.batch
     except NotBatchableError as error:
         text = f"{captured.info.name}: a step of {regime.batch} sequences: {error}"
         raise AgentCompileError(text, hint="leave --batch out: sequences then run one after another") from error
+
+
+def open_ended(captured: Captured) -> bool:
+    """Whether a chunk may have any number of tokens; one where the decoder could not be traced so."""
+    return any("T" in value.shape for value in captured.prefill.values)
 
 
 def cut(
@@ -85,8 +98,8 @@ def cut(
         emit(GraphCaptured(phase=graph.phase, operators=len(graph.nodes), digest=graph.digest(), unknown=unknown))
     cuts = []
     for regime in (*regimes(context, target.kind, batches), Regime(phase="prefill", context=(1, context))):
-        graph = graph_of(captured, regime)
-        found = partition(graph, regime, tokens=CHUNK)
+        graph, tokens = graph_of(captured, regime, target.kind)
+        found = partition(graph, regime, tokens=tokens)
         summary = summarise(graph, found, ceiling, lives)
         cuts.append(Cut(graph=graph, partition=found, summary=summary, residency=lives))
     told: set[str] = set()
@@ -115,9 +128,12 @@ def _found(row: Row, cut: Cut) -> RegionFound:
 
 
 def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
-    """The space of every region that some template serves here, a cut after another, largest share first."""
+    """The space of every region that some template serves here, a cut after another, largest share first. Of a prefill
+    only those regions are announced: the rest is PyTorch's."""
     spaces: list[Space] = []
-    for region in {row.id: cut.regions[row.id] for cut in cuts for row in cut.summary.rows}.values():
+    rows = {row.id: (row, cut) for cut in cuts for row in cut.summary.rows}
+    for row, own in rows.values():
+        region = own.regions[row.id]
         refused: list[str] = []
         templates = []
         for template in catalog.serving(region.kind):
@@ -128,6 +144,10 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
                 refused.append(f"{template.id}: {findings[0].text}")
             else:
                 templates.append(template)
+        if region.regime.phase == "prefill":
+            if not templates:
+                continue
+            emit(_found(row, own))
         space = Space(region, templates, target)
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(

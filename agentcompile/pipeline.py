@@ -14,11 +14,12 @@ from agentcompile.admit import admit
 from agentcompile.advice import adviser_of
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking
+from agentcompile.chunks import Chunks, capacity
 from agentcompile.cuts import Cut, advise, bound, cut
 from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
 from agentcompile.history import History
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.trial import Choice, Plan, Trial
+from agentcompile.ir.trial import Choice, Kernel, Plan, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
@@ -47,6 +48,8 @@ class Ready:
     """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
     prefill: Cut
     subjects: tuple[Subject, ...]
+    prompts: tuple[Subject, ...]
+    """Those of the prefill, which has kernels on a GPU alone."""
 
 
 def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial] = ()) -> Lock:
@@ -64,7 +67,8 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
         ready = prepare(options, here, judge, emit)
         policy = policy_digest(ready.prefill.residency)
         tuner = Tuner(here.target, judge, Past(past, history, policy), Notes(here.store), emit, options.seed)
-        survey = Survey(ready.decode, ready.subjects, tuner, _countdown(options.seconds))
+        cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
+        survey = Survey(cuts, subjects, tuner, _countdown(options.seconds))
         survey = search(ready, survey, options.budget, emit)
         rankings = choose(survey, emit)
         planned = cover(ready, survey, rankings, emit)
@@ -108,11 +112,20 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
         say(f"{len(regions)} regions, weights in {prefill.residency}")
     with stage(emit, "space") as say:
         spaces = bound(decode, templates, here.target, emit)
-        say(f"{sum(len(space) for space in spaces)} points in {len(spaces)} regions")
+        chunks = bound([prefill], templates, here.target, emit) if here.target.kind == "cuda" else ()
+        say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
-        subjects = advise(spaces, adviser, ceiling, prefill.residency, emit)
+        subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
         say(adviser.label)
-    return Ready(here=here, model=model, ceiling=ceiling, decode=decode, prefill=prefill, subjects=subjects)
+    return Ready(
+        here=here,
+        model=model,
+        ceiling=ceiling,
+        decode=decode,
+        prefill=prefill,
+        subjects=subjects,
+        prompts=prompts,
+    )
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
@@ -121,7 +134,8 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns)
         survey.search(chosen, budget)
-        survey.confirm(contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR))
+        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR)
+        survey.confirm([*near, *ready.prompts])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey
 
@@ -142,15 +156,39 @@ def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], emit: E
 
     def planned() -> Planned:
         fallback_ns, trials = survey.fallback_ns, survey.trials
-        return plan(ready.decode, ready.prefill, ready.subjects, rankings, trials, fallback_ns, ready.ceiling, rejected)
+        subjects, kind = [*ready.subjects, *ready.prompts], ready.here.target.kind
+        return plan(ready.decode, ready.prefill, subjects, rankings, trials, fallback_ns, ready.ceiling, kind, rejected)
 
     with stage(emit, "cover") as say:
         found = planned()
-        while failed := survey.accept([part for parts in found.decode for part in parts]):
+        while failed := _failed(ready, survey, found):
             rejected.update(failed)
             found = planned()
         say(f"{len(found.decode[0])} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
     return found
+
+
+def _failed(ready: Ready, survey: Survey, found: Planned) -> tuple[tuple[str, Choice], ...]:
+    """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
+    if failed := survey.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
+        return failed
+    if not ready.prompts:
+        return ()
+    chunks = Chunks(
+        graph=ready.model.captured.prefill,
+        cut=ready.prefill.partition,
+        parts=found.prefill,
+        templates={template.id: template for subject in ready.prompts for template in subject.space.templates},
+        target=ready.here.target,
+        layouts=found.layouts,
+    )
+    jobs = chunks.everywhere(capacity(ready.model.captured))
+    wrong = {(candidate.template, candidate.params) for candidate in survey.refused(list(jobs.values()))}
+    return tuple(
+        (part.region, part.choice)
+        for part in found.prefill
+        if isinstance(part.choice, Kernel) and (part.choice.candidate.template, part.choice.candidate.params) in wrong
+    )
 
 
 def prove(

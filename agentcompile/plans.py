@@ -80,20 +80,27 @@ def plan(
     trials: Mapping[str, Sequence[Trial]],
     fallback_ns: Callable[[Region], float],
     ceiling: Ceiling,
+    kind: str,
     forbidden: Collection[tuple[str, Choice]] = (),
 ) -> Planned:
     """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected."""
     options = {
-        id: _decode_options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
+        id: _options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
         for cut in decode
         for id, region in cut.regions.items()
+    }
+    # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
+    measured = {
+        id: _options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
+        for id, region in (prefill.regions if kind != "cpu" else {}).items()
+        if len(region.body.nodes) == 1 or id in rankings
     }
     problems = [
         *(Problem(graph=cut.graph, partition=cut.partition, options=_of(cut, options)) for cut in decode),
         Problem(
             graph=prefill.graph,
             partition=prefill.partition,
-            options=_prefill_options(prefill, ceiling),
+            options=_prefill_options(prefill, ceiling) if kind == "cpu" else measured,
             weight=1 / STEPS_PER_CHUNK,
         ),
     ]
@@ -116,7 +123,7 @@ def _estimate(parts: Sequence[Part], options: Mapping[str, Sequence[Option]]) ->
     return sum(len(part.sites) * costs[part.region, part.choice] for part in parts)
 
 
-def _decode_options(
+def _options(
     region: Region, ranking: Ranking | None, fallback_ns: float, subjects: Sequence[Subject], trials: Sequence[Trial]
 ) -> tuple[Option, ...]:
     """The fallback, and the best kernel of each layout at its confirmed time."""

@@ -2,6 +2,9 @@
 
 In: a graph and its inputs by value id. Out: its outputs by name. States are written in place: in ``float64`` the
 caller gives float64 states of its own (or copies), in ``model`` the live cache.
+
+Activations are [B, T, …] with B sequences or T tokens of one, never both above 1. The leading extent tells them apart:
+of a batch every sequence has its own cache and its own position, so `positions` has B entries instead of T.
 """
 
 from __future__ import annotations
@@ -34,13 +37,16 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 def embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Rows of table [vocab, hidden] at ids int64 [1, T] -> [1, T, hidden]."""
+    """Rows of table [vocab, hidden] at ids int64 [B, T] -> [B, T, hidden]."""
     return F.embedding(ids, table)
 
 
-def position_table(positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Rows of table [context, width] at positions int64 [T] -> [1, T, width]."""
-    return table.index_select(0, positions).unsqueeze(0)
+def position_table(positions: torch.Tensor, table: torch.Tensor, *, batch: int = 1) -> torch.Tensor:
+    """Rows of table [context, width] at positions int64 [T] -> [1, T, width], or of a batch [B] -> [B, 1, width].
+
+    The positions alone do not say which: `batch` is the leading extent that the graph declares, see `keywords`.
+    """
+    return table.index_select(0, positions).view(batch, -1, table.shape[1])
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float, offset: float = 0.0) -> torch.Tensor:
@@ -56,12 +62,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float, offset: float
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x [1, T, in] times w [out, in] transposed, plus b [out] -> [1, T, out]."""
+    """x [B, T, in] times w [out, in] transposed, plus b [out] -> [B, T, out]."""
     return F.linear(x, w, b)
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, style: str) -> torch.Tensor:
-    """Rotate the halves of x [1, heads, T, D] by cos, sin [1, T, D]; computed in the wider of the types, then x's."""
+    """Rotate the halves of x [B, heads, T, D] by cos, sin [B, T, D]; computed in the wider of the types, then x's."""
     assert style == "half", style
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
@@ -69,8 +75,15 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, style: str) -
 
 
 def cache_append(cache: torch.Tensor, new: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Write new [1, kv_heads, T, D] into cache [1, kv_heads, context, D] at slots `positions`; returns the cache."""
-    return cache.index_copy_(2, positions, new)
+    """Write new [B, kv_heads, T, D] into cache [B, kv_heads, context, D] at slots `positions`; returns the cache.
+
+    Of a batch, sequence b writes slot positions[b] of its own cache and nothing else.
+    """
+    if new.shape[0] == 1:
+        return cache.index_copy_(2, positions, new)
+    # Not scatter_: on a CPU it rewrites the whole cache when that is in 16 bits.
+    cache.transpose(1, 2)[torch.arange(len(positions), device=cache.device), positions] = new[:, :, 0]
+    return cache
 
 
 def attention(
@@ -82,22 +95,45 @@ def attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Causal attention of q [1, heads, T, D] over whole caches [1, kv_heads, context, D] -> [1, heads, T, D].
+    """Causal attention of q [B, heads, T, D] over whole caches [B, kv_heads, context, D] -> [B, heads, T, D].
 
     The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
-    position are not read at all, so they may hold anything, NaN included. While a CUDA graph is captured nobody can
-    know the positions: then every slot is read, under a mask, and must be finite.
+    position are not read at all, so they may hold anything, NaN included. The sequences of a batch are computed one
+    after another, each to the bit as it is alone. While a CUDA graph is captured nobody can know the positions: then it
+    is `masked_attention`.
     """
     if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-        return _attend(q, keys, values, _mask(positions, 0, keys.shape[2], window), scale)
-    first, last = int(positions[0]), int(positions[-1])
-    low = max(0, first - window + 1) if window else 0
-    mask = _mask(positions, low, last + 1, window) if q.shape[2] > 1 else None
-    return _attend(q, keys[:, :, low : last + 1], values[:, :, low : last + 1], mask, scale)
+        return masked_attention(q, keys, values, positions, scale=scale, window=window)
+    if q.shape[0] == 1:
+        first, last = int(positions[0]), int(positions[-1])
+        low = max(0, first - window + 1) if window else 0
+        mask = _mask(positions, low, last + 1, window) if q.shape[2] > 1 else None
+        return _attend(q, keys[:, :, low : last + 1], values[:, :, low : last + 1], mask, scale)
+    alone = []
+    for b, last in enumerate(positions.tolist()):
+        low = max(0, last - window + 1) if window else 0
+        one, seen = slice(b, b + 1), slice(low, last + 1)
+        alone.append(_attend(q[one], keys[one, :, seen], values[one, :, seen], None, scale))
+    return torch.cat(alone)
+
+
+def masked_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
+    """`attention` that asks nothing of the device: every slot is read, under a mask, and must be finite."""
+    mask = _mask(positions, 0, keys.shape[2], window)
+    return _attend(q, keys, values, mask[:, None, None] if q.shape[0] > 1 else mask, scale)
 
 
 def attention_at(first: int, last: int) -> Operator:
-    """`attention` of queries at the positions first … last, known beforehand: nothing is asked of the device."""
+    """`attention` of one sequence's queries at the positions first … last, known beforehand: nothing is asked of the
+    device."""
 
     def at(
         q: torch.Tensor,
@@ -108,6 +144,7 @@ def attention_at(first: int, last: int) -> Operator:
         scale: float,
         window: int = 0,
     ) -> torch.Tensor:
+        assert q.shape[0] == 1, "sequences of a batch have positions of their own"
         low = max(0, first - window + 1) if window else 0
         keys, values = keys[:, :, low : last + 1], values[:, :, low : last + 1]
         mask: torch.Tensor | None = None
@@ -122,7 +159,7 @@ def attention_at(first: int, last: int) -> Operator:
 
 
 def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:
-    """Which of the slots low … high - 1 each position [T] reads: bool [T, high - low]."""
+    """Which of the slots low … high - 1 each position reads: bool [positions, high - low]."""
     slots, at = torch.arange(low, high, device=positions.device), positions[:, None]
     mask = slots <= at
     return mask & (slots > at - window) if window else mask
@@ -166,9 +203,17 @@ OPERATORS: dict[str, Operator] = {
     "argmax": argmax,
     "cast": cast,
 }
-"""Every normalised operator: tensors in order, attributes by keyword."""
+"""Every normalised operator: tensors in order, `keywords` by keyword."""
 
 SYMBOLS = ("token", "position", "activation")
+
+
+def keywords(graph: Graph, node: Node) -> dict[str, Any]:
+    """What an operator is told beside its tensors: its attributes, and what only the declared shapes say."""
+    told: dict[str, Any] = dict(node.attrs)
+    if node.op == "position_table":
+        told["batch"] = graph.table()[node.outputs[0]].shape[0]
+    return told
 
 
 class Interpreter:
@@ -262,7 +307,7 @@ class Interpreter:
         return run_one if len(outs) == 1 else run_many
 
     def _function(self, node: Node) -> Callable[[list[Any], list[Any]], Any]:
-        attrs: dict[str, Any] = dict(node.attrs)
+        attrs = keywords(self._graph, node)
         if node.op == "cast" and self._wide and attrs["to"] in ("bf16", "fp16", "fp32", "fp64"):
             return lambda env, args: args[0].double()
         if (operator := self._operators.get(node.op)) is not None:

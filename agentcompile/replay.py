@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agentcompile.bind import bind
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
+from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import BuildFailed, reason
 from agentcompile.judge import Prepared
 from agentcompile.machine import judge_of
@@ -16,6 +17,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.stages import stage
 from agentcompile.tune import accepted_key
 from agentcompile.unlock import Opened, open_lock
+from agentcompile.validate import POLICY as TOLERANCES
 
 if TYPE_CHECKING:
     from agentcompile.runtime.model import CompiledModel
@@ -49,10 +51,16 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
 
 
 def _validate(opened: Opened, options: Options) -> int:
-    """Validate every kernel that was not validated before with this compiler and under these tolerances."""
-    notes = Notes(opened.here.store)
-    fresh = [job for job in opened.jobs if notes.get(accepted_key(job, opened.here.target)) is None]
+    """Validate every kernel that was not validated before with this compiler and under these tolerances, those of a
+    prompt at every length that there is a program for."""
+    notes, target = Notes(opened.here.store), opened.here.target
+    jobs = {job.source.digest: job for job in opened.jobs}
+    lengths = digest("lengths/1", opened.lock.content_hash, target.digest, TOLERANCES)
+    if opened.here.device != "cpu" and notes.get(lengths) is None:
+        jobs |= opened.chunks.everywhere(opened.capacity)
+    fresh = [job for job in jobs.values() if notes.get(accepted_key(job, target)) is None]
     if not fresh:
+        notes.put(lengths, 1)
         return 0
     with judge_of(opened.here, options.seed) as judge:
         for job, result in judge.prepare(fresh, depth="accept"):
@@ -61,5 +69,6 @@ def _validate(opened: Opened, options: Options) -> int:
                 hint = "compile again on this machine, which leaves such kernels out"
                 code = ExitCode.ENVIRONMENT if isinstance(result, BuildFailed) else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
-            notes.put(accepted_key(job, opened.here.target), 1)
+            notes.put(accepted_key(job, target), 1)
+    notes.put(lengths, 1)
     return len(fresh)

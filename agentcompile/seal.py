@@ -51,7 +51,7 @@ def seal(
             dtype=info.dtype,
             context=info.context,
             config=info.config_digest,
-            graphs={cut.graph.phase: cut.graph.digest() for cut in cuts if cut.partition.regime.batch == 1},
+            graphs={graph.phase: graph.digest() for graph in (facts.captured.decode, facts.captured.prefill)},
             weights=info.weights_digest,
         ),
         policy=LockPolicy(digest=facts.policy, settings=_settings()),

@@ -12,6 +12,7 @@ from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
+from agentcompile.judge import Job
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tune import Subject, Tuner, templates_of
@@ -95,6 +96,10 @@ class Survey:
                     self.trials[part.region].append(trial)
                     failed.append((part.region, part.choice))
         return tuple(failed)
+
+    def refused(self, jobs: Sequence[Job]) -> list[Candidate]:
+        """The candidates of those of `jobs` that do not pass what ships has to pass."""
+        return [trial.candidate for trial in self._tuner.proved(jobs)]
 
     def space(self, region: str) -> tuple[Candidate, ...]:
         """Every legal point of a region."""

@@ -151,19 +151,21 @@ class Tuner:
 
     def accept(self, subject: Subject, candidate: Candidate) -> Trial | None:
         """Validate a candidate as thoroughly as what ships; the trial that says why it failed, or None."""
-        source = self.source(subject, candidate)
-        template = self._template(subject, candidate)
-        job = Job(candidate=candidate, region=subject.region, template=template, source=source)
-        key = accepted_key(job, self._target)
-        if self._notes.get(key) is not None:
-            return None
-        for _, result in self._judge.prepare([job], depth="accept"):
-            if not isinstance(result, Prepared):
-                trial = _trial(job, result, "confirm")
-                self._emit(TrialFinished(trial=trial))
-                return trial
-        self._notes.put(key, 1)
-        return None
+        source, template = self.source(subject, candidate), self._template(subject, candidate)
+        failed = self.proved([Job(candidate=candidate, region=subject.region, template=template, source=source)])
+        return failed[0] if failed else None
+
+    def proved(self, jobs: Sequence[Job]) -> list[Trial]:
+        """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
+        fresh = [job for job in jobs if self._notes.get(accepted_key(job, self._target)) is None]
+        failed: list[Trial] = []
+        for job, result in self._judge.prepare(fresh, depth="accept"):
+            if isinstance(result, Prepared):
+                self._notes.put(accepted_key(job, self._target), 1)
+            else:
+                failed.append(_trial(job, result, "confirm"))
+                self._emit(TrialFinished(trial=failed[-1]))
+        return failed
 
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""

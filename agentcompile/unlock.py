@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentcompile import catalog
+from agentcompile.capture import Captured
 from agentcompile.captures import Model, load_model
-from agentcompile.cuts import CHUNK, graph_of
+from agentcompile.chunks import Chunks, capacity
+from agentcompile.cuts import graph_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, silent
 from agentcompile.ir.graph import Graph
@@ -33,9 +34,6 @@ from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
 from agentcompile.stages import stage
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
@@ -47,8 +45,16 @@ class Opened:
     decode: tuple[tuple[Regime, Program], ...]
     """By regime, as `cuts.regimes` orders them: of one sequence by context, then larger batches."""
     prefill: Program
+    """Of any number of tokens; on a GPU of those that the plan was made at."""
+    chunks: Chunks
+    """The prefill plan at any length, on a GPU."""
     jobs: tuple[Job, ...]
     """Every kernel of the lock, once."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest chunk of a prompt."""
+        return capacity(self.model.captured)
 
     @property
     def alone(self) -> tuple[tuple[Regime, Program], ...]:
@@ -73,12 +79,25 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
         [catalog.default_root(), *(Path(folder) for folder in options.templates)], kinds=kinds(), layouts=LAYOUTS
     )
     jobs: dict[str, Job] = {}
-    programs = [
-        (regime_of(plan), _program(path, lock, plan, graph_of(model.captured, regime_of(plan)), templates, jobs))
-        for plan in ordered(path, lock)
-    ]
-    *decode, (_, prefill) = programs
-    return Opened(lock=lock, here=here, model=model, decode=tuple(decode), prefill=prefill, jobs=tuple(jobs.values()))
+    made = [_program(path, lock, plan, model.captured, templates, jobs) for plan in ordered(path, lock)]
+    *decode, (prefill, cut, parts) = made
+    chunks = Chunks(
+        graph=model.captured.prefill,
+        cut=cut,
+        parts=parts,
+        templates={template.id: template for template in templates.templates},
+        target=lock.target.target(),
+        layouts=tuple(sorted(lock.layouts.items())),
+    )
+    return Opened(
+        lock=lock,
+        here=here,
+        model=model,
+        decode=tuple((found.regime, program) for program, found, _ in decode),
+        prefill=prefill,
+        chunks=chunks,
+        jobs=tuple(jobs.values()),
+    )
 
 
 def checkpoint_of(path: Path, options: Options) -> Path:
@@ -110,10 +129,11 @@ def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, l
 
 
 def _program(
-    path: Path, lock: Lock, plan: LockPlan, graph: Graph, templates: catalog.Catalog, jobs: dict[str, Job]
-) -> Program:
+    path: Path, lock: Lock, plan: LockPlan, captured: Captured, templates: catalog.Catalog, jobs: dict[str, Job]
+) -> tuple[Program, Partition, tuple[Part, ...]]:
     """Lower one plan of the lock; every kernel it names is added to `jobs` by source digest."""
-    cut = partition(graph, regime_of(plan), tokens=CHUNK)
+    graph, tokens = graph_of(captured, regime_of(plan), lock.target.kind)
+    cut = partition(graph, regime_of(plan), tokens=tokens)
     regions = {region.id: region for region in cut.regions}
     parts = []
     for choice in plan.choices:
@@ -124,7 +144,7 @@ def _program(
         made = _choice(path, lock, choice, region, templates, jobs)
         parts.append(Part(region=region.id, choice=made, sites=choice.at))
     sources = {digest: job.source for digest, job in jobs.items()}
-    return lower(graph, _schedule(path, graph, cut, parts), sources, lock.layouts)
+    return lower(graph, _schedule(path, graph, cut, parts), sources, lock.layouts), cut, tuple(parts)
 
 
 def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -> Sequence[Placed]:

@@ -10,6 +10,7 @@ Recipe = Callable[[Sequence[str]], int]
 
 RECIPES: Mapping[str, tuple[str, str]] = {
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
+    "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "readme": ("figures.readme", "put the committed results into README.md"),

@@ -75,6 +75,9 @@ def run(arguments: Sequence[str]) -> int:
         Row(name=region.name, ns=max(whole - bench.time(without, at), 0.0) / sites, bytes=region.cost.bytes)
         for region, without, sites in bench.without()
     ]
+    by_batch = [
+        Row(name=str(program.batch), ns=bench.time(program, at), bytes=bench.bytes(at)) for program in bench.batches
+    ]
     found = {
         "format": 1,
         "command": f"agentcompile bench steps {asked.lock.name} --positions {asked.positions}",
@@ -84,12 +87,18 @@ def run(arguments: Sequence[str]) -> int:
         "read_bytes_per_s": read,
         "weight_bytes": bench.bytes(0),
         "by_position": _rows(by_position, read),
+        "by_batch": _rows(by_batch, read),
         "ladder": _rows(ladder, read),
         "regions": _rows(regions, read),
     }
     asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     bench.trace(asked.trace)
-    for title, rows in (("position", by_position), ("launches", ladder), ("region, a site", regions)):
+    for title, rows in (
+        ("position", by_position),
+        ("sequences", by_batch),
+        ("launches", ladder),
+        ("region, a site", regions),
+    ):
         print("\n".join(_table(title, rows, read)), end="\n\n")
     return 0
 
@@ -104,10 +113,12 @@ class Bench:
         built = binaries(here, sources, sorted(sources))
         self._modules = {digest: Module(Path(binary.path)) for digest, binary in built.items()}
         self._alone = opened.alone
+        self.batches = [program for regime, program in opened.decode if regime.batch > 1]
+        """Steps of several sequences; their bytes are given as for one, whose weights they share."""
         self.full = self.serving(_POSITION)
         self._overlap = overlaps_launches(here.target.arch)
         self._memory = Memory(
-            [one for _, one in self._alone],
+            [one for _, one in opened.decode],
             Checkpoint.open(captured.checkpoint).tensor,
             captured.constants,
             here.device,
@@ -137,8 +148,8 @@ class Bench:
 
     def time(self, program: Program, position: int, overlap: bool = True) -> float:
         """Median ns of a step."""
-        self._memory.position.fill_(position)
-        self._memory.token.fill_(1)
+        self._memory.positions.fill_(position)
+        self._memory.tokens.fill_(1)
         step = DeviceStep(program, self._memory, self._modules, overlap=overlap and self._overlap)
         graph = step.graph(_UNROLL)
         return statistics.median(elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))

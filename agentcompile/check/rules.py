@@ -130,6 +130,13 @@ def dtype(s: Subject) -> Iterator[Finding]:
             yield _found("dtype", f"the ports of {family} have different dtypes: {', '.join(dtypes)}")
 
 
+def extents(s: Subject) -> Iterator[Finding]:
+    """A kernel is made for one number of tokens: a chunk of any length is for PyTorch alone."""
+    open_ended = [port.name for port in s.region.ports if any(isinstance(dim, str) for dim in port.shape)]
+    if open_ended and s.template.language != "library":
+        yield _found("extents", f"{', '.join(open_ended)}: the number of tokens is open, a kernel needs one")
+
+
 def isa(s: Subject) -> Iterator[Finding]:
     """The machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
     if s.target.kind == "cuda":
@@ -162,6 +169,14 @@ def ports(s: Subject) -> Iterator[Finding]:
         if family not in passed:
             role = s.region.family(family)[0].role
             yield _found("ports", f"no launch passes {family} ({role})")
+
+
+def views(s: Subject) -> Iterator[Finding]:
+    """A kernel gets dense buffers: it reads them whole and in order, or through the views that the kind states."""
+    if s.template.language != "library" and not s.region.dense and not s.region.stated:
+        bent = {u.value: v.op for n in s.region.body.nodes for u in n.inputs for v in u.views if v.op != "reshape"}
+        seen = ", ".join(f"{name} through {op}" for name, op in bent.items())
+        yield _found("views", f"the region reads {seen}, which no kernel of {s.region.kind} is told")
 
 
 def layout(s: Subject) -> Iterator[Finding]:
@@ -290,6 +305,6 @@ def rounding(s: Subject) -> Iterator[Finding]:
 
 
 TEMPLATE_RULES: tuple[Rule, ...] = (
-    kind, device, phase, tokens, dtype, isa, ports, layout, source, determinism, rounding,
+    kind, device, phase, tokens, dtype, extents, views, isa, ports, layout, source, determinism, rounding,
 )  # fmt: skip
 POINT_RULES: tuple[Rule, ...] = (parameters, constraints, geometry, workspaces)

@@ -100,6 +100,8 @@ class Region:
     """The kind's named extents (`hidden`, `rows`, …): what constraints and kernels read."""
     constants: tuple[tuple[str, float], ...] = ()
     """The kind's named scalars (`eps`, `scale`), given to kernels as float literals."""
+    stated: bool = False
+    """Whether the kind states through which views its operators see their ports, so that its kernels know them."""
     sites: tuple[Site, ...] = ()
     cost: Cost
 
@@ -118,7 +120,8 @@ class Region:
 
     @property
     def dense(self) -> bool:
-        """Whether every operator sees its ports whole and in order; slices and permutations are for PyTorch alone."""
+        """Whether every operator sees its ports whole and in order; other slices and permutations than those that the
+        kind states are for PyTorch alone."""
         return all(view.op == "reshape" for node in self.body.nodes for use in node.inputs for view in use.views)
 
     @property

@@ -15,6 +15,7 @@ from agentcompile.ir.graph import Node, Phase
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Access, PortRole
 from agentcompile.regions.pattern import Arg, Line, Pattern, Size, Step, parse_pattern, parse_sizes
+from agentcompile.regions.views import Seen, parse_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,10 @@ class Kind:
     hot: bool = False
     """Whether most of a decoder's step goes here: searched first and with the larger share of a budget."""
     phases: tuple[Phase, ...] = ("decode", "prefill")
+    beside: tuple[str, ...] = ()
+    """Lines that must stand around the pattern's and belong to another region: they say which operators go together."""
+    views: tuple[str, ...] = ()
+    """How operators see values that they do not read whole and in order; a region that sees anything else is none."""
 
     def parse(self) -> Pattern:
         """The pattern's lines and match plan."""
@@ -39,6 +44,10 @@ class Kind:
         """The named extents."""
         return parse_sizes(self.name, self.dims, self.parse())
 
+    def parse_views(self) -> tuple[Seen, ...]:
+        """The stated views."""
+        return _views(self)
+
     def parse_constants(self) -> tuple[Size, ...]:
         """The named scalars."""
         return parse_sizes(self.name, self.constants, self.parse())
@@ -46,15 +55,21 @@ class Kind:
 
 @functools.lru_cache(maxsize=256)
 def _pattern(kind: Kind) -> Pattern:
-    return parse_pattern(kind.name, kind.pattern)
+    return parse_pattern(kind.name, kind.pattern, kind.beside)
 
 
-_ATTENTION = (
-    "kc = cache_append(k_cache, kr, positions)",
-    "vc = cache_append(v_cache, v, positions)",
-    "y = attention(qr, kc, vc, positions)",
-)
+@functools.lru_cache(maxsize=256)
+def _views(kind: Kind) -> tuple[Seen, ...]:
+    return parse_views(kind.name, kind.views, kind.parse(), kind.parse_dims())
+
+
+_APPENDS = ("kc = cache_append(k_cache, kr, positions)", "vc = cache_append(v_cache, v, positions)")
+_ATTENTION = (*_APPENDS, "y = attention(qr, kc, vc, positions)")
 _HEADS = "q_heads=qr[1] kv_heads=k_cache[1] head_dim=k_cache[3] context=k_cache[2] window=y.window"
+_CHUNK_HEADS = "q_heads=y[1] kv_heads=k_cache[1] head_dim=k_cache[3] context=k_cache[2]"
+_Q, _K = "[1, tokens, q_heads, head_dim]", "[1, tokens, kv_heads, head_dim]"
+"""The heads of a chunk as matrix products leave them: those of a token side by side."""
+_TURNED = "by 0 2 1 3"
 _SWIGLU = ("a = silu(g)", "y = mul(a, u)")
 
 REGION_KINDS: tuple[Kind, ...] = (
@@ -87,6 +102,15 @@ REGION_KINDS: tuple[Kind, ...] = (
         pattern=("p = linear(x, w, b?)", "y = add(p, r)"),
         dims="hidden=w[1] rows=w[0]",
         hot=True,
+    ),
+    Kind(
+        # In a decode step the add belongs to the product before it, and the norm to the products after it.
+        name="add-rmsnorm",
+        pattern=("s = add(a, b)", "y = rms_norm(s, norm)"),
+        dims="hidden=norm[0] groups=numel(y)/hidden",
+        constants="eps=y.eps offset=y.offset",
+        exposes=("s",),
+        phases=("prefill",),
     ),
     Kind(name="silu-mul", pattern=_SWIGLU, dims="width=numel(g)"),
     Kind(
@@ -123,6 +147,29 @@ REGION_KINDS: tuple[Kind, ...] = (
         constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
         hot=True,
         phases=("decode",),
+    ),
+    Kind(
+        name="rope-append",
+        pattern=("y = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_APPENDS),
+        beside=("attended = attention(y, kc, vc, positions)",),
+        dims=_CHUNK_HEADS,
+        views=(f"q = {_Q} {_TURNED}", f"k = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        phases=("prefill",),
+    ),
+    Kind(
+        name="qknorm-rope-append",
+        pattern=(
+            "qn = rms_norm(q, q_norm)",
+            "kn = rms_norm(k, k_norm)",
+            "y = rope(qn, cos, sin; style=half)",
+            "kr = rope(kn, cos, sin; style=half)",
+            *_APPENDS,
+        ),
+        beside=("attended = attention(y, kc, vc, positions)",),
+        dims=_CHUNK_HEADS,
+        constants="eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
+        views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        phases=("prefill",),
     ),
     Kind(
         name="linear-argmax",

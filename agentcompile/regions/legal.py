@@ -47,13 +47,18 @@ def facts(graph: Graph, order: Order) -> Facts:
     )
 
 
-def fault(match: Match, results: frozenset[str], exposed: frozenset[str], known: Facts) -> str:
-    """Why `match` is no legal region, or empty. `results` and `exposed` are the names that may be read outside."""
+def fault(
+    match: Match, results: frozenset[str], exposed: frozenset[str], known: Facts, viewed: frozenset[str] = frozenset()
+) -> str:
+    """Why `match` is no legal region, or empty. `results` and `exposed` are the names that may be read outside.
+
+    What the kind states of the views of `viewed` names is not asked here: see `views.misread`.
+    """
     values = dict(match.values)
     inside = {values[name]: name for bound in match.operators for name in bound.outs}
     return (
         _escapes(match, inside, results | exposed, known)
-        or _views(match, inside)
+        or _views(match, {value: name for value, name in inside.items() if name not in viewed})
         or _broadcasts(match, known)
         or _families(values, known)
         or _connected(match)

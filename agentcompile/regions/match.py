@@ -73,7 +73,7 @@ class Finder:
         """Every match in order of its first operator, each set of operators once."""
         found: dict[frozenset[str], Match] = {}
         for bound in self._extend(pattern, pattern.plan, {}, ()):
-            match = _in_line_order(kind, pattern, bound)
+            match = _in_line_order(kind, len(pattern.lines), bound)
             found.setdefault(match.nodes, match)
         position = {node.id: i for i, node in enumerate(self._all)}
         return sorted(found.values(), key=lambda match: min(position[node] for node in match.nodes))
@@ -85,7 +85,7 @@ class Finder:
             if _inputs_come_from_outside(env, done):
                 yield done
             return
-        step, line = plan[0], pattern.lines[plan[0].line]
+        step, line = plan[0], (*pattern.lines, *pattern.beside)[plan[0].line]
         taken = {bound.node.id for _, bound in done}
         for group in self._candidates(line, step, env):
             if taken.isdisjoint(node.id for node in group):
@@ -154,8 +154,9 @@ def _inputs_come_from_outside(env: Mapping[str, str], done: tuple[tuple[int, Bou
     return len(inside) == len(results) and not any(env[name] in inside for name in env.keys() - results)
 
 
-def _in_line_order(kind: str, pattern: Pattern, done: tuple[tuple[int, Bound], ...]) -> Match:
-    ordered = [bound for _, bound in sorted(done, key=lambda item: item[0])]
+def _in_line_order(kind: str, lines: int, done: tuple[tuple[int, Bound], ...]) -> Match:
+    """The match of the first `lines` lines; what stands beside them has served."""
+    ordered = [bound for line, bound in sorted(done, key=lambda item: item[0]) if line < lines]
     return _match(kind, tuple(ordered))
 
 

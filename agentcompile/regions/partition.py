@@ -18,6 +18,7 @@ from agentcompile.regions.kinds import REGION_KINDS, SINGLE_DIMS, Kind, kind_ord
 from agentcompile.regions.legal import Facts, Refusal, facts, fault
 from agentcompile.regions.match import Finder, Match
 from agentcompile.regions.order import Order, order
+from agentcompile.regions.views import misread
 
 CHUNK = 128
 """Tokens of a prefill chunk for which extents and costs are computed, unless the caller says otherwise."""
@@ -77,7 +78,9 @@ def _singles(finder: Finder, known: Facts, alone: set[str], regime: Regime, toke
 
 
 def _admit(kind: Kind, match: Match, known: Facts, regime: Regime, tokens: int) -> Region | Refusal:
-    reason = fault(match, kind.parse().results, frozenset(kind.exposes), known)
+    views = kind.parse_views()
+    viewed = frozenset(seen.name for seen in views)
+    reason = fault(match, kind.parse().results, frozenset(kind.exposes), known, viewed)
     if not reason:
         made = make(match, known)
         try:
@@ -86,7 +89,9 @@ def _admit(kind: Kind, match: Match, known: Facts, regime: Regime, tokens: int) 
         except UnequalError as unequal:
             reason = str(unequal)
         else:
-            return _region(kind.name, made, dims, constants, regime, tokens)
+            reason = misread(views, made.body, dict(dims)) if views else ""
+            if not reason:
+                return _region(kind.name, made, dims, constants, regime, tokens, stated=bool(views))
     nodes = sorted(match.nodes, key=known.order.index.__getitem__)
     path = known.graph.nodes[known.order.index[nodes[0]]].module
     return Refusal(kind=kind.name, nodes=tuple(nodes), reason=reason, path=path)
@@ -99,6 +104,8 @@ def _region(
     constants: tuple[tuple[str, float], ...],
     regime: Regime,
     tokens: int,
+    *,
+    stated: bool = False,
 ) -> Region:
     if all(port.role != "state" for port in made.ports):
         regime = replace(regime, context=ANY)  # one region, tuned once, for the plans of every context
@@ -109,6 +116,7 @@ def _region(
         ports=made.ports,
         dims=dims,
         constants=constants,
+        stated=stated,
         sites=(made.site,),
         cost=cost(made.body, made.ports, tokens=tokens, context=regime.context[1]),
     )

@@ -80,6 +80,8 @@ class Pattern:
 
     lines: tuple[Line, ...]
     plan: tuple[Step, ...]
+    beside: tuple[Line, ...] = ()
+    """Lines that must stand around a match without belonging to it; steps of the plan count them after the others."""
 
     @property
     def defined(self) -> frozenset[str]:
@@ -111,10 +113,11 @@ class Size:
     """An earlier size of the same row that divides this one."""
 
 
-def parse_pattern(kind: str, text: tuple[str, ...]) -> Pattern:
-    """Parse the lines of one kind; raises `PatternError` on a fault or a pattern that is not connected."""
-    lines = tuple(_parse_line(f"kind {kind!r}, line {i + 1}", line) for i, line in enumerate(text))
-    if not lines:
+def parse_pattern(kind: str, text: tuple[str, ...], beside: tuple[str, ...] = ()) -> Pattern:
+    """Parse the lines of one kind, and those beside it; raises `PatternError` on a fault or a pattern that is not
+    connected."""
+    lines = tuple(_parse_line(f"kind {kind!r}, line {i + 1}", line) for i, line in enumerate((*text, *beside)))
+    if not text:
         raise PatternError(f"kind {kind!r}: no lines")
     outs = [line.out for line in lines]
     for i, line in enumerate(lines):
@@ -125,7 +128,7 @@ def parse_pattern(kind: str, text: tuple[str, ...]) -> Pattern:
         for arg in line.args:
             if arg.name in later:
                 raise PatternError(f"{where}: {arg.name!r} is read before it is defined")
-    return Pattern(lines=lines, plan=_plan(kind, lines))
+    return Pattern(lines=lines[: len(text)], plan=_plan(kind, lines), beside=lines[len(text) :])
 
 
 def _parse_line(where: str, text: str) -> Line:

@@ -45,6 +45,11 @@ class Arena:
             memory.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self._bytes.numel()
+
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Carve the next aligned tensor; MemoryError when the arena is full."""
         tensor = self.view(self._next, shape, dtype)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from agentcompile.ir.program import Program
 from agentcompile.ir.template import Source
+from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
 from agentcompile.runtime.device_step import DeviceStep, advance_source, captured, enqueued
 from agentcompile.runtime.driver import Call, Module
+from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
 from agentcompile.runtime.sampling import Sampling
-from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 UNROLL = 8
 """Steps of one graph: the launch of a graph costs what some kernels do, and an end of sequence wastes what is left."""
-LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Tokens of a prefill graph; a prompt of another length is padded to the next one."""
 
 
 class DeviceDecode:
@@ -150,6 +149,10 @@ class Positioned(Protocol):
         """Run one step there; the logits, [vocab]."""
 
 
+Bound = tuple[Program, Mapping[str, Module]]
+"""A program, and the kernels that it calls by source digest."""
+
+
 class DevicePrefill:
     """Chunks of a prompt, each a graph for its length and place.
 
@@ -157,14 +160,23 @@ class DevicePrefill:
     that is read before it is written again. Its last token then goes through a decode step, which has the logits.
     """
 
-    def __init__(self, program: Program, memory: Memory, decode: Positioned, *, capacity: int) -> None:
-        self.program, self.capacity = program, capacity
-        self._memory, self._decode = memory, decode
-        self._buffers = {buffer.name: buffer for buffer in program.buffers}
-        self._regions = {region.id: region for region in program.regions}
+    def __init__(
+        self,
+        programs: Callable[[int], Bound],
+        memory: Memory,
+        decode: Positioned,
+        *,
+        capacity: int,
+        overlap: bool,
+    ) -> None:
+        """`programs` gives the program for a number of tokens, `capacity` at most; it is asked once for each."""
+        self.capacity, self._lengths = capacity, served(capacity)
+        self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
+        self._known: dict[int, Bound] = {}
         self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
+        self._arena: Arena | None = None
         self._pool = torch.cuda.graph_pool_handle() if memory.device != "cpu" else None
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -175,17 +187,18 @@ class DevicePrefill:
         count, first = tokens.numel(), int(positions[0])
         if count > self.capacity:
             raise ValueError(f"a chunk of {count} tokens, and room for {self.capacity}")
-        length = min((length for length in LENGTHS if count <= length <= self.capacity), default=self.capacity)
-        if first + length > self._decode.context:
-            return self._run(tokens, first)
+        length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):
+            if first + length > self._decode.context:
+                return self._run(tokens, first)
             self._place(tokens, first, length)
             if (first, length) not in self._graphs:
-                self._graphs[first, length] = self._captured(first, length)
-            graph, logits = self._graphs[first, length]
+                step = self._step(first, length)
+                self._graphs[first, length] = captured(step.enqueue, pool=self._pool), step
+            graph, step = self._graphs[first, length]
             graph.replay()
         if length == count:
-            return logits
+            return step.logits
         self._decode.rewind(int(tokens[-1]), first + count - 1)
         return self._decode.again()
 
@@ -196,38 +209,39 @@ class DevicePrefill:
         self._position[:length].copy_(torch.arange(first, first + length))
 
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        """At its own length, without a graph: at the end of the cache there is no room for padding."""
-        self._place(tokens, first, tokens.numel())
-        env, actions = self._bound(first, tokens.numel())
-        for action in actions:
-            action()
-        return env[self.program.logits].view(-1)
+        """Without a graph: at the end of the cache there is no room for padding, and the length is hardly met again."""
+        logits = torch.empty(0)
+        for length in _pieces(tokens.numel()):
+            self._place(tokens[:length], first, length)
+            step = self._step(first, length)
+            step.enqueue()
+            logits, tokens, first = step.logits, tokens[length:], first + length
+        return logits
 
-    def _captured(self, first: int, length: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        env, actions = self._bound(first, length)
+    def _step(self, first: int, length: int) -> DeviceStep:
+        if length not in self._known:
+            self._known[length] = self._programs(length)
+        program, modules = self._known[length]
+        if self._arena is None or self._arena.nbytes < program.arena_bytes:
+            # Activations grow with the tokens, so that one arena is large enough for every length.
+            self._arena = Arena(program.arena_bytes * self.capacity // length, self._memory.device)
+        # What must stay from one run to the next (an arrival counter) may not lie where other lengths write.
+        own = any(buffer.zeroed for buffer in program.buffers)
+        return DeviceStep(
+            program,
+            self._memory,
+            modules,
+            overlap=self._overlap,
+            fed=(self._token[:length], self._position[:length]),
+            arena=None if own else self._arena,
+            span=(first, first + length - 1),
+        )
 
-        def body() -> None:
-            for action in actions:
-                action()
 
-        graph = captured(body, pool=self._pool)
-        return graph, env[self.program.logits].view(-1)
-
-    def _bound(self, first: int, length: int) -> tuple[dict[str, torch.Tensor], list[Action]]:
-        """Tensors by buffer name, and what runs a chunk of that length and place on them."""
-        env: dict[str, torch.Tensor] = {}
-        for buffer in self.program.buffers:
-            if buffer.role == "token":
-                env[buffer.name] = self._token[:length]
-            elif buffer.role == "position":
-                env[buffer.name] = self._position[:length]
-            elif buffer.role in ("weight", "constant", "state"):
-                env[buffer.name] = self._memory.resident(buffer)
-        span: Span = (first, first + length - 1)
-        actions = []
-        keep = {*env, self.program.logits}
-        for call, dying in zip(self.program.calls, dying_after(self.program, keep), strict=True):
-            assert call.kind == "torch", "prefill has no kernels of its own yet"
-            region = self._regions[call.region]
-            actions.append(torch_site(call, region, self._buffers, env, self._memory, length, span=span, dying=dying))
-        return env, actions
+def _pieces(count: int) -> Iterator[int]:
+    """`count` as lengths that there are programs for anyway, longest first, and what is left one by one."""
+    for length in reversed(LENGTHS):  # of those alone: whatever the capacity is, no other program is made
+        while count >= length:
+            yield length
+            count -= length
+    yield from [1] * count

@@ -1,4 +1,7 @@
-"""Choosing the next token on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
+"""Choosing the next tokens on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
+
+A step has a row of logits for every sequence that it holds. A row has its own settings, position and results, and its
+choice is the same whatever the others are.
 
 The choice is that of `sampling.choose`: temperature, top-k, top-p, ties by ascending id, and the number of (seed,
 counter). A draw's counter is the step's position less `first`, the position of the prompt's last token: the token that
@@ -32,6 +35,8 @@ from agentcompile.runtime.sampling import Sampling
 
 MAX_VOCAB = 300_000
 """What fits a block's counters, and a cluster's shared memory in float32."""
+MAX_ROWS = 65_535
+"""The second extent of a grid."""
 _TEXTS = ("sample_keys.cuh", "sample.cu")
 _FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}
 """Bytes and exponent bits of a logit."""
@@ -45,23 +50,25 @@ _SETTINGS = struct.Struct("<QqQqfi")
 _WHOLE = 1 << 63
 
 
-def sampler_source(vocab: int, dtype: DType, arch: str, *, blocks: int = 0) -> Source:
-    """The kernel for logits [vocab] of `dtype` (``bf16``, ``fp16``, ``fp32``) on `arch`; ``build.compile`` takes it.
+def sampler_source(vocab: int, dtype: DType, arch: str, *, blocks: int = 0, rows: int = 1) -> Source:
+    """The kernel for logits [rows, vocab] of `dtype` (``bf16``, ``fp16``, ``fp32``) on `arch`, for ``build.compile``.
 
-    `blocks` is 1, or those of a cluster up to 8; 0 takes 8 on data-centre devices with clusters (compute capability 9
-    and 10), whose shared memory holds the keys then, and 1 elsewhere. ValueError for a vocabulary that is empty or over
-    `MAX_VOCAB`.
+    `blocks` of a row is 1, or those of a cluster up to 8; 0 takes 8 on data-centre devices with clusters (compute
+    capability 9 and 10), whose shared memory holds the keys then, and 1 elsewhere. ValueError for a vocabulary that is
+    empty or over `MAX_VOCAB`, or rows that are none or over `MAX_ROWS`.
     """
     if not 0 < vocab <= MAX_VOCAB:
         raise ValueError(f"vocab = {vocab} is not in 1..{MAX_VOCAB}")
+    if not 0 < rows <= MAX_ROWS:
+        raise ValueError(f"rows = {rows} is not in 1..{MAX_ROWS}")
     blocks = blocks or (_CLUSTER if arch.removeprefix("sm_").rstrip("af")[:-1] in ("9", "10") else 1)
-    head = f"{_logits(vocab, dtype)}constexpr int BLOCKS = {blocks}, THREADS = {_THREADS};\n"
+    head = f"{_logits(rows, vocab, dtype)}constexpr int BLOCKS = {blocks}, THREADS = {_THREADS};\n"
     vectors = math.ceil(vocab * _FORMATS[dtype][0] / 16)
     shared = _HISTOGRAM_BYTES + (16 * math.ceil(vectors / blocks) if blocks > 1 else 0)
     launch = Launch(
         entry="sample",
         arguments=("logits", "position", "settings", "token", "logprobs"),
-        grid=(str(blocks),),
+        grid=(str(blocks), str(rows)) if rows > 1 else (str(blocks),),
         block=(str(_THREADS),),
         shared_bytes=str(shared),
         pdl=True,
@@ -72,9 +79,9 @@ def sampler_source(vocab: int, dtype: DType, arch: str, *, blocks: int = 0) -> S
     return Source(language="cuda", text=text, launches=(launch,), workspaces=(), flags=flags)
 
 
-def _logits(vocab: int, dtype: str) -> str:
+def _logits(rows: int, vocab: int, dtype: str) -> str:
     nbytes, exponent = _FORMATS[dtype]
-    return f"constexpr int vocab = {vocab}, BYTES = {nbytes}, EXPONENT = {exponent};\n"
+    return f"constexpr int ROWS = {rows}, vocab = {vocab}, BYTES = {nbytes}, EXPONENT = {exponent};\n"
 
 
 def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
@@ -98,34 +105,46 @@ class DeviceSampler:
         position: torch.Tensor,
         logprobs: torch.Tensor | None = None,
         overlap: bool = False,
+        rows: int = 1,
     ) -> None:
-        """Bind what `sampler_source` gave, compiled and loaded as `module`.
+        """Bind what `sampler_source` gave for as many `rows`, compiled and loaded as `module`.
 
-        `logits` is [vocab], contiguous and at a multiple of 16 bytes, `token` and `position` are int64 [1], `logprobs`
-        float32, one for every position there may be. `overlap`: the kernel before takes part in programmatic dependent
-        launch, on a device that has it. ValueError for logits that the source was not made for.
+        `logits` is [rows, vocab], contiguous and at a multiple of 16 bytes, `token` and `position` are int64 [rows],
+        contiguous, `logprobs` float32, for each row one for every position there may be; of one row every tensor may be
+        without its first extent. `overlap`: the kernel before takes part in programmatic dependent launch, on a device
+        that has it. ValueError for tensors that the source was not made for.
         """
-        if not source.text.startswith(_logits(logits.numel(), _DTYPES[logits.dtype])):
-            raise ValueError(f"the sampler was not made for {logits.numel()} logits of {logits.dtype}")
+        vocab, uneven = divmod(logits.numel(), rows)
+        if uneven or not source.text.startswith(_logits(rows, vocab, _DTYPES[logits.dtype])):
+            raise ValueError(f"the sampler was not made for {rows} x {vocab} logits of {logits.dtype}")
         if not logits.is_contiguous() or logits.data_ptr() % 16:
             raise ValueError("logits are not contiguous at a multiple of 16 bytes")
-        self._settings = torch.zeros(_SETTINGS.size, dtype=torch.uint8, device=logits.device)
-        self._slots = 0 if logprobs is None else logprobs.numel()
+        for name, tensor in (("token", token), ("position", position)):
+            if tensor.numel() != rows or not tensor.is_contiguous():
+                raise ValueError(f"{name} is {list(tensor.shape)}, for {rows} rows")
+        if logprobs is not None and (logprobs.numel() % rows or not logprobs.is_contiguous()):
+            raise ValueError(f"logprobs is {list(logprobs.shape)}, for {rows} rows")
+        self.rows = rows
+        self._settings = torch.zeros(rows, _SETTINGS.size, dtype=torch.uint8, device=logits.device)
+        self._slots = 0 if logprobs is None else logprobs.numel() // rows
         self._bound = (logits, position, self._settings, token, logprobs)
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in self._bound]
         self._call = Call.of(module, source.launches[0], pointers, dependent=overlap)
 
-    def set(self, sampling: Sampling, *, first: int, logprobs: bool = False) -> None:
-        """Let launches behind this on the current stream choose so; draw 0 is made at position `first`.
+    def set(self, sampling: Sampling, *, first: int, logprobs: bool = False, row: int = 0) -> None:
+        """Let launches behind this on the current stream choose so for `row`; draw 0 is made at position `first`.
 
-        With `logprobs` each notes the natural-log probability of its token under the unfiltered distribution, at its
-        position; it costs a pass over the logits. ValueError when no tensor was bound for them.
+        Rows that nothing was set for take the largest logit. With `logprobs` each launch notes the natural-log
+        probability of the token under the unfiltered distribution, at its position; it costs a pass over the logits.
+        ValueError when no tensor was bound for them, IndexError for a row that is not there.
         """
         if logprobs and not self._slots:
             raise ValueError("no tensor was bound for log-probabilities")
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of {self.rows}")
         data = bytearray(packed(sampling, first=first, slots=self._slots if logprobs else 0))
         # PyTorch keeps pinned memory from reuse until the copy is through.
-        self._settings.copy_(torch.frombuffer(data, dtype=torch.uint8).pin_memory(), non_blocking=True)
+        self._settings[row].copy_(torch.frombuffer(data, dtype=torch.uint8).pin_memory(), non_blocking=True)
 
     def enqueue(self, stream: int | None = None) -> None:
         """Put one choice on the stream of that handle, or on the current one; captures as any launch."""

@@ -13,7 +13,7 @@ from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.sites import Action, dying_after, torch_site
+from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 _ADVANCE = """
 struct advance_args { long long* position; const long long* token; long long* history; };
@@ -26,6 +26,10 @@ extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
     *a.position = at + 1;
 }
 """
+
+
+Fed = tuple[torch.Tensor, torch.Tensor]
+"""Tokens and positions that a program reads."""
 
 
 def advance_source(arch: str) -> Source:
@@ -78,9 +82,22 @@ class DeviceStep:
     programmatic dependent launch.
     """
 
-    def __init__(self, program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        modules: Mapping[str, Module],
+        *,
+        overlap: bool,
+        fed: Fed | None = None,
+        arena: Arena | None = None,
+        span: Span | None = None,
+    ) -> None:
+        """`fed` are the tokens and positions of a prefill chunk, `span` its first and last position; an `arena` that is
+        given is shared with programs that never run at once."""
         self.program, self._memory = program, memory
-        self._arena = Arena(program.arena_bytes, memory.device)
+        self._fed = fed or (memory.tokens[: program.batch], memory.positions[: program.batch])
+        self._arena = arena or Arena(program.arena_bytes, memory.device)
         buffers = {buffer.name: buffer for buffer in program.buffers}
         regions = {region.id: region for region in program.regions}
         self._fixed = {name for call in program.calls if isinstance(call, NativeCall) for name in call.pointers}
@@ -90,7 +107,7 @@ class DeviceStep:
         self._actions = [
             self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
-            else torch_site(call, regions[call.region], buffers, self.env, memory, dying=dying)
+            else torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying)
             for call, dying in zip(program.calls, dying_after(program, set(self.env)), strict=True)
         ]
 
@@ -128,8 +145,7 @@ class DeviceStep:
         """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
         shape = concrete(buffer.shape)
         if buffer.role in ("token", "position"):
-            held = self._memory.tokens if buffer.role == "token" else self._memory.positions
-            return held[: self.program.batch].view(shape)
+            return self._fed[0 if buffer.role == "token" else 1].view(shape)
         if buffer.role in ("weight", "constant", "state"):
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:

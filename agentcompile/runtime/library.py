@@ -1,7 +1,7 @@
 """Library calls: regions run by PyTorch in another way than they were captured, named by templates.
 
-In: a region, a call's name and settings. Out: a function from input ports by name to output ports by name. States are
-written in place.
+In: a region of a decode step of B sequences, a call's name and settings. Out: a function from input ports by name to
+output ports by name. States are written in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.reference import OPERATORS, Operator, apply_views, attention
+from agentcompile.reference import OPERATORS, Operator, apply_views, attention, keywords
 
 Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -42,7 +42,7 @@ def _unknown(what: str, allowed: Mapping[str, object]) -> AgentCompileError:
 
 def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
     """The region's own operators in order, with these functions for them."""
-    steps = [(operators[n.op], n.inputs, n.outputs[0], dict(n.attrs)) for n in region.body.nodes]
+    steps = [(operators[n.op], n.inputs, n.outputs[0], keywords(region.body, n)) for n in region.body.nodes]
     outputs = region.body.outputs
     tokens = dict(region.dims).get("tokens", 1)
 
@@ -57,15 +57,18 @@ def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
 
 
 def _mv(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """One token's x [1, 1, in] times w [out, in] transposed as a matrix-vector product -> [1, 1, out]."""
+    """x [B, 1, in] times w [out, in] transposed as a matrix-vector product a sequence -> [B, 1, out]."""
+    if x.shape[0] > 1:
+        return torch.cat([_mv(x[i : i + 1], w, b) for i in range(x.shape[0])])
     flat = x.reshape(-1)
     return (torch.mv(w, flat) if b is None else torch.addmv(b, w, flat)).view(1, 1, -1)
 
 
 def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x times w transposed as a matrix-matrix product with the weights on the left: [out, in] @ [in, T]."""
-    y = torch.matmul(w, x.reshape(-1, x.shape[-1]).t()).t().reshape(*x.shape[:-1], -1)
-    return y if b is None else y + b
+    """x [B, 1, in] times w transposed as a matrix-matrix product with the weights on the left: [out, in] @ [in, B]."""
+    columns = x.reshape(-1, x.shape[-1]).t()
+    y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # a bias before the one rounding
+    return y.t().reshape(*x.shape[:-1], -1)
 
 
 def _plain_attention(
@@ -80,13 +83,14 @@ def _plain_attention(
     """Decode attention as two batched products and a softmax, all in float32; shapes as in `reference.attention`."""
     if positions.is_cuda and torch.cuda.is_current_stream_capturing():
         return attention(q, keys, values, positions, scale=scale, window=window)
-    last = int(positions[-1])
-    low = max(0, last - window + 1) if window else 0
-    heads, kv_heads, width = q.shape[1], keys.shape[1], q.shape[3]
-    grouped = q.reshape(kv_heads, heads // kv_heads, width).float()
-    scores = torch.bmm(grouped, keys[0, :, low : last + 1].transpose(1, 2).float()) * scale
-    mixed = torch.bmm(torch.softmax(scores, dim=-1), values[0, :, low : last + 1].float())
-    return mixed.to(q.dtype).view(1, heads, 1, width)
+    (batch, heads, _, width), kv_heads = q.shape, keys.shape[1]
+    grouped = q.reshape(batch, kv_heads, heads // kv_heads, width).float()
+    mixed = []
+    for b, last in enumerate(positions.tolist()):
+        low = max(0, last - window + 1) if window else 0
+        scores = torch.bmm(grouped[b], keys[b, :, low : last + 1].transpose(1, 2).float()) * scale
+        mixed.append(torch.bmm(torch.softmax(scores, dim=-1), values[b, :, low : last + 1].float()))
+    return (mixed[0] if batch == 1 else torch.stack(mixed)).to(q.dtype).view(q.shape)
 
 
 CALLS: dict[str, dict[str, dict[str, Operator]]] = {

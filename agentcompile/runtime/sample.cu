@@ -1,4 +1,5 @@
-// The next token from logits [vocab], chosen where they lie: temperature, then top-k, then top-p, then a seeded draw.
+// The next token of every row of logits [ROWS, vocab], chosen where they lie: temperature, then top-k, then top-p, then a
+// seeded draw. Rows have settings, positions and results of their own, and blocks of their own: they never meet.
 //
 // Nothing is sorted. Logits become keys whose unsigned order is theirs; a search by digits of eight bits, the highest
 // first, finds the key at which a running sum over descending keys passes a target: a count for top-k, a mass for top-p
@@ -6,21 +7,21 @@
 // are exact and do not depend on the order in which threads add.
 //
 // `sample_keys.cuh` stands before this text. With a cluster (`BLOCKS` > 1, compute capability 9.0 and later) each block
-// keeps its part of the keys in shared memory; one block alone reads the logits again in every pass.
+// of a row keeps its part of the keys in shared memory; one block alone reads the logits again in every pass.
 struct Settings {
     uint64_t seed;
     int64_t first;      // the position at which draw 0 is made
     uint64_t top_p;     // in 2^-63; 2^63 keeps everything
-    int64_t slots;      // log-probabilities there is room for; 0 wants none
+    int64_t slots;      // log-probabilities there is room for in each row; 0 wants none
     float temperature;  // 0 takes the largest logit
     int top_k;          // 0 keeps everything
 };
 struct sample_args {
     const logit_t* logits;
-    const int64_t* position;
+    const int64_t* position;  // [ROWS], as are settings and tokens
     const Settings* settings;
     int64_t* token;
-    float* logprobs;  // [slots], by position
+    float* logprobs;  // [ROWS, slots], by position; null wants none
 };
 
 constexpr int WARP = 32, WARPS = THREADS / WARP, BINS = 256, LEVELS = KEY_BITS / 8;
@@ -54,7 +55,7 @@ __device__ inline void wait_for_inputs() {
 #endif
 }
 
-// A barrier over all blocks.
+// A barrier over all blocks of the row.
 __device__ inline void everyone() {
     if constexpr (BLOCKS == 1) {
         __syncthreads();
@@ -315,12 +316,14 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) sample(const __
     __shared__ Shared s;
     Histogram& histogram = *reinterpret_cast<Histogram*>(room);
     for (int i = threadIdx.x; i < int(sizeof(Histogram) / sizeof(Words)); i += THREADS) room[i] = Words{};
-    Search search(a.logits, s, histogram, room + sizeof(Histogram) / sizeof(Words), blockIdx.x);
+    const int row = ROWS == 1 ? 0 : int(blockIdx.y);
+    const logit_t* logits = a.logits + int64_t(row) * vocab;
+    Search search(logits, s, histogram, room + sizeof(Histogram) / sizeof(Words), blockIdx.x);
     search.forget();
     wait_for_inputs();
 
-    const Settings settings = *a.settings;
-    const int64_t position = *a.position;
+    const Settings settings = a.settings[row];
+    const int64_t position = a.position[row];
     Scale scale(settings.temperature), unscaled(1.0f);
     const unsigned most = search.largest(scale);
     scale.settle(most), unscaled.settle(most);
@@ -353,17 +356,17 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) sample(const __
     uint64_t whole = 0;
     const bool noted = a.logprobs != nullptr && position >= 0 && position < settings.slots;
     if (noted) {
-        search.each([&](int v) { return load(a.logits, v); }, [&](int v, const Words& raw) {
+        search.each([&](int v) { return load(logits, v); }, [&](int v, const Words& raw) {
             Search::every<true>(v, raw, [&](int, unsigned bits) { whole += unscaled.mass(key_of(bits)); });
         });
         whole = search.joined(sum_over_warp(whole), [](uint64_t x, uint64_t y) { return x + y; }).y;
     }
     search.locate(scale, chosen, index, [&](int id) {
-        *a.token = id;
+        a.token[row] = id;
         if (!noted) return;
-        const unsigned key = key_of(a.logits[id]);
+        const unsigned key = key_of(logits[id]);
         const double behind = key == most ? 0.0 : double(number_of(key)) - double(number_of(most));
-        a.logprobs[position] = float(behind - log(double(whole) * 0x1p-36));
+        a.logprobs[row * settings.slots + position] = float(behind - log(double(whole) * 0x1p-36));
     });
     if constexpr (BLOCKS > 1) everyone();  // nobody leaves while others may read its shared memory
 }

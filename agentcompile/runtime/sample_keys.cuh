@@ -1,7 +1,7 @@
 // What sample.cu searches: keys whose unsigned order is that of the logits, and their masses as integers.
 //
-// Before this text stand `vocab`, `BYTES` and `EXPONENT` (bits of one) of a logit, `BLOCKS` (1, or those of a cluster)
-// and `THREADS` of a block. A logit is its bits here.
+// Before this text stand `vocab`, `BYTES` and `EXPONENT` (bits of one) of a logit, `ROWS`, `BLOCKS` of a row (1, or those
+// of a cluster) and `THREADS` of a block. A logit is its bits here.
 using int64_t = long long;
 using uint64_t = unsigned long long;
 template <int> struct Bits { using type = unsigned; };
@@ -37,10 +37,16 @@ __device__ inline unsigned element(const Words& v, int i) {
 __device__ inline void put(Words& v, int i, unsigned one) { v.word[i * BYTES / 4] |= one << (KEY_BITS * i % 32); }
 
 __device__ inline Words load(const logit_t* logits, int vector) {
-    if (vocab % PER_LOAD == 0 || vector + 1 < VECTORS) return reinterpret_cast<const Words*>(logits)[vector];
-    Words v{};
-    for (int i = 0; i < vocab % PER_LOAD; ++i) put(v, i, logits[vector * PER_LOAD + i]);
-    return v;
+    if constexpr (vocab % PER_LOAD == 0) {
+        return reinterpret_cast<const Words*>(logits)[vector];
+    } else {
+        if (ROWS == 1 && vector + 1 < VECTORS) return reinterpret_cast<const Words*>(logits)[vector];
+        Words v{};  // the last one, or one of a row that does not begin at 16 bytes
+#pragma unroll
+        for (int i = 0; i < PER_LOAD; ++i)
+            if (ROWS == 1 ? i < vocab % PER_LOAD : vector * PER_LOAD + i < vocab) put(v, i, logits[vector * PER_LOAD + i]);
+        return v;
+    }
 }
 
 // Scores are logits over the temperature, rounded as float32 division rounds. In float32 a key is a score's, because

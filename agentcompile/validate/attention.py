@@ -1,4 +1,5 @@
-"""Error of attention: through the scores, the softmax and the weighted sum, one key/value head at a time.
+"""Error of attention: through the scores, the softmax and the weighted sum, one key/value head of one sequence at a
+time.
 
 A shift δ_j of score j moves the output by Σ p_j (e^{δ_j} − 1)(v_j − y) / Σ p_j e^{δ_j}, because Σ p_j (v_j − y) = 0;
 so a score's error counts by how far its value lies from the result, and never for more than the farthest value.
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentcompile.validate.bound import Append, Bounded, Context, Part
+from agentcompile.validate.bound import Bounded, Context, Part
 from agentcompile.validate.tolerance import rounding
 
 _SATURATED = 30.0
@@ -31,50 +32,58 @@ class _Slots:
 
 
 def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = softmax(scale·q·kᵀ + causal)·v; q [1, heads, T, D], caches [1, kv_heads, context, D], grouped heads."""
-    q, k_cache, v_cache, positions = operands
-    attrs = dict(ctx.node.attrs)
-    scale, window = float(attrs["scale"]), int(attrs.get("window", 0))  # type: ignore[arg-type]
-    at = positions.value.reshape(-1).long()
-    used = min(int(at.max()) + 1, k_cache.value.shape[2])
-    keys, values = ctx.node.inputs[1].value, ctx.node.inputs[2].value
-    kv_heads = k_cache.value.shape[1]
-    group = q.value.shape[1] // kv_heads
-    slots = torch.arange(used)
-    visible = slots[None, :] <= at[:, None]  # [T, slots]
-    if window:
-        visible &= slots[None, :] > at[:, None] - window
+    """y = softmax(scale·q·kᵀ + causal)·v; q [B, heads, T, D], caches [B, kv_heads, context, D], grouped heads."""
+    q, k_cache = operands[0].value, operands[1].value
+    group, width = q.shape[1] // k_cache.shape[1], q.shape[3]
     parts = []
-    block = max(1, _BLOCK // (used * q.value.shape[-1]))
-    for head in range(kv_heads):
-        k = _visible(k_cache.value, ctx.out.appends.get(keys), head, visible, ctx.dtypes[keys])
-        v = _visible(v_cache.value, ctx.out.appends.get(values), head, visible, ctx.dtypes[values])
-        rows = q.map(lambda t, head=head: t[0, head * group : (head + 1) * group].flatten(0, 1))  # type: ignore[misc]
-        masks = visible.repeat(group, 1)
-        for start in range(0, len(masks), block):
-            some = rows.map(lambda t, start=start: t[start : start + block])  # type: ignore[misc]
-            parts.append(_rows(some, k, v, masks[start : start + block], scale, ctx))
-    value, accumulated, rounded, variance = (
-        torch.cat(each).reshape(q.value.shape) for each in zip(*parts, strict=True)
-    )
+    for b, at in enumerate(operands[3].value.reshape(q.shape[0], -1).long()):
+        visible = _slots_of(at, k_cache.shape[2], int(ctx.told.get("window", 0)))
+        masks, step = visible.repeat(group, 1), max(1, _BLOCK // (visible.shape[1] * width))
+        for head in range(k_cache.shape[1]):
+            k, v = (_visible(ctx, operands, index, (b, head), visible) for index in (1, 2))
+            rows = _queries(operands[0], b, slice(head * group, (head + 1) * group))
+            for block in (slice(start, start + step) for start in range(0, len(masks), step)):
+                some = rows.map(lambda t, block=block: t[block])  # type: ignore[misc]
+                parts.append(_rows(some, k, v, masks[block], float(ctx.told["scale"]), ctx))
+    value, accumulated, rounded, variance = (torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True))
     return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance)
 
 
-def _visible(cache: Tensor, append: Append | None, head: int, visible: Tensor, dtype: str) -> _Slots:
-    """Old slots are exact; appended ones carry their error and, where they do not fit the cache's dtype, a rounding."""
-    value = cache[0, head, : visible.shape[1]].double()
+def _queries(q: Bounded, sequence: int, heads: slice) -> Bounded:
+    """The queries of some heads of one sequence, [heads · T, D]."""
+    shape = q.value.shape
+    return q.map(lambda t: t.expand(shape)[sequence, heads].flatten(0, 1))
+
+
+def _slots_of(at: Tensor, context: int, window: int) -> Tensor:
+    """Which slots each query of a sequence sees, of those up to its last position: [T, slots]."""
+    slots = torch.arange(min(int(at.max()) + 1, context))
+    visible = slots[None, :] <= at[:, None]
+    return visible & (slots[None, :] > at[:, None] - window) if window else visible
+
+
+def _visible(
+    ctx: Context, operands: tuple[Bounded, ...], index: int, where: tuple[int, int], visible: Tensor
+) -> _Slots:
+    """One head of one sequence in cache `index`; `where` is (sequence, head).
+
+    Old slots are exact; appended ones carry their error and, where they do not fit the cache's dtype, a rounding.
+    """
+    name, cache = ctx.node.inputs[index].value, operands[index].value
+    append, dtype = ctx.out.appends.get(name), ctx.dtypes[name]
+    value = cache[where][: visible.shape[1]].double()
     value[~visible.any(0)] = 0.0  # whatever a hidden slot holds: 0·NaN would let it in
     if append is None:
         return _Slots(value=value, accumulated=None, rounded=None, variance=None)
-    new = append.new
-    fresh = new.wide()[0, head]
-    value[append.slots] = fresh
+    new, span = append.new, slice(*append.spans[where[0]])
+    fresh = new.wide()[where]
+    value[span] = fresh
     step = torch.zeros_like(fresh) if new.value.dtype == cache.dtype else rounding(fresh.abs(), dtype)
 
     def spread(part: Part, own: Tensor | None) -> Tensor:
         full = torch.zeros_like(value)
-        rows = torch.zeros_like(fresh) if part is None else part.expand(new.value.shape)[0, head]
-        full[append.slots] = rows if own is None else rows + own
+        rows = torch.zeros_like(fresh) if part is None else part.expand(new.value.shape)[where]
+        full[span] = rows if own is None else rows + own
         return full
 
     return _Slots(

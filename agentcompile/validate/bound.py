@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node, Use
-from agentcompile.reference import apply_views
+from agentcompile.reference import apply_views, keywords
 from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, Facts, rounding
 
 Part = Tensor | None
@@ -91,11 +92,16 @@ def rounded_by(value: Bounded, step: Tensor) -> Bounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What a state port gains: the new entries and the slots they go to, in order."""
+    """What a state port [B, kv_heads, context, D] gains: new entries [B, kv_heads, T, D] and the slots they go to."""
 
     port: str
     new: Bounded
-    slots: Tensor
+    spans: tuple[tuple[int, int], ...]
+    """For every sequence the first slot that it gains and the one after its last."""
+
+    def entries(self, cache: Tensor) -> Tensor:
+        """A copy of the appended slots of a cache: [B, kv_heads, T, D]."""
+        return torch.cat([cache[b : b + 1, :, first:end] for b, (first, end) in enumerate(self.spans)])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,13 +110,21 @@ class Propagation:
 
     values: dict[str, Bounded] = field(default_factory=dict)
     appends: dict[str, Append] = field(default_factory=dict)
+    stored: dict[str, Bounded] = field(default_factory=dict)
+    """Outputs as operators inside read them: after the store, whose rounding an output's own check adds by itself."""
     logits: dict[str, Bounded] = field(default_factory=dict)
     """For the output of an argmax: what it chose from."""
     notes: list[str] = field(default_factory=list)
 
+    def read(self, use: Use, tokens: int) -> Bounded:
+        """A value as an operator inside sees it through an edge."""
+        return self._through(self.stored.get(use.value, self.values[use.value]), use, tokens)
+
     def seen(self, use: Use, tokens: int) -> Bounded:
         """A value as an edge sees it."""
-        value = self.values[use.value]
+        return self._through(self.values[use.value], use, tokens)
+
+    def _through(self, value: Bounded, use: Use, tokens: int) -> Bounded:
         return value.map(lambda tensor: apply_views(tensor, use.views, tokens)) if use.views else value
 
 
@@ -124,6 +138,8 @@ class Context:
     owner: Mapping[str, str]
     """Value id to the input port whose buffer it lives in."""
     dtypes: Mapping[str, str]
+    told: Mapping[str, Any]
+    """What the operator is told beside its tensors."""
     library: bool = False
     """Whether PyTorch runs it, operator by operator, with its own roundings inside."""
 
@@ -165,9 +181,17 @@ def propagate(graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, token
     for name in graph.inputs:
         out.values[name] = Bounded(value=inputs[name])
     for node in graph.nodes:
-        operands = tuple(out.seen(use, tokens) for use in node.inputs)
+        # What an argmax chooses from is rounded by the check of its choice.
+        sight = out.seen if node.op == "argmax" else out.read
+        operands = tuple(sight(use, tokens) for use in node.inputs)
         context = Context(
-            node=node, coefficient=facts.coefficient, out=out, owner=owner, dtypes=dtypes, library=library
+            node=node,
+            coefficient=facts.coefficient,
+            out=out,
+            owner=owner,
+            dtypes=dtypes,
+            told=keywords(graph, node),
+            library=library,
         )
         rule = RULES.get(node.op)
         results: tuple[Bounded, ...]
@@ -176,8 +200,10 @@ def propagate(graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, token
         else:
             results = numeric(context, graph)
         for name, result in zip(node.outputs, results, strict=True):
-            held = declared.get(name)
-            if held is None and library and name not in last:
-                held = table[name].dtype
-            out.values[name] = round_to(result, held) if held else result
+            held = declared.get(name, table[name].dtype if library else "")
+            narrow = round_to(result, held) if held else result
+            if name in last and held == table[name].dtype:
+                out.values[name], out.stored[name] = result, narrow
+            else:
+                out.values[name] = narrow
     return out

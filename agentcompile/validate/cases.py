@@ -37,7 +37,8 @@ _REDRAWN = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One draw of inputs. `length` is how many cache slots the newest token sees, itself included."""
+    """One draw of inputs. `length` is how many cache slots the newest token sees, itself included; of a batch, that of
+    the longest sequence."""
 
     style: Style
     length: int = 1

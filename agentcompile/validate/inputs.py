@@ -1,6 +1,7 @@
 """Seeded inputs for a region: what each case looks like in numbers.
 
-Parameters are random and never 0 or 1, so that leaving one out shows. Every purpose has a generator of its own.
+Parameters are random and never 0 or 1, so that leaving one out shows. Every purpose has a generator of its own. The
+sequences of a batch are of different lengths, and any of them may be the longest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import Case
+from agentcompile.validate.cases import LENGTHS, Case
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _TILE = (1 << 20) + 7
@@ -70,6 +71,7 @@ class Generator:
     def __init__(self, region: Region, *, seed: int, tokens: int = 1) -> None:
         self.region = region
         self.tokens = tokens
+        self._batch = region.regime.batch
         self._seed = seed
         table = region.body.table()
         self._inputs: tuple[Value, ...] = tuple(table[name] for name in region.body.inputs)
@@ -119,6 +121,8 @@ class Generator:
     def _drawn(self, value: Value, case: Case, rng: torch.Generator) -> Tensor:
         shape = extent(value.shape, self.tokens)
         if value.role == "position" or value.id in self._positions():
+            if self._batch > 1:
+                return torch.tensor(self._lengths(case)).reshape(shape) - 1
             first = max(0, case.length - self.tokens)
             return torch.arange(first, first + self.tokens).reshape(shape)
         if value.dtype in ("int64", "int32"):
@@ -130,13 +134,33 @@ class Generator:
             return self._past(shape, case, value, rng)
         return styled(shape, case, rng)
 
+    def _lengths(self, case: Case) -> list[int]:
+        """How many slots the newest token of each sequence sees: the case's length for one of them, less for others.
+
+        Beside a long sequence one has only begun, but not in normal cases, where every query must matter: one slot is
+        chosen whatever the query.
+        """
+        if self._batch == 1:
+            return [case.length]
+        rng = generator(self._seed, "lengths", case.name)
+        shorter = [n for n in LENGTHS if n < case.length and (case.style != "exact" or n & (n - 1) == 0)] or [1]
+        if case.style == "normal":
+            shorter = [n for n in shorter if n > 1] or shorter
+        order = torch.randperm(len(shorter), generator=rng).tolist()
+        others = [shorter[i] for i in (order * self._batch)[: self._batch - 1]]
+        if case.style != "normal":
+            others[0] = 1
+        lengths = [case.length, *others]
+        return [lengths[i] for i in torch.randperm(self._batch, generator=rng).tolist()]
+
     def _past(self, shape: tuple[int, ...], case: Case, value: Value, rng: torch.Generator) -> Tensor:
-        """A cache [1, kv_heads, context, D]."""
+        """A cache [B, kv_heads, context, D]."""
         if case.weights < 0:
             return whole(shape, -4, 4, rng) * 16 if self._is_value(value) else torch.zeros(shape)
         past = normal(shape, 1.0, rng)
         if case.past == "ramp" and self._is_value(value):
-            past = past.float() * 0.1 + torch.arange(shape[2])[None, None, :, None] / max(case.length, 1) * 4.0 - 2.0
+            rise = [torch.arange(shape[2])[:, None] / max(length, 1) * 4.0 for length in self._lengths(case)]
+            past = past.float() * 0.1 + torch.stack(rise)[:, None] - 2.0
         return past
 
     def _is_value(self, value: Value) -> bool:
@@ -172,15 +196,16 @@ class Generator:
             if cos not in self.region.body.inputs:
                 continue
             width = found[cos].shape[-1]
+            count = found[cos].numel() // width  # of tokens or of sequences: these turn differently, too
             if case.style == "exact":
                 angles = torch.arange(width // 2) % 4 * (math.pi / 2)
             else:
                 frequency = _THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-                at = case.angle + torch.arange(self.tokens, dtype=torch.float64)
+                at = case.angle + torch.arange(count, dtype=torch.float64)
                 angles = at[:, None] * frequency
             both = torch.cat((angles, angles), dim=-1)
             for name, function in ((cos, torch.cos), (sin, torch.sin)):
-                turned = function(both).expand(self.tokens, width).reshape(found[name].shape)
+                turned = function(both).expand(count, width).reshape(found[name].shape)
                 found[name] = (turned.round() if case.style == "exact" else turned).to(found[name].dtype)
 
     def _fit(self, case: Case, found: dict[str, Tensor]) -> None:
@@ -224,23 +249,25 @@ class Generator:
             query = propagate(body, found, Facts(), tokens=self.tokens).values[node.inputs[0].value].wide()
             keys = found[name]
             group = query.shape[1] // keys.shape[1]
-            lead = query[0, ::group, -1]  # [kv_heads, D]
+            lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
             wanted = 130.0 / float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
-            direction = lead / size.square() * wanted
-            if case.past == "sunk":
-                keys[0, :, : case.length] = -direction[:, None].to(keys.dtype)
-            else:
-                keys[0, :, round(case.place * (case.length - 2))] = direction.to(keys.dtype)
+            direction = (lead / size.square() * wanted).to(keys.dtype)
+            for b, length in enumerate(self._lengths(case)):
+                if case.past == "sunk":
+                    keys[b, :, :length] = -direction[b, :, None]
+                elif length > 1:
+                    keys[b, :, round(case.place * (length - 2))] = direction[b]
 
     def _hide(self, found: dict[str, Tensor]) -> None:
         """Slots that a cache does not hold yet are NaN. Where the region appends, every launch poisons them anew."""
         appended = {append.outputs[0] for append in self._nodes("cache_append")}
         for node in self._nodes("attention"):
-            last = int(found[node.inputs[3].value].max())
             for use in node.inputs[1:3]:
                 if use.value not in appended and use.value in found:
-                    found[use.value][:, :, last + 1 :] = math.nan
+                    cache = found[use.value]
+                    for b, at in enumerate(found[node.inputs[3].value].reshape(cache.shape[0], -1)):
+                        cache[b, :, int(at.max()) + 1 :] = math.nan
 
     def _even(self, case: Case, found: dict[str, Tensor]) -> None:
         """Zero queries weigh all slots alike, so that attention over a power of two of them is exact."""

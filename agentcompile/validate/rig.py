@@ -112,25 +112,27 @@ class Rig:
             if not zeroed:
                 self._tools.poison(self._buffers[name], pattern)
         for append in appends:
-            self._tools.poison(self._buffers[append.port][:, :, int(append.slots.min()) :], pattern)
+            for b, (first, _) in enumerate(append.spans):
+                self._tools.poison(self._buffers[append.port][b, :, first:], pattern)
         (run or self._run)(self._buffers)
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
         if inputs is not None:
             self._beside(appends, pattern, where, inputs)
         found = {port.name: self._buffers[port.name].clone() for port in self._outputs}
-        found |= {append.port: self._buffers[append.port][:, :, append.slots].clone() for append in appends}
+        found |= {append.port: append.entries(self._buffers[append.port]) for append in appends}
         return Result(tensors=found, pattern=pattern)
 
     def _beside(self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor]) -> None:
         for append in appends:
-            state = self._buffers[append.port]
-            first, last = int(append.slots.min()), int(append.slots.max()) + 1
-            rest = torch.empty_like(state[:, :, last:])
-            self._tools.poison(rest, pattern)
-            kept = self._tools.same_bits(state[:, :, last:], rest)
-            kept = kept and self._tools.same_bits(state[:, :, :first], inputs[append.port][:, :, :first])
-            self._tally.claim("state", kept, f"{where}: slots of {append.port} beside {first}..{last - 1} changed")
+            for b, (first, end) in enumerate(append.spans):
+                state, before = self._buffers[append.port][b], inputs[append.port][b]
+                rest = torch.empty_like(state[:, end:])
+                self._tools.poison(rest, pattern)
+                kept = self._tools.same_bits(state[:, end:], rest)
+                kept = kept and self._tools.same_bits(state[:, :first], before[:, :first])
+                cache = f"{append.port}[{b}]" if len(append.spans) > 1 else append.port
+                self._tally.claim("state", kept, f"{where}: slots of {cache} beside {first}..{end - 1} changed")
 
     def untouched(self, where: str) -> None:
         """Check that no input was written since it was loaded."""

@@ -103,8 +103,8 @@ def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def rope(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = x·cos + rotate(x)·sin; rotate swaps the halves and negates the first."""
-    x, cos, sin = operands[0], operands[1].wide(), operands[2].wide()
+    """y = x·cos + rotate(x)·sin; rotate swaps the halves and negates the first; x [B, heads, T, D], cos [B, T, D]."""
+    x, cos, sin = operands[0], operands[1].wide().unsqueeze(1), operands[2].wide().unsqueeze(1)
     wide = x.wide()
     half = wide.shape[-1] // 2
 
@@ -214,22 +214,26 @@ def embedding(_: Context, operands: tuple[Bounded, ...]) -> Bounded:
     return Bounded(value=table.value[ids.value])
 
 
-def position_table(_: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """Rows of a constant table at the positions: [1, T, width]."""
-    positions, table = operands
-    return Bounded(value=table.value[positions.value.reshape(-1)].unsqueeze(0))
+def position_table(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
+    """Rows of a constant table at the positions: [1, T, width], of a batch [B, 1, width]."""
+    positions, table = (operand.value for operand in operands)
+    return Bounded(value=table[positions.reshape(-1)].view(ctx.told["batch"], -1, table.shape[1]))
 
 
 def cache_append(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """The cache with `new` at its slots. The store rounds to the cache's dtype: that is its interface.
+    """The cache with `new` [B, kv_heads, T, D] at its slots: of a batch every sequence has one, else T follow another.
+
+    The store rounds to the cache's dtype: that is its interface.
 
     The value keeps the cache's own dtype (one long context in float64 is gigabytes) with the new slots rounded to it;
     the errors of those slots are kept in `Propagation.appends`, where attention reads them.
     """
     cache, new, positions = operands
     name = ctx.node.outputs[0]
-    slots = positions.value.reshape(-1).long()
-    ctx.out.appends[name] = Append(port=ctx.owner.get(name, name), new=new, slots=slots)
+    slots = positions.value.reshape(-1).tolist()
+    firsts = slots if new.value.shape[0] > 1 else slots[:1]
+    spans = tuple((first, first + new.value.shape[2]) for first in firsts)
+    ctx.out.appends[name] = Append(port=ctx.owner.get(name, name), new=new, spans=spans)
     return cache
 
 

@@ -91,10 +91,10 @@ def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Ten
     appends = any(node.op == "cache_append" for node in region.body.nodes)
     for node in region.body.nodes:
         if node.op == "attention":
-            at = inputs[node.inputs[3].value].view(-1)
             window = int(str(dict(node.attrs).get("window", 0)))
-            first = max(0, int(at.min()) - window + 1) if window else 0
-            mask[:, :, first : int(at.min() if appends else at.max() + 1)] = True
+            for b, at in enumerate(inputs[node.inputs[3].value].view(cache.shape[0], -1)):
+                first = max(0, int(at.min()) - window + 1) if window else 0
+                mask[b, :, first : int(at.min() if appends else at.max() + 1)] = True
     return mask
 
 

@@ -184,7 +184,7 @@ class _Suite:
 
     def _bounds(self, drawn: _Drawn, result: Result) -> None:
         for append in drawn.out.appends.values():
-            model = drawn.eager[append.port][:, :, append.slots]
+            model = append.entries(drawn.eager[append.port])
             self._compare(drawn, append.port, result.tensors[append.port], append.new, model)
         for port in self.region.ports:
             if port.role == "output":

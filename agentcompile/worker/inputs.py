@@ -74,13 +74,16 @@ def _need(port: Port, request: Time) -> Need:
 
 
 def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:
-    """Inputs as a step has them: normal values, the last position of the regime's context, ids inside the table."""
+    """Inputs as a step has them: normal values, ids inside the table, and of the regime's positions the last ones."""
     shape, dtype = concrete(port.shape), _TORCH[port.dtype]
     if port.role == "output":
         return torch.zeros(shape, dtype=dtype)
     if not dtype.is_floating_point:
         if port.family == "positions":
-            return torch.full(shape, region.regime.context[1] - 1, dtype=dtype)
+            last = region.regime.context[1] - 1
+            if region.regime.phase == "prefill":  # a slot for every token of the chunk
+                return torch.arange(max(last + 1 - port.numel, 0), max(last + 1, port.numel), dtype=dtype).view(shape)
+            return torch.full(shape, last, dtype=dtype)
         rows = dict(region.dims).get("vocab") or _fewest_rows(region)
         return torch.randint(0, rows, shape, generator=generator, dtype=dtype)
     return torch.randn(shape, generator=generator).to(dtype)

@@ -63,7 +63,11 @@ class Layer(nn.Module):
         q, k = _turned(q, cos, sin), _turned(k, cos, sin)
         w["keys"].index_copy_(2, positions, k)
         w["values"].index_copy_(2, positions, v)
-        y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=self.heads != self.kv_heads)
+        grouped = self.heads != self.kv_heads
+        if tokens > 1:  # a prompt begins the cache: what is causal needs no mask, and the fused kernels like none
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        else:
+            y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=grouped)
         x = x + F.linear(y.transpose(1, 2).reshape(1, tokens, -1), w["o"])
         gate, up = F.linear(F.rms_norm(x, x.shape[-1:], w["between"], self.eps), w["gateup"]).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate) * up, w["down"])

@@ -143,18 +143,18 @@ class Planted:
         return seal(self.facts, self.cuts, plans, self.planned.layouts, self.trials)
 
 
-def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False) -> Planted:
-    """Plan a decode step that runs a kernel wherever a template serves, each as the adviser likes it best.
+def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False, **more: Any) -> Planted:
+    """Plan steps that run a kernel wherever a template serves, each as the adviser likes it best.
 
     A search on a busy machine may give everything back to PyTorch; this one leaves nothing to the clock. `library`
-    takes PyTorch calls instead of C++.
+    takes PyTorch calls instead of C++; `more` are further options.
     """
-    asked = options(home, checkpoint, context)
+    asked = options(home, checkpoint, context, **more)
     here = this_machine(asked)
     model = load_model(checkpoint, context, here.store, here.hashes)
-    decode, prefill = cut(model.captured, here.target, CEILING, silent)
+    decode, prefill = cut(model.captured, here.target, CEILING, silent, asked.batch)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
-    spaces = bound(decode, templates, here.target, silent)
+    spaces = bound([*decode, *([prefill] if here.target.kind == "cuda" else [])], templates, here.target, silent)
     subjects = advise(spaces, adviser_of("heuristic"), CEILING, prefill.residency, silent)
     kernels = {subject.region.id: _kernel(subject, library) for subject in subjects}
     rankings, trials = {}, {}
@@ -162,7 +162,7 @@ def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: boo
         ranked = () if found is None else (((signature_of(found[1]), (found[0],))),)
         rankings[id] = Ranking(kernels=ranked, fallback=Fallback(reason="no such template"))
         trials[id] = () if found is None else (_confirmed(found[0]),)
-    planned = plan(decode, prefill, subjects, rankings, trials, lambda _: 1e6, CEILING)
+    planned = plan(decode, prefill, subjects, rankings, trials, lambda _: 1e6, CEILING, here.target.kind)
     about = Facts(
         target=here.target,
         captured=model.captured,
@@ -186,9 +186,9 @@ def _confirmed(kernel: Kernel) -> Trial:
     return Trial(candidate=kernel.candidate, source=kernel.source, verdict=runs.measured(), fidelity="confirm")
 
 
-def write(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False) -> Path:
-    """A lock at `out` whose decode step is all kernels."""
-    made = plant(home, checkpoint, context, out, library=library)
+def write(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False, **more: Any) -> Path:
+    """A lock at `out` whose decode steps are all kernels."""
+    made = plant(home, checkpoint, context, out, library=library, **more)
     assert any(isinstance(part.choice, Kernel) for part in made.planned.decode[0])
     write_lock(out, made.seal())
     return out

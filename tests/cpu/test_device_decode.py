@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from agentcompile.capture import Captured, capture
+from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Fallback
@@ -36,9 +38,9 @@ CONTEXT = 40
 IDS = [3, 17, 5, 60, 2, 9, 33]
 
 
-def program(captured: Captured, phase: str, tokens: int) -> Program:
+def program(captured: Captured, phase: str, tokens: int, bound: Graph | None = None) -> Program:
     """One phase, every region run by PyTorch."""
-    graph = captured.decode if phase == "decode" else captured.prefill
+    graph = bound or (captured.decode if phase == "decode" else captured.prefill)
     cut = partition(graph, Regime(phase=graph.phase, context=(1, CONTEXT)), tokens=tokens)
     option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
     found = cover(Problem(graph=graph, partition=cut, options={region.id: (option,) for region in cut.regions}))
@@ -94,7 +96,13 @@ class Rig:
         stepped = DeviceStep(programs[0], self.memory, {}, overlap=False)
         self.decode = DeviceDecode(stepped, self.memory, nothing, None, context=CONTEXT, overlap=False)
         advance.history = self.decode._history
-        self.prefill = DevicePrefill(programs[1], self.memory, self.decode, capacity=32)
+        self.asked: list[int] = []
+
+        def bound(tokens: int) -> tuple[Program, dict[str, Any]]:
+            self.asked.append(tokens)
+            return program(self.captured, "prefill", tokens, at_tokens(self.captured.prefill, tokens)), {}
+
+        self.prefill = DevicePrefill(bound, self.memory, self.decode, capacity=32, overlap=False)
 
     def expected(self, ids: list[int], count: int) -> list[int]:
         """Greedy tokens by the host's step, from the prompt on."""

@@ -13,7 +13,7 @@ import torch
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.ir.graph import DType
 from agentcompile.ir.target import most_shared_bytes
-from agentcompile.runtime.device_sampling import MAX_VOCAB, packed, sampler_source
+from agentcompile.runtime.device_sampling import MAX_ROWS, MAX_VOCAB, packed, sampler_source
 from agentcompile.runtime.sampling import Sampling, choose, probabilities, uniform
 from tests.kernels.sampling_model import UNIT, Case, cases, chosen, fma, margin, masses, scores
 
@@ -23,9 +23,12 @@ UNDEFINED = ("all -inf", "some NaN", "all NaN", "+inf twice")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "sm_120"])
-@pytest.mark.parametrize(("dtype", "vocab"), [("bf16", 151936), ("fp16", 1003), ("fp32", MAX_VOCAB)])
-def test_it_compiles_for_every_architecture_within_its_limits(arch: str, dtype: DType, vocab: int) -> None:
-    source = sampler_source(vocab, dtype, arch)
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "rows"),
+    [("bf16", 151936, 1), ("fp16", 1003, 1), ("fp32", MAX_VOCAB, 1), ("bf16", 151936, 8), ("fp16", 1003, 4)],
+)
+def test_it_compiles_for_every_architecture_within_its_limits(arch: str, dtype: DType, vocab: int, rows: int) -> None:
+    source = sampler_source(vocab, dtype, arch, rows=rows)
     (launch,) = source.launches
     cubin = compile_cubin(source.text, source.flags)
     assert isinstance(cubin, Cubin), cubin
@@ -51,6 +54,17 @@ def test_clusters_serve_devices_that_have_them_and_the_memory(arch: str, blocks:
     assert sampler_source(32_000, "bf16", arch).launches[0].grid == (blocks,)
 
 
+@pytest.mark.parametrize(("arch", "grid"), [("sm_80", ("1", "4")), ("sm_90", ("8", "4"))])
+def test_every_row_has_blocks_of_its_own(arch: str, grid: tuple[str, ...]) -> None:
+    assert sampler_source(32_000, "bf16", arch, rows=4).launches[0].grid == grid
+
+
+@pytest.mark.parametrize("rows", [0, MAX_ROWS + 1])
+def test_rows_out_of_range_are_refused(rows: int) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        sampler_source(1000, "bf16", "sm_90", rows=rows)
+
+
 @pytest.mark.parametrize("vocab", [0, MAX_VOCAB + 1])
 def test_a_vocabulary_out_of_range_is_refused(vocab: int) -> None:
     with pytest.raises(ValueError, match="vocab"):
@@ -62,6 +76,10 @@ def test_settings_are_packed_as_the_kernel_reads_them() -> None:
     data = packed(sampling, first=11, slots=512)
     assert struct.unpack("<QqQqfi", data) == (2**64 - 1, 11, 3 << 61, 512, 0.5, 7)
     assert struct.unpack("<QqQqfi", packed(Sampling(top_k=10**12, top_p=1e-300), first=0))[2:] == (1, 0, 0.0, MAX_VOCAB)
+
+
+def test_settings_of_rows_lie_one_behind_another_as_structs_do() -> None:
+    assert len(packed(Sampling(), first=0)) % struct.calcsize("Q") == 0
 
 
 def test_the_models_fused_multiply_add_rounds_once() -> None:

@@ -200,6 +200,12 @@ def test_one_range_serves_a_cpu() -> None:
     assert [regime.context for regime in regimes(40960, "cpu")] == [(1, 40960)]
 
 
+def test_several_sequences_are_refused_on_a_cpu() -> None:
+    with pytest.raises(AgentCompileError, match="--batch 1,4") as refused:
+        regimes(2048, "cpu", (1, 4))
+    assert "one after another" in refused.value.hint
+
+
 def _gap(lock: Lock) -> Lock:
     return replace(lock, plan=tuple(plan for plan in lock.plan if plan.context != (13, 40)))
 

@@ -92,6 +92,7 @@ def test_the_cover_by_floors_takes_the_fused_regions(captured: Captured):
 
 def test_prefill_is_covered_and_only_permuted_edges_stay_in_bodies(captured: Captured):
     found = cut(captured.prefill)
+    heads = "qknorm-rope-append" if captured.info.architecture.startswith("Qwen3") else "rope-append"
     assert not found.boundaries
     assert {len(region.sites) for region in by_kind(found)["rmsnorm-gateup-silu-mul"]} == {LAYERS}
     assert {region.kind for region in found.regions if not region.dense} <= {
@@ -101,7 +102,12 @@ def test_prefill_is_covered_and_only_permuted_edges_stay_in_bodies(captured: Cap
         "linear-residual",
         "rmsnorm",
         "rmsnorm-linear",
+        "rope-append",
+        heads,
     }
+    for name, sites in ((heads, LAYERS), ("add-rmsnorm", 2 * LAYERS - 1)):
+        assert [len(region.sites) for region in by_kind(found)[name]] == [sites]
+        assert all(region.dense or region.stated for region in by_kind(found)[name])
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ Make = Callable[..., "Step"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A sampler and what it is bound to."""
+    """A sampler and what it is bound to; of several rows every tensor has a first extent for them."""
 
     sampler: DeviceSampler
     logits: torch.Tensor
@@ -38,11 +38,17 @@ class Step:
 
     def draw(self, sampling: Sampling, counter: int, *, logprobs: bool = False) -> int:
         """The token of one launch."""
-        self.position.fill_(FIRST + counter)
+        return self.draws([sampling], [counter], logprobs=logprobs)[0]
+
+    def draws(self, samplings: Sequence[Sampling], counters: Sequence[int], *, logprobs: bool = False) -> list[int]:
+        """The tokens of one launch, a row each."""
+        self.position.copy_(torch.tensor([FIRST + counter for counter in counters]))
         self.token.fill_(-1)
-        self.sampler.set(sampling, first=FIRST, logprobs=logprobs)
+        for row, sampling in enumerate(samplings):
+            self.sampler.set(sampling, first=FIRST, logprobs=logprobs, row=row)
         self.sampler.enqueue()
-        return int(self.token.item())
+        found: list[int] = self.token.tolist()
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +60,17 @@ def arch() -> str:
 def make(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Make:
     store = Store(tmp_path_factory.mktemp("store"))
 
-    def made(vocab: int, dtype: DType, blocks: int, overlap: bool = False) -> Step:
-        source = sampler_source(vocab, dtype, arch, blocks=blocks)
+    def made(vocab: int, dtype: DType, blocks: int, overlap: bool = False, rows: int = 1) -> Step:
+        source = sampler_source(vocab, dtype, arch, blocks=blocks, rows=rows)
         binary = compile(source, store, toolchain=nvrtc_toolchain(), limit_s=60)
         assert isinstance(binary, Binary), binary
         bound = {
-            "logits": torch.zeros(vocab, dtype=DTYPES[dtype], device="cuda"),
-            "token": torch.zeros(1, dtype=torch.int64, device="cuda"),
-            "position": torch.zeros(1, dtype=torch.int64, device="cuda"),
-            "logprobs": torch.zeros(CONTEXT, device="cuda"),
+            "logits": torch.zeros((rows, vocab) if rows > 1 else vocab, dtype=DTYPES[dtype], device="cuda"),
+            "token": torch.zeros(rows, dtype=torch.int64, device="cuda"),
+            "position": torch.zeros(rows, dtype=torch.int64, device="cuda"),
+            "logprobs": torch.zeros((rows, CONTEXT) if rows > 1 else CONTEXT, device="cuda"),
         }
-        sampler = DeviceSampler(source, Module(Path(binary.path)), overlap=overlap, **bound)
+        sampler = DeviceSampler(source, Module(Path(binary.path)), overlap=overlap, rows=rows, **bound)
         return Step(sampler=sampler, **bound)
 
     return made
@@ -125,6 +131,82 @@ def test_a_position_without_room_notes_nothing(make: Make) -> None:
     for counter in (-FIRST - 1, CONTEXT - FIRST):
         step.draw(Sampling(temperature=1.0), counter, logprobs=True)
     assert bool((step.logprobs == 7.0).all())
+
+
+MIXED = (
+    Sampling(temperature=1.0, seed=21),
+    Sampling(),
+    Sampling(temperature=0.7, top_k=40, top_p=0.9, seed=22),
+    Sampling(temperature=1.0, seed=23),
+)
+"""Settings of four rows: two that differ in their seed alone, a filtered one, and a greedy one among them."""
+
+
+@pytest.mark.parametrize(("vocab", "dtype"), [(50, "bf16"), (333, "fp16"), (1003, "fp32"), (32_000, "bf16")])
+def test_every_row_chooses_by_its_own_logits_settings_and_counter(
+    make: Make, arch: str, dtype: DType, vocab: int
+) -> None:
+    given = list(inputs(vocab, seed=vocab).values())
+    for blocks in variants(arch):
+        step = make(vocab, dtype, blocks, rows=4)
+        for at in range(len(given)):
+            rows = [given[(at + row) % len(given)].to(DTYPES[dtype]) for row in range(4)]
+            counters = [at, 0, 5, at + 1]
+            step.logits.copy_(torch.stack(rows))
+            wanted = [
+                chosen(logits, sampling, [counter])[0]
+                for logits, sampling, counter in zip(rows, MIXED, counters, strict=True)
+            ]
+            assert step.draws(MIXED, counters) == wanted, (blocks, at)
+
+
+def test_rows_of_equal_logits_and_settings_choose_alike_and_another_seed_otherwise(make: Make, arch: str) -> None:
+    alike = Sampling(temperature=1.0, seed=31)
+    logits = inputs(32_000, 7)["near zero"].to(torch.bfloat16)
+    for blocks in variants(arch):
+        step = make(32_000, "bf16", blocks, rows=4)
+        step.logits.copy_(logits.expand(4, -1))
+        one, two, other, later = step.draws([alike, alike, Sampling(temperature=1.0, seed=32), alike], [3, 3, 3, 4])
+        assert one == two
+        assert len({one, other, later}) == 3
+
+
+def test_every_row_notes_its_log_probability_at_its_own_position(make: Make, arch: str) -> None:
+    given = inputs(333, 8)
+    rows = [given[name].to(torch.float32) for name in ("a model's", "near zero", "ties everywhere", "all equal")]
+    counters = [0, 7, 30, CONTEXT - FIRST]  # the last has no room
+    for blocks in variants(arch):
+        step = make(333, "fp32", blocks, rows=4)
+        step.logits.copy_(torch.stack(rows))
+        step.logprobs.fill_(7.0)
+        tokens = step.draws(MIXED, counters, logprobs=True)
+        noted = step.logprobs.cpu()
+        for row in range(3):
+            want = torch.tensor(logprob(rows[row], tokens[row]))
+            torch.testing.assert_close(noted[row, FIRST + counters[row]], want, rtol=1e-6, atol=1e-6)
+        assert int((noted != 7.0).sum()) == 3, blocks
+
+
+def test_rows_that_nothing_was_set_for_take_the_largest(make: Make, arch: str) -> None:
+    logits = inputs(1003, 9)["a model's"].to(torch.bfloat16)
+    for blocks in variants(arch):
+        step = make(1003, "bf16", blocks, rows=4)
+        step.logits.copy_(torch.stack([logits.roll(row) for row in range(4)]))
+        step.sampler.set(Sampling(temperature=1.0, seed=41), first=FIRST, row=2)
+        step.position.fill_(FIRST)
+        step.sampler.enqueue()
+        found = step.token.tolist()
+        for row in (0, 1, 3):
+            assert found[row] == chosen(logits.roll(row), Sampling(), [0])[0], (blocks, row)
+        assert found[2] == chosen(logits.roll(2), Sampling(temperature=1.0, seed=41), [0])[0], blocks
+
+
+def test_tensors_for_another_number_of_rows_are_refused(make: Make) -> None:
+    step = make(50, "bf16", 0, rows=4)
+    with pytest.raises(IndexError):
+        step.sampler.set(Sampling(), first=0, row=4)
+    with pytest.raises(ValueError, match="rows"):
+        make(50, "bf16", 0, rows=0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.templates.suite import CATALOG, FAMILIES, build, failed, legal, odd, 
 pytestmark = pytest.mark.gpu
 
 CUDA = [template for template in CATALOG.templates if template.language in ("cuda", "triton")]
-CASES = [(template.id, dtype) for template in CUDA for dtype in template.dtypes]
+CASES = [(t.id, dtype, batch) for t in CUDA for dtype in t.dtypes for batch in sorted(set(t.tokens))]
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +44,24 @@ def faults(template: Template, made: Region, params: Params, target: Target, sto
         return failed(template, made, source, run)
 
 
-def plain(kind: str, dtype: DType) -> Region:
+def plain(kind: str, dtype: DType, batch: int) -> Region:
     rows = (2048, 1024, 1024) if kind in FAMILIES else (3072,)
-    return region(kind, Extents(hidden=2048, rows=rows, q_heads=16, kv_heads=8, head_dim=128, context=700, dtype=dtype))
+    heads = Extents(q_heads=16, kv_heads=8, head_dim=128, context=700)
+    return region(kind, replace(heads, hidden=2048, rows=rows, dtype=dtype, batch=batch))
 
 
-@pytest.mark.parametrize(("id", "dtype"), CASES)
-def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, target: Target, store: Store) -> None:
+@pytest.mark.parametrize(("id", "dtype", "batch"), CASES)
+def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
     template = CATALOG.get(id)
-    regions = [odd(template.region, dtype, hidden=104, head_dim=head_dim) for head_dim in (24, 48)]
+    regions = [odd(template.region, dtype, hidden=104, head_dim=head_dim, batch=batch) for head_dim in (24, 48)]
     made = next(made for made in regions if not problems(made, template, template.defaults, target))
     assert faults(template, made, template.defaults, target, store) == []
 
 
-@pytest.mark.parametrize(("id", "dtype"), [(id, dtype) for id, dtype in CASES if CATALOG.get(id).params])
-def test_points_drawn_from_the_space_are_right(id: str, dtype: DType, target: Target, store: Store) -> None:
+@pytest.mark.parametrize(("id", "dtype", "batch"), [case for case in CASES if CATALOG.get(case[0]).params])
+def test_points_drawn_from_the_space_are_right(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
     template = CATALOG.get(id)
-    made = plain(template.region, dtype)
+    made = plain(template.region, dtype, batch)
     points = legal(made, template, target)
     for drawn in random.Random(zlib.crc32(f"{id} {dtype}".encode())).sample(points, min(3, len(points))):
         assert faults(template, made, drawn.params, target, store) == [], drawn.label

@@ -45,10 +45,10 @@ def _result(node: Node, graph: Graph, values: Mapping[str, Tensor], flip: bool) 
     operands = [reference.apply_views(values[use.value], use.views, 1) for use in node.inputs]
     if node.op == "cache_append":
         cache, new, positions = operands
-        return cache.index_copy_(2, positions, new.to(cache.dtype))
+        return reference.cache_append(cache, new.to(cache.dtype), positions)
     if node.op == "attention":
         q, keys, found, positions = operands
-        used = int(positions[-1]) + 1
+        used = int(positions.max()) + 1
         return reference.attention(
             q, keys[:, :, :used].float(), found[:, :, :used].float(), positions, **dict(node.attrs)
         )  # type: ignore[arg-type]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcompile.capture.batched import batched
-from agentcompile.ir.graph import DType
+from agentcompile.capture.chunked import at_tokens
+from agentcompile.ir.graph import Dim, DType, Use
 from agentcompile.ir.region import Regime, Region
 from agentcompile.regions.partition import partition
-from tests.unit.graphs import Builder, seen
+from tests.unit.graphs import Builder, permuted, seen
+
+CHUNK = 5
+"""Tokens of a region that only a prefill has, unless they are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,19 @@ class Extents:
     offset: float = 0.0
     dtype: DType = "bf16"
     batch: int = 1
+    tokens: int = 0
+    """Of a prefill's chunk; 0 makes a region of a decode step, where the kind has one."""
+
+    @property
+    def count(self) -> Dim:
+        """Tokens of a sequence."""
+        return "T" if self.tokens else 1
 
 
 def region(kind: str, at: Extents) -> Region:
     """The region of `kind` at these extents."""
+    if at.tokens or kind in CHUNK_KINDS:
+        return _of_chunk(kind, replace(at, tokens=at.tokens or CHUNK))
     build = Builder("decode", at.dtype)
     outputs = _MAKERS[kind](build, at)
     graph = batched(build.graph(**outputs), at.batch)
@@ -38,20 +51,28 @@ def region(kind: str, at: Extents) -> Region:
     return next(region for region in partition(graph, regime).regions if region.kind == kind)
 
 
+def _of_chunk(kind: str, at: Extents) -> Region:
+    build = Builder("prefill", at.dtype)
+    outputs = {**_MAKERS, **_CHUNK_MAKERS}[kind](build, at)
+    regime = Regime(phase="prefill", context=(1, at.context))
+    found = partition(at_tokens(build.graph(**outputs), at.tokens), regime, tokens=at.tokens)
+    return next(region for region in found.regions if region.kind == kind)
+
+
 def _x(build: Builder, at: Extents) -> str:
-    return build.input("x", (1, 1, at.hidden), "activation")
+    return build.input("x", (1, at.count, at.hidden), "activation")
 
 
 def _norm(build: Builder, at: Extents, x: str) -> str:
     norm = build.input("norm", (at.hidden,))
-    return build.op("rms_norm", x, norm, shape=(1, 1, at.hidden), eps=1e-6, offset=at.offset)
+    return build.op("rms_norm", x, norm, shape=(1, at.count, at.hidden), eps=1e-6, offset=at.offset)
 
 
 def _linear(build: Builder, at: Extents, x: str, name: str, rows: int) -> str:
     inputs = [x, build.input(name, (rows, at.hidden))]
     if at.bias:
         inputs.append(build.input(f"{name}_bias", (rows,)))
-    return build.op("linear", *inputs, shape=(1, 1, rows))
+    return build.op("linear", *inputs, shape=(1, at.count, rows))
 
 
 def _linears(build: Builder, at: Extents, x: str) -> dict[str, str]:
@@ -61,49 +82,49 @@ def _linears(build: Builder, at: Extents, x: str) -> dict[str, str]:
 def _residual(build: Builder, at: Extents) -> dict[str, str]:
     rows = at.rows[0]
     p = _linear(build, at, _x(build, at), "w", rows)
-    return {"y": build.op("add", p, build.input("r", (1, 1, rows), "activation"), shape=(1, 1, rows))}
+    return {"y": build.op("add", p, build.input("r", (1, at.count, rows), "activation"), shape=(1, at.count, rows))}
 
 
 def _swiglu(build: Builder, at: Extents, x: str) -> dict[str, str]:
-    shape = (1, 1, at.rows[0])
+    shape = (1, at.count, at.rows[0])
     g, u = (_linear(build, at, x, name, at.rows[0]) for name in ("gate", "up"))
     return {"y": build.op("mul", build.op("silu", g, shape=shape), u, shape=shape)}
 
 
 def _add(build: Builder, at: Extents) -> dict[str, str]:
-    shape = (1, 1, at.rows[0])
+    shape = (1, at.count, at.rows[0])
     return {"y": build.op("add", *(build.input(name, shape, "activation") for name in ("a", "b")), shape=shape)}
 
 
 def _silu_mul(build: Builder, at: Extents) -> dict[str, str]:
-    shape = (1, 1, at.rows[0])
+    shape = (1, at.count, at.rows[0])
     g, u = (build.input(name, shape, "activation") for name in ("g", "u"))
     return {"y": build.op("mul", build.op("silu", g, shape=shape), u, shape=shape)}
 
 
 def _choice(build: Builder, at: Extents, x: str) -> dict[str, str]:
     logits = _linear(build, at, x, "w", at.rows[0])
-    return {"logits": logits, "token": build.op("argmax", logits, shape=(1, 1), dtype="int64")}
+    return {"logits": logits, "token": build.op("argmax", logits, shape=(1, at.count), dtype="int64")}
 
 
 def _embedding(build: Builder, at: Extents) -> dict[str, str]:
-    ids = build.input("ids", (1, 1), "token", "int64")
+    ids = build.input("ids", (1, at.count), "token", "int64")
     table = build.input("table", (at.rows[0], at.hidden))
-    return {"y": build.op("embedding", ids, table, shape=(1, 1, at.hidden))}
+    return {"y": build.op("embedding", ids, table, shape=(1, at.count, at.hidden))}
 
 
 def _position_table(build: Builder, at: Extents) -> dict[str, str]:
-    positions = build.input("positions", (1,), "position", "int64")
+    positions = build.input("positions", (at.count,), "position", "int64")
     table = build.input("table", (at.context, at.hidden), "constant")
-    return {"y": build.op("position_table", positions, table, shape=(1, 1, at.hidden))}
+    return {"y": build.op("position_table", positions, table, shape=(1, at.count, at.hidden))}
 
 
 def _position_tables(build: Builder, at: Extents) -> dict[str, str]:
-    positions = build.input("positions", (1,), "position", "int64")
+    positions = build.input("positions", (at.count,), "position", "int64")
     made = {}
     for i, width in enumerate((at.hidden, at.hidden)):
         table = build.input(f"table.{i}", (at.context, width), "constant")
-        made[f"y.{i}"] = build.op("position_table", positions, table, shape=(1, 1, width))
+        made[f"y.{i}"] = build.op("position_table", positions, table, shape=(1, at.count, width))
     return made
 
 
@@ -138,6 +159,43 @@ def _attention(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
     return make
 
 
+def _heads(at: Extents, value: str, heads: int, shaped: bool = False) -> Use:
+    """A value of a chunk [1, T, heads · D] as capture shows it to rope and caches: [1, heads, T, D]."""
+    if heads == 1:
+        return seen(value, 1, 1, "T", at.head_dim)
+    use = permuted(value, (1, "T", heads, at.head_dim), (0, 2, 1, 3))
+    return replace(use, views=use.views[1:]) if shaped else use
+
+
+def _appended(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
+    def make(build: Builder, at: Extents) -> dict[str, str]:
+        d, positions = at.head_dim, build.input("positions", ("T",), "position", "int64")
+        cos, sin = (build.input(name, (1, "T", d), "activation") for name in ("cos", "sin"))
+        turned = []
+        for name, heads in (("q", at.q_heads), ("k", at.kv_heads)):
+            value = build.input(name, (1, "T", heads * d), "activation")
+            if norms:
+                norm, shape = build.input(f"{name}_norm", (d,)), (1, "T", heads, d)
+                value = build.op("rms_norm", seen(value, *shape), norm, shape=shape, eps=1e-6, offset=at.offset)
+            use = _heads(at, value, heads, shaped=norms)
+            turned.append(build.op("rope", use, cos, sin, shape=(1, heads, "T", d), style="half"))
+        v = _heads(at, build.input("v", (1, "T", at.kv_heads * d), "activation"), at.kv_heads)
+        caches = []
+        for name, new in (("k.0", turned[1]), ("v.0", v)):
+            extents = (1, at.kv_heads, at.context, d)
+            state = build.input(name, extents, "state")
+            caches.append(build.op("cache_append", state, new, positions, shape=extents, alias=state, mutates=(0,)))
+        return {"y": build.op("attention", turned[0], *caches, positions, shape=(1, at.q_heads, "T", d), scale=d**-0.5)}
+
+    return make
+
+
+def _add_norm(build: Builder, at: Extents) -> dict[str, str]:
+    shape = (1, at.count, at.hidden)
+    s = build.op("add", *(build.input(name, shape, "activation") for name in ("a", "b")), shape=shape)
+    return {"s": s, "y": _norm(build, at, s)}
+
+
 _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "embedding": _embedding,
     "position-table": _position_table,
@@ -156,3 +214,14 @@ _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "linear-argmax": lambda b, at: _choice(b, at, _x(b, at)),
     "rmsnorm-linear-argmax": lambda b, at: _choice(b, at, _norm(b, at, _x(b, at))),
 }
+
+_CHUNK_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
+    "add-rmsnorm": _add_norm,
+    "rope-append": _appended(False),
+    "qknorm-rope-append": _appended(True),
+}
+
+KINDS: tuple[str, ...] = tuple(_MAKERS)
+"""Every kind of a decode step that `region` can make."""
+CHUNK_KINDS: tuple[str, ...] = tuple(_CHUNK_MAKERS)
+"""Every kind that only a prefill has."""

@@ -28,7 +28,7 @@ FAMILIES = ("linear-merged", "rmsnorm-linear")
 BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
 
 
-def odd(kind: str, dtype: DType, hidden: int, head_dim: int) -> Region:
+def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1) -> Region:
     """Tails of vectors, of tiles and of shares, a window, a bias, an offset."""
     rows = (47, 3, 17) if kind in FAMILIES else (47,)
     extents = Extents(
@@ -42,6 +42,7 @@ def odd(kind: str, dtype: DType, hidden: int, head_dim: int) -> Region:
         window=19,
         offset=1.0,
         dtype=dtype,
+        batch=batch,
     )
     return region(kind, extents)
 

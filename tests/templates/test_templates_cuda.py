@@ -18,7 +18,14 @@ from tests.templates.suite import CATALOG, FAMILIES, legal, problems
 
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
-CASES = [(t.id, arch, dtype) for t in CUDA for arch in ARCHS for dtype in t.dtypes if arch in t.arch]
+CASES = [
+    (t.id, arch, dtype, batch)
+    for t in CUDA
+    for arch in ARCHS
+    for dtype in t.dtypes
+    for batch in sorted(set(t.tokens))
+    if arch in t.arch
+]
 REGISTERS = 65_536
 """Of a multiprocessor."""
 
@@ -29,9 +36,11 @@ def gpu(arch: str) -> Target:
     )
 
 
-def shape(template: Template, dtype: DType) -> Region:
+def shape(template: Template, dtype: DType, batch: int = 0) -> Region:
+    """For `batch` sequences; 0: the most that the template serves."""
     rows = (128, 64, 64) if template.region in FAMILIES else (192,)
-    return region(template.region, Extents(dtype=dtype, hidden=256, rows=rows, head_dim=64))
+    batch = batch or template.tokens[1]
+    return region(template.region, Extents(dtype=dtype, hidden=256, rows=rows, head_dim=64, batch=batch))
 
 
 def built(template: Template, made: Region, params: Params, arch: str) -> tuple[Source, Cubin]:
@@ -55,10 +64,10 @@ def within_limits(source: Source, cubin: Cubin, arch: str) -> None:
         assert one.spill_bytes == 0, f"{launch.entry} spills {one.spill_bytes} bytes"
 
 
-@pytest.mark.parametrize(("id", "arch", "dtype"), CASES)
-def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType) -> None:
+@pytest.mark.parametrize(("id", "arch", "dtype", "batch"), CASES)
+def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType, batch: int) -> None:
     template = CATALOG.get(id)
-    source, cubin = built(template, shape(template, dtype), template.defaults, arch)
+    source, cubin = built(template, shape(template, dtype, batch), template.defaults, arch)
     assert cubin.image[:4] == b"\x7fELF"
     within_limits(source, cubin, arch)
 
@@ -66,7 +75,7 @@ def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: 
 @pytest.mark.parametrize("id", [template.id for template in CUDA if template.params])
 def test_points_drawn_from_the_space_compile_and_fit(id: str) -> None:
     template = CATALOG.get(id)
-    made = shape(template, "bf16")
+    made = shape(template, template.dtypes[0])  # type: ignore[arg-type]
     points = legal(made, template, gpu("sm_90a"))
     assert points
     for point in random.Random(zlib.crc32(id.encode())).sample(points, min(3, len(points))):

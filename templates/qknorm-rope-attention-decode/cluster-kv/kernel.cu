@@ -1,5 +1,6 @@
 #include "attention_cluster.cuh"
 
-extern "C" __global__ void __cluster_dims__(SPLITS, 1, 1) __launch_bounds__(THREADS) attend(const __grid_constant__ attend_args a) {
+// Said to be enough, one block of sixteen warps keeps all registers; else some spill for a second one.
+extern "C" __global__ void __cluster_dims__(SPLITS, 1, 1) __launch_bounds__(THREADS, WARPS > 8) attend(const __grid_constant__ attend_args a) {
     attend_cluster<true>(a, a.q_norm, a.k_norm, eps, offset);
 }

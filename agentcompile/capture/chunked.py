@@ -1,0 +1,94 @@
+"""A prefill graph of any number of tokens turned into one of a given number: the same operators at numbers.
+
+Ids and names stay, so a cover found at one length serves at another by the ids of its nodes. States and weights have no
+symbolic extent and stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentcompile.ir.graph import Attr, Dim, Graph, Node, Use, Value
+
+TOKENS = "T"
+"""What capture calls the tokens of a chunk."""
+_TEMPLATE = "template"
+"""The attribute of an operator kept by its ATen name that says its arguments, as JSON."""
+
+
+class NotBindableError(ValueError):
+    """A graph that has no meaning at this number of tokens; the text names the place."""
+
+
+def at_tokens(graph: Graph, tokens: int) -> Graph:
+    """`graph`, a prefill of T tokens, with `tokens` for T in shapes, views and ATen arguments.
+
+    A graph without a symbolic extent has its own number of tokens, and is returned as it is for that number alone.
+    Raises NotBindableError.
+    """
+    if graph.phase != "prefill":
+        raise NotBindableError(f"a {graph.phase} graph has no chunk of tokens")
+    if tokens < 1:
+        raise NotBindableError(f"a chunk of {tokens} tokens")
+    own = _own_tokens(graph)
+    if own and own != tokens:
+        raise NotBindableError(f"the graph takes {own} tokens at a time, not {tokens}")
+    return replace(
+        graph,
+        values=tuple(_value(value, tokens) for value in graph.values),
+        nodes=tuple(_node(node, tokens) for node in graph.nodes),
+        outputs=tuple((name, _use(use, tokens, name)) for name, use in graph.outputs),
+    )
+
+
+def _own_tokens(graph: Graph) -> int:
+    """How many tokens a graph without a symbolic extent takes; 0 for one that takes any number, or has no tokens."""
+    fed = [value for value in graph.values if value.role in ("token", "position")]
+    numbers = {dim for value in fed for dim in value.shape[-1:]}
+    return max((dim for dim in numbers if isinstance(dim, int)), default=0)
+
+
+def _dims(dims: Sequence[Dim], tokens: int, where: str) -> tuple[int, ...]:
+    unknown = next((dim for dim in dims if isinstance(dim, str) and dim != TOKENS), None)
+    if unknown is not None:
+        raise NotBindableError(f"{where} has the extent {unknown!r}, which is not the number of tokens")
+    return tuple(dim if isinstance(dim, int) else tokens for dim in dims)
+
+
+def _value(value: Value, tokens: int) -> Value:
+    return replace(value, shape=_dims(value.shape, tokens, value.name or value.id))
+
+
+def _node(node: Node, tokens: int) -> Node:
+    where = f"{node.op} at {node.module or node.id}"
+    return replace(
+        node,
+        inputs=tuple(_use(use, tokens, where) for use in node.inputs),
+        attrs=tuple((name, _attr(name, attr, tokens)) for name, attr in node.attrs),
+    )
+
+
+def _use(use: Use, tokens: int, where: str) -> Use:
+    """Bounds of a slice that count from the end keep doing so: -1 is the last token of any chunk."""
+    return replace(
+        use, views=tuple(replace(view, args=_dims(view.args, tokens, f"a view of {where}")) for view in use.views)
+    )
+
+
+def _attr(name: str, attr: Attr, tokens: int) -> Attr:
+    if name != _TEMPLATE or not isinstance(attr, str):
+        return attr
+    return json.dumps(_filled(json.loads(attr), tokens), sort_keys=True)
+
+
+def _filled(item: object, tokens: int) -> object:
+    """An argument template with a number for every multiple of T."""
+    if isinstance(item, list):
+        return [_filled(one, tokens) for one in item]
+    if isinstance(item, dict):
+        if "$t" in item:
+            return tokens * int(item["$t"])
+        return {key: _filled(one, tokens) for key, one in item.items()}
+    return item

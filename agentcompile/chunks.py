@@ -1,0 +1,113 @@
+"""A prefill plan at other lengths than the one that it was made at.
+
+A kernel is made for one number of tokens, so the plan is found at one (`cuts.CHUNK`) and carried over: node ids are the
+same at every length, so each choice finds its sites again, and its template is specialised with the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile import check
+from agentcompile.capture import Captured
+from agentcompile.capture.chunked import at_tokens
+from agentcompile.cuts import open_ended
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Template
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part
+from agentcompile.judge import Job
+from agentcompile.layouts import fits
+from agentcompile.materialize import specialise
+from agentcompile.regions.partition import Partition, partition
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.lengths import LENGTHS, served
+from agentcompile.runtime.lower import lower
+
+Place = tuple[str, frozenset[str]]
+"""A kind and the nodes of one of its sites."""
+
+
+def capacity(captured: Captured) -> int:
+    """Tokens of the longest chunk; one where the decoder could not be traced for any number of them."""
+    return min(LENGTHS[-1], captured.info.context) if open_ended(captured) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The plan at one length."""
+
+    program: Program
+    jobs: tuple[Job, ...]
+    """Its kernels, each once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """A prefill plan: `parts` cover `cut`, which was cut from `graph` at some number of tokens."""
+
+    graph: Graph
+    """Of any number of tokens."""
+    cut: Partition
+    parts: tuple[Part, ...]
+    templates: Mapping[str, Template]
+    target: Target
+    layouts: Layouts
+
+    def at(self, tokens: int) -> Chunk:
+        """The plan for `tokens` tokens. A template that does not serve so many leaves its sites to PyTorch.
+
+        Raises NotBindableError for a graph that has a number of its own.
+        """
+        graph = at_tokens(self.graph, tokens)
+        cut = partition(graph, self.cut.regime, tokens=tokens)
+        places = {
+            (region.kind, frozenset(site.nodes)): (region, at)
+            for region in cut.regions
+            for at, site in enumerate(region.sites)
+        }
+        chosen: dict[tuple[str, Choice], list[int]] = {}
+        jobs: dict[str, Job] = {}
+        for part in self.parts:
+            for place in self._places(part):
+                region, at = places[place]
+                chosen.setdefault((region.id, self._choice(part.choice, region, jobs)), []).append(at)
+        parts = [Part(region=id, choice=choice, sites=tuple(sorted(sites))) for (id, choice), sites in chosen.items()]
+        sources = {digest: job.source for digest, job in jobs.items()}
+        program = lower(graph, schedule(graph, cut, _in_order(parts, cut)), sources, dict(self.layouts))
+        return Chunk(program=program, jobs=tuple(jobs.values()))
+
+    def _places(self, part: Part) -> list[Place]:
+        region = self.cut.region(part.region)
+        sites = part.sites or range(len(region.sites))
+        return [(region.kind, frozenset(region.sites[at].nodes)) for at in sites]
+
+    def _choice(self, choice: Choice, region: Region, jobs: dict[str, Job]) -> Choice:
+        if isinstance(choice, Fallback):
+            return choice
+        template, params = self.templates[choice.candidate.template], choice.candidate.params
+        if found := check.errors(check.check(region, template, params, self.target, layout_fits=fits)):
+            return Fallback(reason=f"{template.id} does not serve this length: {found[0].text}")
+        candidate = replace(choice.candidate, region=region.id, regime=region.regime)
+        source = specialise(template, region, params, self.target)
+        jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
+        return Kernel(
+            candidate=candidate,
+            source=source.digest,
+            speedup=choice.speedup,
+            half_width=choice.half_width,
+            decided_by=choice.decided_by,
+            reason=choice.reason,
+        )
+
+    def everywhere(self, capacity: int) -> dict[str, Job]:
+        """The kernels of every length up to `capacity`, by source digest."""
+        return {job.source.digest: job for tokens in served(capacity) for job in self.at(tokens).jobs}
+
+
+def _in_order(parts: Sequence[Part], cut: Partition) -> list[Part]:
+    order = {region.id: at for at, region in enumerate(cut.regions)}
+    return sorted(parts, key=lambda part: (order[part.region], part.sites))

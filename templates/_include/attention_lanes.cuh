@@ -1,0 +1,86 @@
+// Slots against queries without tensor cores: SLOT_LANES lanes read a slot, 16 bytes each of its key and value, and hold
+// the same elements of the queries. Each such group of lanes keeps running softmaxes of its own.
+#include "attention_heads.cuh"
+
+constexpr int SIDE = WARP / SLOT_LANES;  // slots that a warp reads side by side
+constexpr int GROUPS = SIDE * WARPS;
+constexpr int STEP = GROUPS * SLOTS;  // slots of a turn
+
+__device__ inline int group_of_lanes() { return threadIdx.x / WARP * SIDE + threadIdx.x % WARP / SLOT_LANES; }
+
+// The slots of a group of lanes: `first`, and every GROUPS-th after it, before `end`.
+template <class K, class V> struct Slots {
+    Words k[SLOTS], v[SLOTS];
+    __device__ void add(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE], int first, int end) const {
+        float score[GROUP][SLOTS];
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) {
+            float key[PER_LANE];
+            unpack<K>(k[s], key);
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g) {
+                float dot = 0;
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) dot = fmaf(q[g][i], key[i], dot);
+                score[g][s] = dot;
+            }
+        }
+#pragma unroll
+        for (int step = SLOT_LANES / 2; step > 0; step /= 2)
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s)
+#pragma unroll
+                for (int g = 0; g < GROUP; ++g) score[g][s] += __shfl_xor_sync(ALL, score[g][s], step);
+#pragma unroll
+        for (int g = 0; g < GROUP; ++g) {
+            float top = run[g].top;
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) {
+                if (first + s * GROUPS >= end) score[g][s] = -INFINITY;
+                top = fmaxf(top, score[g][s]);
+            }
+            const float shift = shift_of(top), keep = power_of_two(run[g].top - shift);
+            run[g].total *= keep;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) run[g].sum[i] *= keep;
+            run[g].top = top;
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) score[g][s] = power_of_two(score[g][s] - shift), run[g].total += score[g][s];
+        }
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) {
+            float value[PER_LANE];
+            unpack<V>(v[s], value);
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+                for (int i = 0; i < PER_LANE; ++i) run[g].sum[i] = fmaf(score[g][s], value[i], run[g].sum[i]);
+        }
+    }
+};
+
+// The warp's records, one of WARPS for every head.
+__device__ inline void put_records(Running (&run)[GROUP], float* room) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+#pragma unroll
+        for (int step = SLOT_LANES; step < WARP; step *= 2) {
+            const float other = __shfl_xor_sync(ALL, run[g].top, step), top = fmaxf(run[g].top, other);
+            const float shift = shift_of(top);
+            const float keep = power_of_two(run[g].top - shift), gain = power_of_two(other - shift);
+            run[g].total = run[g].total * keep + __shfl_xor_sync(ALL, run[g].total, step) * gain;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                run[g].sum[i] = run[g].sum[i] * keep + __shfl_xor_sync(ALL, run[g].sum[i], step) * gain;
+            run[g].top = top;
+        }
+        float* record = room + (g * WARPS + warp) * RECORD;
+        if (lane == 0) record[head_dim] = run[g].top, record[head_dim + 1] = run[g].total;
+        if (lane < USED_LANES)
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i += 4)
+                *reinterpret_cast<float4*>(record + lane * PER_LANE + i) =
+                    make_float4(run[g].sum[i], run[g].sum[i + 1], run[g].sum[i + 2], run[g].sum[i + 3]);
+    }
+}

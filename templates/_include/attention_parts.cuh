@@ -1,0 +1,109 @@
+// What split decode attention is made of: copies that wait in shared memory, records in memory, and the last block of a
+// key-value head, which joins them. Slots on their way take no registers, so that these do not bound the bytes in flight.
+#include "attention_heads.cuh"
+
+// Copies of 16 bytes to shared memory that do not hold up the thread (compute capability 8.0); nothing is read, and
+// zeros are written, where there is nothing.
+__device__ inline void copy16(Words* to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ inline void copies_asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ inline void copies_there() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum
+// and sum of weights, [GROUP, SPLITS]. Every warp weighs blocks, then teams of threads add their shares of the blocks up,
+// four elements a thread. `room` holds four floats a thread and the weights.
+template <class Y> __device__ inline void join(const float* sums, const float2* ends, float* room, Y* y) {
+    constexpr int QUADS = ELEMENTS / 4, TEAMS = THREADS > QUADS ? THREADS / QUADS : 1;
+    constexpr int SHARE = (SPLITS + TEAMS - 1) / TEAMS, AHEAD = SHARE < 16 ? SHARE : 16;
+    float4* parts = reinterpret_cast<float4*>(room);
+    float* weights = room + 4 * THREADS;
+    const int lane = threadIdx.x % WARP;
+    for (int g = threadIdx.x / WARP; g < GROUP; g += WARPS) {
+        constexpr int EACH = (SPLITS + WARP - 1) / WARP;
+        float2 end[EACH];
+        float top = -INFINITY, total = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int n = e * WARP + lane;
+            end[e] = n < SPLITS ? ends[g * SPLITS + n] : make_float2(-INFINITY, 0);
+            top = fmaxf(top, end[e].x);
+        }
+        const float shift = shift_of(largest_over(top));
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) end[e].x = power_of_two(end[e].x - shift), total = fmaf(end[e].x, end[e].y, total);
+        total = sum_over(total);
+#pragma unroll
+        for (int e = 0; e < EACH; ++e)
+            if (e * WARP + lane < SPLITS) weights[g * SPLITS + e * WARP + lane] = end[e].x / total;
+    }
+    __syncthreads();
+    const int team = threadIdx.x / QUADS;
+#pragma unroll 1
+    for (int quad = TEAMS == 1 ? int(threadIdx.x) : int(threadIdx.x % QUADS); quad < QUADS; quad += THREADS) {
+        const float* weight = weights + quad * 4 / head_dim * SPLITS;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int from = TEAMS == 1 ? 0 : team; from < SPLITS && team < TEAMS; from += AHEAD * TEAMS) {
+            Words raw[AHEAD];
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                const int n = from + j * TEAMS;
+                raw[j] = n < SPLITS ? load16(sums + long(n) * ELEMENTS + quad * 4) : Words{};
+            }
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                const int n = from + j * TEAMS;
+                const float w = n < SPLITS ? weight[n] : 0.0f;
+                sum.x = fmaf(w, __uint_as_float(raw[j].word[0]), sum.x);
+                sum.y = fmaf(w, __uint_as_float(raw[j].word[1]), sum.y);
+                sum.z = fmaf(w, __uint_as_float(raw[j].word[2]), sum.z);
+                sum.w = fmaf(w, __uint_as_float(raw[j].word[3]), sum.w);
+            }
+        }
+        if (TEAMS > 1) {
+            parts[threadIdx.x] = sum;
+            __syncthreads();
+            if (team > 0) return;
+#pragma unroll
+            for (int t = 1; t < TEAMS; ++t) {
+                const float4 other = parts[t * QUADS + quad];
+                sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+            }
+        }
+        put(y + quad * 4, sum.x), put(y + quad * 4 + 1, sum.y);
+        put(y + quad * 4 + 2, sum.z), put(y + quad * 4 + 3, sum.w);
+    }
+}
+
+// From the records of a block's warps, in `room`, to its record in memory, and in the last block of the key-value head to
+// the results. `partial` holds the sums of all blocks and then all ends. All threads call it.
+template <class A> __device__ inline void finish(const A& a, const Place& place, int split, float* room) {
+    __shared__ bool last;
+    y_t* y = a.y + place.row * ELEMENTS;
+    float* sums = a.partial + place.row * SPLITS * ELEMENTS;
+    float2* ends = reinterpret_cast<float2*>(a.partial + long(tokens) * kv_heads * SPLITS * ELEMENTS) +
+                   place.row * GROUP * SPLITS;
+    merge_records(room, [&](int g, int i, float top, float total, float sum) {
+        if (SPLITS == 1) {
+            put(y + g * head_dim + i, sum / total);
+        } else {
+            sums[(split * GROUP + g) * head_dim + i] = sum;
+            if (i == 0) ends[g * SPLITS + split] = make_float2(top, total);
+        }
+    });
+    if (SPLITS == 1) return;
+    __threadfence();
+    __syncthreads();
+    unsigned* arrived = reinterpret_cast<unsigned*>(a.arrived) + place.row;
+    if (threadIdx.x == 0) last = atomicAdd(arrived, 1u) + 1 == SPLITS;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    join(sums, ends, room, y);
+    if (threadIdx.x == 0) *arrived = 0;
+}

@@ -1,0 +1,155 @@
+"""A prefill plan of a GPU at every length that a prompt may have: made at one, carried over to all; no device here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentcompile import catalog, check
+from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.capture import Captured, capture
+from agentcompile.chunks import Chunks, capacity
+from agentcompile.cuts import CHUNK, graph_of
+from agentcompile.ir.program import NativeCall, TorchCall
+from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.trial import Choice, Fallback, Kernel
+from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.materialize import specialise
+from agentcompile.regions.cover import cover
+from agentcompile.regions.kinds import facts
+from agentcompile.regions.partition import partition
+from agentcompile.regions.problem import Option, Problem
+from agentcompile.runtime.lengths import served
+from tests.models import tiny
+
+CONTEXT = 256
+GPU = Target(
+    kind="cuda", device="test", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
+)
+CATALOG = catalog.load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts=LAYOUTS)
+
+
+def template_for(region: Region) -> Template | None:
+    """The first CUDA template whose default serves the region."""
+    for template in CATALOG.serving(region.kind):
+        if template.language == "cuda" and not check.errors(
+            check.check(region, template, template.defaults, GPU, layout_fits=fits)
+        ):
+            return template
+    return None
+
+
+def choice_for(region: Region) -> Choice:
+    template = template_for(region)
+    if template is None:
+        return Fallback(reason="no template")
+    candidate = Candidate(
+        region=region.id,
+        regime=region.regime,
+        template=template.id,
+        template_digest=template.digest,
+        params=template.defaults,
+        target=GPU.digest,
+    )
+    source = specialise(template, region, template.defaults, GPU)
+    return Kernel(candidate=candidate, source=source.digest, speedup=2.0, half_width=0.0)
+
+
+def plan_of(captured: Captured) -> Chunks:
+    """A prefill plan that runs a kernel wherever a template serves."""
+    regime = Regime(phase="prefill", context=(1, CONTEXT))
+    graph, tokens = graph_of(captured, regime, "cuda")
+    cut = partition(graph, regime, tokens=tokens)
+    options = {region.id: tuple(_options(region)) for region in cut.regions}
+    found = cover(Problem(graph=graph, partition=cut, options={id: some for id, some in options.items() if some}))
+    return Chunks(
+        graph=captured.prefill,
+        cut=cut,
+        parts=found.parts[0],
+        templates={template.id: template for template in CATALOG.templates},
+        target=GPU,
+        layouts=(),
+    )
+
+
+def _options(region: Region) -> Iterator[Option]:
+    kernel = choice_for(region)
+    if isinstance(kernel, Kernel):
+        yield Option(cost_ns=1.0, choice=kernel)
+    if len(region.body.nodes) == 1:
+        yield Option(cost_ns=10.0, choice=Fallback(reason="PyTorch"))
+
+
+@pytest.fixture(scope="module", params=["qwen3", "llama"])
+def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    return capture(tiny.write(request.param, tmp_path_factory.mktemp(request.param)), context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def chunks(captured: Captured) -> Chunks:
+    return plan_of(captured)
+
+
+def test_the_plan_is_made_at_one_length_with_kernels_for_what_is_not_a_product(chunks: Chunks) -> None:
+    regions = {part.region: chunks.cut.region(part.region) for part in chunks.parts}
+    assert dict(chunks.cut.regions[0].dims)["tokens"] == CHUNK == CONTEXT
+    kernels = {regions[part.region].kind for part in chunks.parts if isinstance(part.choice, Kernel)}
+    assert kernels & {"qknorm-rope-append", "rope-append"}
+    assert {"add-rmsnorm", "silu-mul", "rmsnorm"} <= kernels
+    for part in chunks.parts:
+        # The head sees the last token alone, through a slice.
+        if not isinstance(part.choice, Kernel) and regions[part.region].dense:
+            assert regions[part.region].kind in ("linear", "attention")
+
+
+@pytest.mark.parametrize("tokens", served(CONTEXT))
+def test_every_length_covers_the_graph_with_the_same_choices(chunks: Chunks, tokens: int) -> None:
+    made = chunks.at(tokens)
+    same = chunks.at(CHUNK)
+    assert len(made.program.calls) == len(same.program.calls)
+    assert [call.kind for call in made.program.calls] == [call.kind for call in same.program.calls]
+    for call, other in zip(made.program.calls, same.program.calls, strict=True):
+        if isinstance(call, TorchCall):
+            assert isinstance(other, TorchCall)
+            assert [name for name, _ in call.bindings] == [name for name, _ in other.bindings]
+    token = next(buffer for buffer in made.program.buffers if buffer.name == made.program.token)
+    assert token.shape == (1, tokens)
+    launched = [call for call in made.program.calls if isinstance(call, NativeCall)]
+    assert {call.source for call in launched} == {job.source.digest for job in made.jobs}
+    assert {job.template.id for job in made.jobs} == {job.template.id for job in same.jobs}
+
+
+def test_a_kernel_of_another_length_is_another_source_that_compiles(chunks: Chunks) -> None:
+    short, long = ({job.template.id: job for job in chunks.at(tokens).jobs} for tokens in (8, 64))
+    assert short.keys() == long.keys()
+    for id in short:
+        assert short[id].candidate.params == long[id].candidate.params
+        assert short[id].source.launches != long[id].source.launches
+        made = compile_cubin(short[id].source.text, short[id].source.flags)
+        assert isinstance(made, Cubin), made
+
+
+def test_the_kernels_of_all_lengths_are_told_once_each(chunks: Chunks, captured: Captured) -> None:
+    assert capacity(captured) == CONTEXT
+    found = chunks.everywhere(capacity(captured))
+    assert set(found) == {job.source.digest for tokens in served(CONTEXT) for job in chunks.at(tokens).jobs}
+
+
+def test_a_template_that_does_not_serve_a_length_leaves_it_to_pytorch(chunks: Chunks) -> None:
+    name = next(id for id in chunks.templates if id.startswith("add-rmsnorm/"))
+    narrow = replace(chunks.templates[name], requires=(*chunks.templates[name].requires, "groups >= 32"))
+    limited = replace(chunks, templates={**chunks.templates, name: narrow})
+    assert name in {job.template.id for job in limited.at(32).jobs}
+    assert name not in {job.template.id for job in limited.at(16).jobs}
+    assert len(limited.at(16).program.calls) == len(limited.at(32).program.calls)
+
+
+def test_lengths_end_with_the_capacity() -> None:
+    assert served(1) == (1,)
+    assert served(100) == (8, 16, 32, 64, 100)
+    assert served(2048) == (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
