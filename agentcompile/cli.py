@@ -49,7 +49,9 @@ Batch = Annotated[
 ]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
-Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials that the search may spend.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="N", help="Trials that the search may spend, for each batch.")
+]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
 Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]

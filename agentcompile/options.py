@@ -61,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="advisor",
         about="who orders the search: heuristic, none or random:SEED",
     ),
-    Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend"),
+    Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
     Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),

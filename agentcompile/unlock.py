@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentcompile import catalog
@@ -75,6 +75,8 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
     _compare(path, lock, here.target, model, emit, locked)
+    # A kernel's workspaces are as many as the threads that it was made for: it is judged and run on just those.
+    here = replace(here, target=replace(here.target, threads=lock.target.threads))
     templates = catalog.load(
         [catalog.default_root(), *(Path(folder) for folder in options.templates)], kinds=kinds(), layouts=LAYOUTS
     )

@@ -123,6 +123,12 @@ def test_any_drift_is_refused_when_the_lock_must_hold_exactly(replay: Any, lock:
     replay(lock, "--locked").refuses(3, "target.toolchain", "g++ 1.2.3")
 
 
+def test_on_a_machine_of_more_threads_kernels_run_on_as_many_as_they_were_made_for(replay: Any, lock: Path) -> None:
+    done = replay(lock, "--threads", flows.THREADS + 1)
+    assert done.code == 0, done.err
+    assert f"--threads {flows.THREADS}" in done.err
+
+
 def test_another_number_of_threads_is_drift_with_the_flag_that_repairs_it(replay: Any, lock: Path) -> None:
     done = replay(lock, "--check", "--threads", flows.THREADS + 1)
     assert done.code == 0, done.err
