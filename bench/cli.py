@@ -13,6 +13,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
+    "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
     "readme": ("figures.readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""

@@ -181,12 +181,14 @@ class CompiledModel:
         return self._pieces(self._ids(prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
-        """Teacher-forced logits of every token of `ids` through the decode step: [len(ids), vocab], float32."""
+        """Teacher-forced logits through the decode step, float32: [len(ids), vocab], or those at `positions` alone."""
         with self._exclusively():
             self._check(ids)
-            rows = []
+            rows, wanted = [], set(range(len(ids)) if positions is None else positions)
             for position, token in enumerate(ids):
-                rows.append(self._decode_at(token, position).float().clone())
+                logits = self._decode_at(token, position)
+                if position in wanted:
+                    rows.append(logits.float().clone())
             return torch.stack(rows)
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:

@@ -1,0 +1,106 @@
+"""`agentcompile bench long`: logits far into the cache beside fp32, for our steps and for PyTorch in the model's dtype.
+
+The same tokens are fed to all: ours one decode step after another, PyTorch's whole. Out: at every checkpoint the
+relative error of the logits, ‖x − ref‖ / ‖ref‖, and the divergence from fp32 in nats, as a table and as one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import agentcompile
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.codec import encode
+from agentcompile.machine import this_machine
+from agentcompile.options import resolve
+from agentcompile.render import columns
+from agentcompile.tables import Table
+
+from .record import revision
+
+_CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Compare a lock's logits and write what was found as JSON."""
+    parser = argparse.ArgumentParser(prog="agentcompile bench long", description=__doc__)
+    parser.add_argument("lock", type=Path)
+    parser.add_argument("--model", type=Path, required=True, help="the checkpoint")
+    parser.add_argument("--target", default="cuda:0", help="cpu or cuda:N")
+    parser.add_argument("--checkpoints", type=_numbers, default=_CHECKPOINTS, help="positions, separated by commas")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    asked = parser.parse_args(arguments)
+    options = resolve({"target": asked.target, "model": str(asked.model)}).options
+    machine, begun = this_machine(options), revision()
+    model: Any = agentcompile.load(asked.lock, model=asked.model, options=options)
+    if max(asked.checkpoints) >= model.info.context:
+        text = f"--checkpoints: {max(asked.checkpoints)} is past the cache of {model.info.context} tokens"
+        raise AgentCompileError(text, hint=f"compile with --context {max(asked.checkpoints) + 1} or more")
+    generator = random.Random(asked.seed)
+    ids = [generator.randrange(model.info.vocab) for _ in range(max(asked.checkpoints) + 1)]
+    ours = model.logits(ids, asked.checkpoints).cpu().double()
+    reference = _pytorch(asked.model, ids, asked.checkpoints, torch.float32, machine.device)
+    eager = _pytorch(asked.model, ids, asked.checkpoints, torch.bfloat16, machine.device)
+    rows = [
+        {
+            "position": position,
+            "error": _error(ours[at], reference[at]),
+            "eager_error": _error(eager[at], reference[at]),
+            "kl": _divergence(ours[at], reference[at]),
+            "eager_kl": _divergence(eager[at], reference[at]),
+        }
+        for at, position in enumerate(asked.checkpoints)
+    ]
+    found = {
+        "format": 1,
+        "command": f"agentcompile bench long {asked.lock.name} --model {asked.model.name}",
+        **begun,
+        "machine": encode(machine.target),
+        "model": asked.model.name,
+        "checkpoints": rows,
+    }
+    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    heads = ("position", "error", "PyTorch's", "KL, nats", "PyTorch's")
+    cells = [tuple(_shown(value) for value in row.values()) for row in rows]
+    order = [(cell[0], cell[1], cell[2], cell[3], cell[4]) for cell in cells]
+    print("\n".join(columns(Table(heads=heads, rows=order))))
+    return 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(part) for part in text.split(",")}))
+
+
+def _pytorch(
+    path: Path, ids: Sequence[int], checkpoints: Sequence[int], dtype: torch.dtype, device: str
+) -> torch.Tensor:
+    """Logits [checkpoints, vocab] in float64 of the model as transformers runs it."""
+    import transformers
+
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation="sdpa")
+    model = loaded.to(device)
+    with torch.inference_mode():
+        hidden = model.model(torch.tensor([ids], device=device)).last_hidden_state
+        made: torch.Tensor = model.lm_head(hidden[0, list(checkpoints)])
+    return made.cpu().double()
+
+
+def _error(found: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((found - reference).norm() / reference.norm())
+
+
+def _divergence(found: torch.Tensor, reference: torch.Tensor) -> float:
+    wanted, got = torch.log_softmax(reference, -1), torch.log_softmax(found, -1)
+    return float((wanted.exp() * (wanted - got)).sum())
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,81 @@
+"""Recipes for GPU locks, as far as a host can show them: their sums, their refusals, and the one that runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcompile.errors import AgentCompileError
+from bench.figures import firsts, long
+from bench.figures.serving import ArmFailed
+from tests.cpu import flows
+from tests.cpu.conftest import SAMPLE_CONTEXT
+
+Make = Callable[[str, str], Path]
+
+
+def test_logits_at_checkpoints_are_as_near_fp32_as_pytorchs(
+    warm: Path, planted: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
+    out = tmp_path / "long.json"
+    lock = planted("sample", "bf16")
+    asked = [str(lock), "--model", str(flows.SAMPLE), "--target", "cpu", "--out", str(out)]
+    assert long.run([*asked, "--checkpoints", "0,40,95"]) == 0
+    found = json.loads(out.read_text())
+    assert [row["position"] for row in found["checkpoints"]] == [0, 40, 95]
+    for row in found["checkpoints"]:
+        assert 0 < row["error"] < 3 * row["eager_error"] < 0.1
+        assert 0 <= row["kl"] < 0.01
+    assert str(tmp_path) not in out.read_text()
+    with pytest.raises(AgentCompileError, match=f"past the cache of {SAMPLE_CONTEXT}") as refused:
+        long.run([*asked, "--checkpoints", "0,96"])
+    assert "--context 97" in refused.value.hint
+
+
+class Arm:
+    """Answers in a time of its own, and dies at the prompt length `dies`."""
+
+    def __init__(self, name: str, seconds: float, dies: int = 0) -> None:
+        self.name, self.seconds, self.dies, self.asked = name, seconds, dies, 0
+
+    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        self.asked += 1
+        if len(request["ids"]) == self.dies:
+            raise ArmFailed("killed by signal 9")
+        return {"first_s": [self.seconds * len(request["ids"])] * 3, "tokens": [7, 8]}
+
+
+def rounds_of(arms: Sequence[Any], reasons: dict[str, str]) -> dict[int, firsts.Rounds]:
+    return firsts._rounds(list(arms), {4: [1] * 4, 8: [1] * 8}, 5, 0, reasons)
+
+
+def test_first_tokens_are_compared_round_by_round() -> None:
+    arms, reasons = [Arm("agentcompile", 0.001), Arm("static-max-autotune", 0.002)], dict[str, str]()
+    found = rounds_of(arms, reasons)
+    assert not reasons
+    row = firsts._summary(found[8])["static-max-autotune"]
+    assert row["median_ms"] == pytest.approx(16.0)
+    assert row["time_over_ours"].startswith("2.000")
+    assert row["tokens"] == [7]
+    assert len(row["first_ms"]) == 10
+    assert firsts._summary(found[8])["agentcompile"]["time_over_ours"] == ""
+
+
+def test_an_arm_that_dies_is_a_reason_and_the_others_go_on() -> None:
+    arms, reasons = [Arm("agentcompile", 0.001), Arm("hf-eager", 0.003, dies=8)], dict[str, str]()
+    found = rounds_of(arms, reasons)
+    assert reasons == {"hf-eager": "a prompt of 8 tokens: killed by signal 9"}
+    assert "hf-eager" in firsts._summary(found[4])
+    assert list(firsts._summary(found[8])) == ["agentcompile"]
+
+
+def test_first_tokens_want_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(AgentCompileError, match="is a CPU"):
+        firsts.run(["x.toml", "--model", str(tmp_path), "--target", "cpu", "--out", str(tmp_path / "o.json")])
+    with pytest.raises(SystemExit):
+        firsts.run(["x.toml", "--model", str(tmp_path), "--arms", "vllm", "--out", str(tmp_path / "o.json")])
