@@ -1,0 +1,24 @@
+// Which rows a block or a warp has, without loading anything first.
+#include "vector.cuh"
+
+// One of a row, without a load: an index that is no constant would make it one, before the first weight is asked for.
+template <class T, unsigned long N> __device__ inline T pick(T const (&p)[N], int i) {
+    T one = p[0];
+#pragma unroll
+    for (int n = 1; n < N; ++n) one = i == n ? p[n] : one;
+    return one;
+}
+template <class T> __device__ inline T* pick(T* const& p, int) { return p; }
+
+// As `unit_of`, with every extent a constant.
+template <int SIZE, int COUNT> __device__ inline Unit unit_at(const long (&rows_of)[COUNT], long index) {
+    Unit found = {0, 0, 0};
+    bool before = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const long here = (rows_of[i] + SIZE - 1) / SIZE;
+        if (before && index < here) found = {i, index * SIZE, rows_of[i] - index * SIZE}, before = false;
+        index -= here;
+    }
+    return found;
+}
