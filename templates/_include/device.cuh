@@ -50,10 +50,11 @@ struct alignas(16) Words {
 };
 template <class T> constexpr int PER_LOAD = 16 / sizeof(T);
 
-// A weight is read once a step: past the first cache, through the read-only path.
+// A weight is read once a step: past the first cache. Not by the read-only path (`ld.global.nc`): the assembler takes such
+// loads for free to move and puts them behind `wait_for_inputs`, however early they stand in the text.
 __device__ inline Words stream(const void* at) {
     Words v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
                  : "l"(at));
     return v;

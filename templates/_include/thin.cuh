@@ -18,7 +18,7 @@ template <class W, long K, int SIDE> struct Tile {
     const W* base[SIDE];
 
     template <int COUNT, class At> __device__ Tile(const long (&rows_of)[COUNT], long index, At at) {
-        unit = unit_at<UNIT>(rows_of, index);
+        unit = unit_of<UNIT>(rows_of, index);
 #pragma unroll
         for (int m = 0; m < SIDE; ++m) base[m] = at(m, unit.matrix) + unit.row * K;
     }

@@ -129,7 +129,7 @@ template <class W, long K, int SIDE, int COUNT, class In, class At, class More, 
 __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     extern __shared__ __align__(16) float room[];
     let_successor_start();
-    const Unit unit = unit_at<ROWS>(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
+    const Unit unit = unit_of<ROWS>(rows_of, long(blockIdx.x) * WARPS + threadIdx.x / WARP);
     ThinRows<W, K> here[SIDE];
 #pragma unroll
     for (int m = 0; m < SIDE; ++m) here[m].begin(at(m, unit.matrix), unit.row, unit.left), here[m].fetch(0);

@@ -9,16 +9,3 @@ template <class T, unsigned long N> __device__ inline T pick(T const (&p)[N], in
     return one;
 }
 template <class T> __device__ inline T* pick(T* const& p, int) { return p; }
-
-// As `unit_of`, with every extent a constant.
-template <int SIZE, int COUNT> __device__ inline Unit unit_at(const long (&rows_of)[COUNT], long index) {
-    Unit found = {0, 0, 0};
-    bool before = true;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        const long here = (rows_of[i] + SIZE - 1) / SIZE;
-        if (before && index < here) found = {i, index * SIZE, rows_of[i] - index * SIZE}, before = false;
-        index -= here;
-    }
-    return found;
-}

@@ -25,11 +25,15 @@ struct Unit {
     long row;
     long left;  // rows of the matrix from `row` on; 0: there is no such unit
 };
+// Every extent is a constant: an index into the list would be a load, before the first weight is asked for.
 template <int SIZE, int COUNT> __device__ inline Unit unit_of(const long (&rows_of)[COUNT], long unit) {
+    Unit found = {0, 0, 0};
+    bool before = true;
+#pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         const long here = (rows_of[i] + SIZE - 1) / SIZE;
-        if (unit < here) return {i, unit * SIZE, rows_of[i] - unit * SIZE};
+        if (before && unit < here) found = {i, unit * SIZE, rows_of[i] - unit * SIZE}, before = false;
         unit -= here;
     }
-    return {0, 0, 0};
+    return found;
 }
