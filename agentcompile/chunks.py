@@ -104,8 +104,8 @@ class Chunks:
         )
 
     def everywhere(self, capacity: int) -> dict[str, Job]:
-        """The kernels of every length up to `capacity`, by source digest."""
-        return {job.source.digest: job for tokens in served(capacity) for job in self.at(tokens).jobs}
+        """The kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
+        return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
 
 
 def _in_order(parts: Sequence[Part], cut: Partition) -> list[Part]:

@@ -210,7 +210,8 @@ def prove(
         clock = StepClock(ready.here, judge, ready.model, rivals.sources)
         for cut, parts in zip(ready.decode, planned.decode, strict=True):
             admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
-            settled |= {part.region: part.choice for part in admitted.parts}
+            # What one step gave back to PyTorch, another may be faster with.
+            settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             for note in admitted.notes:
                 emit(Warned(text=note))
             emit(PlanAdmitted(plan=admitted.plan))

@@ -55,7 +55,7 @@ def _validate(opened: Opened, options: Options) -> int:
     prompt at every length that there is a program for."""
     notes, target = Notes(opened.here.store), opened.here.target
     jobs = {job.source.digest: job for job in opened.jobs}
-    lengths = digest("lengths/1", opened.lock.content_hash, target.digest, TOLERANCES)
+    lengths = digest("lengths/2", opened.lock.content_hash, target.digest, TOLERANCES)
     if opened.here.device != "cpu" and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
     fresh = [job for job in jobs.values() if notes.get(accepted_key(job, target)) is None]

@@ -110,7 +110,14 @@ class Survey:
         return self._subjects[region].space.default(template)
 
     def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
-        """Search trials of `wanted`: those that are known, and, while there is time, those of the rest."""
+        """Search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of what
+        failed when it was looked at more closely."""
+        failed = {
+            trial.candidate.id
+            for trial in self.trials.get(region, ())
+            if trial.fidelity == "confirm" and not isinstance(trial.verdict, Measured)
+        }
+        wanted = [candidate for candidate in wanted if candidate.id not in failed]
         known = {
             trial.candidate.id: trial
             for trial in self.trials.get(region, ())

@@ -18,6 +18,8 @@ from agentcompile.measure.policy import Policy
 ALIGN_BYTES = 4096
 """Slots start on pages: every copy has the same offset in a page."""
 _LINE_BYTES = 64
+MOST_DEVICE_BYTES = 8 << 30
+"""What a rotation on a GPU takes at most, when launches read little of each slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class Need:
     dtype: torch.dtype
     scale: float = 1.0
     offset: float = 0.0
+    read: float = 1.0
+    """Share of it that a launch reads: of a cache, what a regime's longest context fills."""
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +54,8 @@ class Slots:
     """Copies of one region's weights and states in one block of memory, equal in content, distinct in address."""
 
     def __init__(self, needs: tuple[Need, ...], *, covers_bytes: int, seed: int, device: str = "cpu") -> None:
-        """Fill as many slots as cover `covers_bytes`, at least one; raises RuntimeError when memory is out."""
+        """Fill as many slots as launches read `covers_bytes` of in a turn, at least one, within bounds; raises
+        RuntimeError when memory is out."""
         self._needs = {need.name: need for need in needs}
         self._offsets: dict[str, int] = {}
         end = 0
@@ -58,7 +63,10 @@ class Slots:
             self._offsets[need.name] = end
             end += -(-need.nbytes // _LINE_BYTES) * _LINE_BYTES
         self.slot_bytes = max(-(-end // ALIGN_BYTES) * ALIGN_BYTES, ALIGN_BYTES)
-        self.count = max(1, -(-covers_bytes // self.slot_bytes)) if end else 1
+        read = max(sum(round(need.nbytes * need.read) for need in needs), 1)
+        most = max(covers_bytes, MOST_DEVICE_BYTES if device != "cpu" else 0)
+        wanted = -(-covers_bytes // min(read, self.slot_bytes))
+        self.count = max(1, min(wanted, -(-most // self.slot_bytes))) if end else 1
         self._block = block(self.slot_bytes * self.count, device)
         generator = torch.Generator().manual_seed(seed)
         for need in needs:

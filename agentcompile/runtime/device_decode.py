@@ -187,6 +187,9 @@ class DevicePrefill:
         count, first = tokens.numel(), int(positions[0])
         if count > self.capacity:
             raise ValueError(f"a chunk of {count} tokens, and room for {self.capacity}")
+        if self.capacity == 1:  # a decoder that takes no chunks: a graph for every place would be one a token
+            self._decode.rewind(int(tokens[0]), first)
+            return self._decode.again()
         length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):
             if first + length > self._decode.context:

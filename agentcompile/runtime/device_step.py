@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -163,12 +164,18 @@ def enqueued(call: Call) -> Action:
     return lambda: call.run(torch.cuda.current_stream().cuda_stream)
 
 
+@functools.cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """Where graphs of a device are captured: PyTorch keeps a matrix workspace for every stream that it saw."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def captured(body: Action, *, times: int = 1, pool: Any = None) -> torch.cuda.CUDAGraph:
     """A graph of what `body` enqueues, `times` over. It runs once before: PyTorch's set-up may not happen inside.
 
     Graphs that never run at once, and whose results are read before another runs, may share a memory `pool`.
     """
-    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     made = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):

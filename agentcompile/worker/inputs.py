@@ -70,7 +70,8 @@ def _need(port: Port, request: Time) -> Need:
     numel = max(LAYOUTS[name].numel(shape) for name in layouts)
     vector = sum(dim > 1 for dim in shape) < 2
     scale, offset = (0.1, 1.0) if vector and port.role == "weight" else (0.05, 0.0)
-    return Need(name=port.name, numel=numel, dtype=_TORCH[port.dtype], scale=scale, offset=offset)
+    read = min(request.region.regime.context[1] / shape[2], 1.0) if port.role == "state" and len(shape) == 4 else 1.0
+    return Need(name=port.name, numel=numel, dtype=_TORCH[port.dtype], scale=scale, offset=offset, read=read)
 
 
 def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:

@@ -6,6 +6,7 @@ import math
 import random
 import struct
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.runtime.device_sampling import MAX_ROWS, MAX_VOCAB, packed, sampler_source
 from agentcompile.runtime.sampling import Sampling, choose, probabilities, uniform
-from tests.kernels.sampling_model import UNIT, Case, cases, chosen, fma, margin, masses, scores
+from tests.kernels.sampling_model import UNIT, Case, cases, chosen, fma, inputs, logprob, margin, masses, scores
+from tests.templates.emulated import compiled
 
 DTYPES: dict[DType, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 UNDEFINED = ("all -inf", "some NaN", "all NaN", "+inf twice")
@@ -153,3 +155,42 @@ def test_what_is_no_number_is_never_chosen_unless_all_are(dtype: DType) -> None:
             assert len(set(found)) == (1 if case.sampling.greedy or case.sampling.top_k == 1 else 2), case.name
         if case.sampling.greedy and case.name.startswith("all NaN"):
             assert set(found) == {0}
+
+
+SIDE_BY_SIDE = (
+    Sampling(temperature=1.0, seed=21),
+    Sampling(),
+    Sampling(temperature=0.7, top_k=40, top_p=0.9, seed=22),
+    Sampling(temperature=0.01, seed=23),
+)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "rows", "blocks"),
+    [("bf16", 333, 4, 1), ("fp16", 1003, 1, 1), ("fp32", 50, 4, 1), ("fp32", 333, 1, 2)],
+)
+def test_the_kernels_text_on_the_host_chooses_as_its_model_does(
+    dtype: DType, vocab: int, rows: int, blocks: int, backwards: bool, tmp_path: Path
+) -> None:
+    kernel = compiled(sampler_source(vocab, dtype, "sm_90", rows=rows, blocks=blocks), tmp_path)
+    given, first, slots = list(inputs(vocab, vocab).values()), 7, 64
+    for at in range(len(given)):
+        logits = torch.stack([given[(at + row) % len(given)] for row in range(rows)]).to(DTYPES[dtype])
+        settings = [SIDE_BY_SIDE[(at + row) % len(SIDE_BY_SIDE)] for row in range(rows)]
+        data = b"".join(packed(one, first=first, slots=slots) for one in settings)
+        buffers = {
+            "logits": logits,
+            "position": first + at + torch.arange(rows),
+            "settings": torch.frombuffer(bytearray(data), dtype=torch.uint8),
+            "token": torch.full((rows,), -1),
+            "logprobs": torch.full((rows, slots), 7.0),
+        }
+        kernel.run(buffers, ("logits", "position", "settings"), backwards=backwards)
+        token, noted = buffers["token"], buffers["logprobs"]
+        wanted = [chosen(logits[row], settings[row], [at + row])[0] for row in range(rows)]
+        assert (kernel.wrong, token.tolist()) == ([], wanted), at
+        found = noted[range(rows), first + at + torch.arange(rows)]
+        expected = torch.tensor([logprob(logits[row], wanted[row]) for row in range(rows)])
+        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True), at
+        assert int((noted != 7.0).sum()) == rows, at

@@ -14,7 +14,7 @@ import torch
 
 from agentcompile.build import find_toolchain
 from agentcompile.judge import Limits, WorkerJudge
-from agentcompile.measure import POLICY
+from agentcompile.measure import POLICY, residency
 from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from tests.cpu import jobs
@@ -114,3 +114,14 @@ def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     with WorkerJudge(jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=1) as judge:
         assert len(list(judge.prepare([jobs.job()]))) == 1
+
+
+def test_slots_of_which_little_is_read_are_as_many_as_their_reads_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = replace(N, numel=1 << 18)
+    part = replace(whole, read=1 / 16)
+    assert Slots((whole,), covers_bytes=8 << 20, seed=0).count == 8
+    assert Slots((part,), covers_bytes=8 << 20, seed=0).count == 8  # a host has no memory to spare
+    monkeypatch.setattr(residency, "block", lambda nbytes, device="cpu": torch.zeros(nbytes, dtype=torch.uint8))
+    monkeypatch.setattr(residency, "MOST_DEVICE_BYTES", 64 << 20)
+    assert Slots((part,), covers_bytes=2 << 20, seed=0, device="cuda").count == 32
+    assert Slots((part,), covers_bytes=8 << 20, seed=0, device="cuda").count == 64

@@ -1,145 +1,292 @@
 // A CUDA kernel on the host: every thread of a block is a coroutine, and runs until it meets a barrier.
 //
-// Blocks run one after another, and of a block one warp as far as it comes before the next: what no barrier keeps apart
-// is as far apart as can be. Copies to shared memory arrive when they are waited for and not before; shared memory
-// begins as NaN. What a warp does together (shuffles, tensor cores) is done when all its lanes are there.
+// Blocks run one after another (those of a cluster together), and of a block one warp as far as it comes before the
+// next: what no barrier keeps apart is as far apart as can be. Copies to shared memory arrive when they are waited for
+// and not before, or at once: a kernel may count on neither. The inputs arrive when all threads wait for them. Shared
+// memory begins as NaN. What a warp does together is done when all its lanes are there.
 #include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
-
-#include <cstring>
-#include <vector>
-
-#define __device__
-#define __global__
-#define __grid_constant__
-#define __launch_bounds__(...)
 
 namespace host {
 struct Index {
-    unsigned x;
+    unsigned x, y, z;
 };
 struct Meeting {
-    int came = 0;
+    unsigned came = 0;
     unsigned long turn = 0;
+};
+// A list that grows; the standard one would take most of the time in which a kernel compiles.
+template <class T> struct List {
+    T* items = nullptr;
+    size_t count = 0, room = 0;
+
+    void push(const T& one) {
+        if (count == room) items = static_cast<T*>(realloc(items, (room = 2 * room + 8) * sizeof(T)));
+        items[count++] = one;
+    }
+    void drop(size_t first) { memmove(items, items + first, (count -= first) * sizeof(T)); }
 };
 struct Copied {
     unsigned char* to;
     const void* from;
-    bool there;
+    unsigned bytes, zeros;
+    unsigned long group;  // of the thread's, or the address of a barrier
 };
+// A barrier in shared memory: one arrival and the bytes that it expects complete a phase.
+struct Gate {
+    unsigned at, parity;
+    int arrivals;
+    long bytes;
+};
+struct Block;
 struct Thread {
     ucontext_t context;  // to begin in: from then on jumps switch, which ask nothing of the system
     jmp_buf spot;
+    Block* block;
     Index index;
-    bool begun = false, done = false;
-    std::vector<std::vector<Copied>> groups;
-    std::vector<Copied> asked;
-    std::vector<unsigned char> stack = std::vector<unsigned char>(1 << 17);
+    bool begun, done;
+    unsigned long groups, cluster_turn;
+    List<Copied> asked;
 };
-constexpr int LANES = 32, MOST_SHARED = 232448;
-alignas(128) unsigned char shared[MOST_SHARED];
-std::vector<Thread> threads;
-std::vector<Meeting> warps;
-Meeting block;
+constexpr unsigned LANES = 32, MOST_THREADS = 1024, MOST_BLOCKS = 8, STACK = 1 << 17;
+constexpr unsigned MOST_SHARED = 232448, GUARD = 1024, MOST_FIXED = 48 << 10, ROOM = MOST_SHARED + GUARD + MOST_FIXED;
+struct Block {
+    unsigned char* room;  // what a launch asks for, what nobody may touch, and what the kernel's text names
+    Index index;
+    Meeting all, warps[MOST_THREADS / LANES];
+    List<Gate> gates;
+    List<Copied> coming;
+    Thread threads[MOST_THREADS];
+};
+struct Input {
+    unsigned char* at;
+    long bytes;
+};
+struct Launch {
+    void (*entry)();
+    const unsigned* grid;
+    unsigned threads, shared, cluster;
+    int backwards;
+    const Input* inputs;
+    unsigned input_count;
+};
+Block* blocks;
+unsigned char* stacks;
 Thread* current;
-jmp_buf home;
-Index block_index, grid;
-unsigned long progress;  // arrivals at meetings, and ends
+jmp_buf home, broken;
+Launch launch;
+Index grid, block_size;
+Meeting cluster, started;
+List<unsigned char> kept;
+unsigned long progress;  // arrivals at meetings, phases of barriers, and ends
+const char* fault;
 
-inline void leave() {
+[[noreturn]] inline void wrong(const char* what) {
+    fault = what;
+    _longjmp(broken, 1);
+}
+__attribute__((noinline)) void leave() {
     if (!_setjmp(current->spot)) _longjmp(home, 1);
 }
-inline void end() {
-    current->done = true, ++progress;
-    _longjmp(home, 1);
+// Coroutines outlive a launch: making one asks the system for its signal mask.
+inline void body() {
+    for (;;) {
+        launch.entry();
+        if (current->asked.count) wrong("a thread ends and its copies are on their way");
+        current->done = true, ++progress;
+        leave();
+    }
 }
-inline void go_on(Thread& thread) {
+__attribute__((noinline)) void go_on(Thread& thread) {
     current = &thread;
     if (_setjmp(home)) return;
     if (thread.begun) _longjmp(thread.spot, 1);
     thread.begun = true;
     setcontext(&thread.context);
 }
-inline void meet(Meeting& meeting, int all) {
-    const unsigned long turn = meeting.turn;
+inline void arrive(Meeting& meeting, unsigned all) {
     ++progress;
     if (++meeting.came == all) meeting.came = 0, ++meeting.turn;
+}
+inline void meet(Meeting& meeting, unsigned all) {
+    const unsigned long turn = meeting.turn;
+    arrive(meeting, all);
     while (meeting.turn == turn) leave();
 }
-inline int warp() { return current->index.x / LANES; }
-inline int lane() { return current->index.x % LANES; }
-inline void meet_warp() { meet(warps[warp()], LANES); }
+inline unsigned warp() { return current->index.x / LANES; }
+inline unsigned lane() { return current->index.x % LANES; }
+inline void meet_warp() { meet(current->block->warps[warp()], LANES); }
+inline void meet_block() { meet(current->block->all, launch.threads); }
 
-// What all lanes of a warp have brought; `use` reads that of any lane.
+// What all lanes of a warp have brought; `use` reads that of any lane. Who brings again writes to the other half: the
+// next time but one comes after a meeting at which all have read.
 template <class T, class F> auto together(const T& mine, F use) {
-    static T brought[64][LANES];
-    brought[warp()][lane()] = mine;
-    meet_warp();
-    const auto result = use(brought[warp()]);
-    meet_warp();
-    return result;
+    static T brought[MOST_BLOCKS][MOST_THREADS / LANES][2][LANES];
+    Meeting& meeting = current->block->warps[warp()];
+    T* here = brought[current->block - blocks][warp()][meeting.turn % 2];
+    here[lane()] = mine;
+    meet(meeting, LANES);
+    return use(here);
 }
-inline void run_warp(unsigned warp, bool backwards) {
+
+// Shared memory: addresses are those of the block's room.
+inline unsigned char* dynamic() { return current->block->room; }
+inline unsigned reserved;
+inline unsigned reserve(unsigned bytes) {
+    const unsigned at = reserved;
+    if ((reserved += (bytes + 15) / 16 * 16) > MOST_FIXED) abort();
+    return MOST_SHARED + GUARD + at;
+}
+template <class T, int ID> const unsigned PLACE = reserve(sizeof(T));
+template <class T, int ID> T& fixed() { return *reinterpret_cast<T*>(current->block->room + PLACE<T, ID>); }
+inline unsigned address_of(const void* at) {
+    const long offset = static_cast<const unsigned char*>(at) - current->block->room;
+    if (offset < 0 || offset >= long(ROOM)) wrong("an address is not one of the block's shared memory");
+    return unsigned(offset);
+}
+inline unsigned char* shared_at(unsigned address, unsigned bytes, unsigned align) {
+    if (address % align || address + bytes > launch.shared) wrong("a copy or a barrier misses shared memory");
+    return current->block->room + address;
+}
+
+// Copies and their barriers. Those that land at once overwrite what another lane has not read yet.
+inline void land(const Copied& one) {
+    memcpy(one.to, one.from, one.bytes);
+    memset(one.to + one.bytes, 0, one.zeros);
+}
+inline void ask(List<Copied>& list, const Copied& one) {
+    if (reinterpret_cast<uintptr_t>(one.from) % 16 && one.bytes) wrong("a copy reads from no multiple of 16 bytes");
+    launch.backwards ? land(one) : list.push(one);
+}
+inline void await_groups(unsigned pending) {
+    List<Copied>& asked = current->asked;
+    size_t landed = 0;
+    for (; landed < asked.count && asked.items[landed].group + pending < current->groups; ++landed)
+        land(asked.items[landed]);
+    asked.drop(landed);
+}
+inline Gate& gate_at(unsigned address) {
+    List<Gate>& gates = current->block->gates;
+    for (size_t i = 0; i < gates.count; ++i)
+        if (gates.items[i].at == address) return gates.items[i];
+    wrong("a barrier is used that nobody has made");
+}
+inline void settle(Gate& gate) {
+    if (gate.arrivals == 0 && gate.bytes == 0) gate.parity ^= 1, gate.arrivals = 1, ++progress;
+}
+inline bool passed(unsigned address, unsigned parity) {
+    Gate& gate = gate_at(address);
+    List<Copied>& coming = current->block->coming;
+    size_t others = 0;
+    for (size_t i = 0; i < coming.count; ++i) {
+        const Copied one = coming.items[i];
+        if (one.group != address)
+            coming.items[others++] = one;
+        else
+            land(one), gate.bytes -= one.bytes;
+    }
+    coming.count = others;
+    settle(gate);
+    if (gate.parity != parity) return true;
+    leave();
+    return false;
+}
+
+// The grid, in groups of the blocks of a cluster.
+inline void hold_inputs_back() {
+    kept.count = 0;
+    for (unsigned i = 0; i < launch.input_count; ++i) {
+        for (long b = 0; b < launch.inputs[i].bytes; ++b) kept.push(launch.inputs[i].at[b]);
+        memset(launch.inputs[i].at, 0xff, launch.inputs[i].bytes);
+    }
+}
+inline void bring_inputs() {
+    const unsigned char* from = kept.items;
+    for (unsigned i = 0; i < launch.input_count && kept.count; from += launch.inputs[i++].bytes)
+        memcpy(launch.inputs[i].at, from, launch.inputs[i].bytes);
+    kept.count = 0;
+}
+inline void begin(Block& block, Index index) {
+    block.index = index, block.all = {}, block.gates.count = block.coming.count = 0;
+    memset(block.room, 0xff, launch.shared + GUARD);
+    memset(block.room + MOST_SHARED + GUARD, 0xff, reserved);
+    for (unsigned t = 0; t < launch.threads; ++t) {
+        Thread& thread = block.threads[t];
+        if (!thread.done) thread.begun = false;  // a launch that failed left it where it was
+        thread.block = &block, thread.index = {t, 0, 0}, thread.done = false;
+        thread.groups = 0, thread.asked.count = 0, block.warps[t / LANES] = {};
+        if (thread.begun) continue;
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = stacks + (size_t(&block - blocks) * MOST_THREADS + t) * STACK;
+        thread.context.uc_stack.ss_size = STACK;
+        makecontext(&thread.context, body, 0);
+    }
+}
+inline void run_warp(Block& block, unsigned warp) {
     for (unsigned long before = progress - 1; before != progress;) {
         before = progress;
-        for (int l = 0; l < LANES; ++l) {
-            Thread& thread = threads[warp * LANES + (backwards ? LANES - 1 - l : l)];
+        for (unsigned l = 0; l < LANES; ++l) {
+            Thread& thread = block.threads[warp * LANES + (launch.backwards ? LANES - 1 - l : l)];
             if (!thread.done) go_on(thread);
         }
     }
 }
-inline void run(void (*entry)(), unsigned blocks, unsigned size, bool backwards) {
-    grid = {blocks};
-    if (threads.size() != size) threads = std::vector<Thread>(size);
-    for (unsigned b = 0; b < blocks; ++b) {
-        block_index = {b}, block = {}, warps.assign(size / LANES, {});
-        std::memset(shared, 0xff, sizeof(shared));
-        for (unsigned t = 0; t < size; ++t) {
-            Thread& thread = threads[t];
-            thread.index = {t}, thread.begun = thread.done = false, thread.groups.clear(), thread.asked.clear();
-            getcontext(&thread.context);
-            thread.context.uc_stack.ss_sp = thread.stack.data(), thread.context.uc_stack.ss_size = thread.stack.size();
-            makecontext(&thread.context, entry, 0);
-        }
-        for (unsigned long before = progress - 1; before != progress;) {
-            before = progress;
-            for (unsigned w = 0; w < size / LANES; ++w) run_warp(backwards ? size / LANES - 1 - w : w, backwards);
+inline void run_group(Index first) {
+    const unsigned warps = launch.threads / LANES;
+    cluster = {}, started = {};
+    for (unsigned b = 0; b < launch.cluster; ++b) begin(blocks[b], {first.x + b, first.y, first.z});
+    hold_inputs_back();
+    for (unsigned long before = progress - 1; before != progress;) {
+        before = progress;
+        for (unsigned i = 0; i < launch.cluster * warps; ++i) {
+            const unsigned at = launch.backwards ? launch.cluster * warps - 1 - i : i;
+            run_warp(blocks[at / warps], at % warps);
         }
     }
+    bring_inputs();
+    for (unsigned b = 0; b < launch.cluster; ++b) {
+        for (unsigned t = 0; t < launch.threads; ++t)
+            if (!blocks[b].threads[t].done) wrong("threads wait for others that never come");
+        for (unsigned i = 0; i < GUARD; ++i)
+            if (blocks[b].room[launch.shared + i] != 0xff) wrong("written behind shared memory");
+        if (blocks[b].coming.count) wrong("a block ends and its copies are on their way");
+    }
+}
+inline void lost(int) { wrong("read or written where nothing is, or 16 bytes at no multiple of 16"); }
+
+// What went wrong, or null. Memory that is not there ends the launch, not the process.
+inline const char* run(const Launch& what) {
+    static unsigned char aside[1 << 16];
+    launch = what, fault = nullptr;
+    grid = {what.grid[0], what.grid[1], what.grid[2]}, block_size = {what.threads, 1, 1};
+    if (!blocks) {
+        const auto map = [](size_t bytes) {
+            return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        };
+        blocks = static_cast<Block*>(map(MOST_BLOCKS * sizeof(Block)));
+        stacks = static_cast<unsigned char*>(map(size_t(MOST_BLOCKS) * MOST_THREADS * STACK));
+        for (unsigned b = 0; b < MOST_BLOCKS; ++b) blocks[b].room = static_cast<unsigned char*>(map(ROOM));
+    }
+    struct sigaction mine = {}, segment, bus;
+    stack_t ours = {}, theirs;
+    ours.ss_sp = aside, ours.ss_size = sizeof(aside);
+    mine.sa_handler = lost, mine.sa_flags = SA_ONSTACK | SA_NODEFER;
+    sigaltstack(&ours, &theirs), sigaction(SIGSEGV, &mine, &segment), sigaction(SIGBUS, &mine, &bus);
+    if (!_setjmp(broken)) {
+        const unsigned groups = grid.x / launch.cluster * grid.y * grid.z;
+        for (unsigned i = 0; i < groups; ++i) {
+            const unsigned at = launch.backwards ? groups - 1 - i : i, wide = grid.x / launch.cluster;
+            run_group({at % wide * launch.cluster, at / wide % grid.y, at / wide / grid.y});
+        }
+    } else {
+        bring_inputs();
+    }
+    sigaction(SIGBUS, &bus, nullptr), sigaction(SIGSEGV, &segment, nullptr), sigaltstack(&theirs, nullptr);
+    return fault;
 }
 }  // namespace host
-
-#define threadIdx (host::current->index)
-#define blockIdx host::block_index
-#define gridDim host::grid
-
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
-inline unsigned __float_as_uint(float v) { return __builtin_bit_cast(unsigned, v); }
-inline float __uint_as_float(unsigned v) { return __builtin_bit_cast(float, v); }
-inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float rsqrtf(float v) { return 1.0f / __builtin_sqrtf(v); }
-inline float __expf(float v) { return __builtin_expf(v); }
-inline void __syncthreads() { host::meet(host::block, int(host::threads.size())); }
-inline void __syncwarp() { host::meet_warp(); }
-inline void __threadfence() {}
-template <class T> T __shfl_sync(unsigned, T v, int from) {
-    return host::together(v, [&](const T* all) { return all[from]; });
-}
-template <class T> T __shfl_xor_sync(unsigned, T v, int step) { return __shfl_sync(0, v, host::lane() ^ step); }
-template <class T> T atomicMax(T* at, T v) {
-    const T old = *at;
-    *at = v > old ? v : old;
-    return old;
-}
-template <class T> T atomicAdd(T* at, T v) {
-    const T old = *at;
-    *at = old + v;
-    return old;
-}
-template <class T> T atomicExch(T* at, T v) {
-    const T old = *at;
-    *at = v;
-    return old;
-}

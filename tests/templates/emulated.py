@@ -1,7 +1,8 @@
 """A CUDA template on the host, under the suite that judges it on a device: its own text, compiled by the C++ compiler.
 
-What only a device has stands in headers beside this (`emulated*.h`): threads are coroutines, tensor cores a loop. So
-what is proved is the text's arithmetic of indices, its tails and its barriers; not what an assembler makes of it.
+What only a device has stands in headers beside this (`emulated*.h`): threads are coroutines, and instructions are
+functions. So what is proved is the text's arithmetic of indices, its tails, its barriers and its copies; not what an
+assembler makes of it, nor how fast it is.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,57 +19,172 @@ import torch
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Params, Template
+from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
 from tests.templates.suite import failed, problems
 
 HERE = Path(__file__).parent
-STANDS_FOR = {"device.cuh": "emulated_device.h", "thin_device.cuh": "emulated_thin_device.h"}
 TARGET = Target(kind="cuda", device="none", arch="sm_90", isa=(), threads=2, cache_bytes=(228 << 10, 50 << 20))
 """Two multiprocessors, so that blocks have several tiles."""
+INSTRUCTIONS = (
+    ("griddepcontrol.launch_dependents", "nothing"),
+    ("griddepcontrol.wait", "inputs_there"),
+    ("cvt.f32.f16", "from_half"),
+    ("cvt.rn.f16.f32", "to_half"),
+    ("cvt.rn.bf16.f32", "to_bf16"),
+    ("cvt.rn.f16x2.f32", "to_two_halves"),
+    ("cvt.rn.bf16x2.f32", "to_two_bf16"),
+    ("ex2.approx.ftz.f32", "power_of_two"),
+    ("@p ld.global.L1::no_allocate.v4.u32", "load16_if"),
+    ("ld.global.L1::no_allocate.v4.u32", "load16"),
+    ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "multiply_halves"),
+    ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "multiply_bf16"),
+    ("ldmatrix.sync.aligned.m8n8.x4.shared.b16", "four_matrices"),
+    ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "four_turned"),
+    ("cp.async.cg.shared.global", "copy16"),
+    ("cp.async.commit_group", "end_group"),
+    ("cp.async.wait_group", "await_groups"),
+    ("mbarrier.init.shared::cta.b64", "make_gate"),
+    ("mbarrier.arrive.expect_tx.shared::cta.b64", "expect"),
+    ("mbarrier.try_wait.parity.shared::cta.b64", "await_gate"),
+    ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", "copy_bulk"),
+    ("fence.mbarrier_init.release.cluster", "nothing"),
+    ("fence.proxy.async.shared::cta", "nothing"),
+    ("createpolicy.fractional.L2::evict_first.b64", "policy"),
+    ("barrier.cluster.arrive.release.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned", "meet_cluster"),
+    ("barrier.cluster.arrive.release.aligned", "arrive_in_cluster"),
+    ("barrier.cluster.wait.acquire.aligned", "await_cluster"),
+    ("mapa.shared::cluster.u32", "read_of_block"),
+)
+"""The functions of `emulated_device.h`; of an instruction that two of these are in, the first is taken."""
+STRING = r'"(?:[^"\\]|\\.)*"'
 LAUNCH = """
 static kernel::{entry}_args args;
-extern "C" void launch(void** pointers, unsigned grid, unsigned block, int backwards) {{
-    std::memcpy(&args, pointers, sizeof(args));
-    host::run([] {{ kernel::{entry}(args), host::end(); }}, grid, block, backwards);
+extern "C" const char* launch(
+    void** pointers, const unsigned* grid, unsigned threads, unsigned shared, int backwards,
+    const host::Input* inputs, unsigned count) {{
+    memcpy(&args, pointers, sizeof(args));
+    return host::run({{
+        [] {{ kernel::{entry}(args); }}, grid, threads, shared, kernel::blocks_of_cluster, backwards, inputs, count}});
 }}
 """
 
 
+class Input(ctypes.Structure):
+    """Memory that a launch may read when it has waited for it; as in `emulated.h`."""
+
+    _fields_ = (("at", ctypes.c_void_p), ("nbytes", ctypes.c_long))
+
+
+@dataclass
+class Kernel:
+    """A source with one launch, compiled; what its launches did that no device allows is in `wrong`."""
+
+    source: Source
+    library: ctypes.CDLL
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, buffers: Mapping[str, torch.Tensor], late: tuple[str, ...] = (), *, backwards: bool = False) -> None:
+        """One launch. Buffers named in `late` are not there before the kernel waits for them.
+
+        Threads, warps and blocks take their turns from the first one on and copies arrive as late as they may; or
+        `backwards`, from the last one on, and copies arrive at once.
+        """
+        (launch,) = self.source.launches
+        flat = [buffers[name].data_ptr() if name else None for name in launch.arguments]
+        tensors = [buffers[name] for name in late]
+        inputs = (Input * len(late))(*[Input(one.data_ptr(), one.nbytes) for one in tensors])
+        grid = [int(extent) for extent in (*launch.grid, "1", "1")[:3]]
+        assert len(launch.block) == 1
+        assert int(launch.block[0]) % 32 == 0
+        said = self.library.launch(
+            (ctypes.c_void_p * len(flat))(*flat),
+            (ctypes.c_uint * 3)(*grid),
+            int(launch.block[0]),
+            int(launch.shared_bytes),
+            backwards,
+            inputs,
+            len(late),
+        )
+        if said and said.decode() not in self.wrong:
+            self.wrong.append(said.decode())
+
+
 def faults(template: Template, made: Region, params: Params, folder: Path) -> list[str]:
-    """Failed checks of the suite, as text; threads run in turn, and in turn from the last one on."""
+    """Failed checks of the suite, as text, and what no device allows; turns are taken both ways."""
     assert problems(made, template, params, TARGET) == ()
-    includes = tuple(
-        (name, (HERE / STANDS_FOR[name]).read_text() if name in STANDS_FOR else text)
-        for name, text in template.includes
-    )
-    source = specialise(replace(template, includes=includes), made, params, TARGET)
+    source = specialise(template, made, params, TARGET)
     (launch,) = source.launches
-    library = compiled(source.text, launch.entry, folder)
-    grid, block = int(launch.grid[0]), int(launch.block[0])
+    kernel = compiled(source, folder)
+    late = tuple(
+        port.name for port in made.ports if port.role in ("activation", "state") and port.family not in launch.early
+    )
+    found = []
+    for backwards in (False, True):
 
-    def runner(backwards: bool) -> Callable[[Mapping[str, torch.Tensor]], None]:
-        def run(buffers: Mapping[str, torch.Tensor]) -> None:
-            flat = [buffers[name].data_ptr() if name else None for name in launch.arguments]
-            library.launch((ctypes.c_void_p * len(flat))(*flat), grid, block, backwards)
+        def run(buffers: Mapping[str, torch.Tensor], backwards: bool = backwards) -> None:
+            kernel.run(buffers, late, backwards=backwards)
 
-        return run
-
-    return [text for backwards in (False, True) for text in failed(template, made, source, runner(backwards))]
+        found += failed(template, made, source, run)
+    return kernel.wrong + found
 
 
-def compiled(text: str, entry: str, folder: Path) -> ctypes.CDLL:
+def compiled(source: Source, folder: Path) -> Kernel:
     """The kernel as a library with a `launch` of pointers, blocks and threads."""
-    text = re.sub(r"extern __shared__ __align__\(\d+\) ([\w ]+) room\[\];", r"\1* room = (\1*)host::shared;", text)
-    text = text.replace("__shared__", "static")
-    whole = f'#include "{HERE}/emulated.h"\nnamespace kernel {{\n{text}}}\n{LAUNCH.format(entry=entry)}'
-    path = folder / f"{digest('emulated/1', whole)}.cpp"
+    (launch,) = source.launches
+    whole = (
+        f'#include "{HERE}/emulated.h"\n#include "{HERE}/emulated_device.h"\n'
+        f"namespace kernel {{\n{on_host(source.text)}}}\n{LAUNCH.format(entry=launch.entry)}"
+    )
+    headers = "".join(path.read_text() for path in sorted(HERE.glob("emulated*.h")))
+    path = folder / f"{digest('emulated/2', whole + headers)}.cpp"
     library = path.with_suffix(".so")
     if not library.exists():  # writing over one that is loaded would change what runs
         path.write_text(whole)
         # Unique symbols would give one library's shared memory to the next that is loaded.
-        flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
+        flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
         command = ["g++", *flags, "-o", str(library), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[:4000]
-    return ctypes.CDLL(str(library))
+    found = ctypes.CDLL(str(library))
+    found.launch.restype = ctypes.c_char_p
+    return Kernel(source, found)
+
+
+def on_host(text: str) -> str:
+    """The text with shared memory, instructions and the size of its clusters as the headers have them."""
+    places = iter(range(text.count("__shared__")))
+    text = re.sub(
+        r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];", r"\1* \2 = (\1*)host::dynamic();", text
+    )
+    text = re.sub(
+        r"__shared__ ([\w ]+?) (\w+)((?:\[\w+\])*);",
+        lambda m: f"auto& {m[2]} = host::fixed<{m[1]}{m[3]}, {next(places)}>();",
+        text,
+    )
+    text = re.sub(rf"\basm(?: volatile)?\(((?:\s*{STRING})+)((?:{STRING}|[^\"])*?)\);", _called, text)
+    assert not re.search(r"\basm\b|__shared__", text), "what the emulator does not know"
+    blocks = re.search(r"__cluster_dims__\((\w+), 1, 1\)", text)
+    return text + f"constexpr unsigned blocks_of_cluster = {blocks[1] if blocks else 1};\n"
+
+
+def _called(statement: re.Match[str]) -> str:
+    """A call for an instruction with its operands, outputs before inputs."""
+    instruction = "".join(text[1:-1] for text in re.findall(STRING, statement[1]))
+    name = next((name for known, name in INSTRUCTIONS if known in instruction), None)
+    assert name, f"the emulator does not know {instruction}"
+    return f"ptx::{name}({', '.join(_expressions(statement[2]))});"
+
+
+def _expressions(operands: str) -> list[str]:
+    """What stands in parentheses behind the constraints: `: "=r"(a) : "l"(f(b))` has `a` and `f(b)`."""
+    found, depth, begin = [], 0, 0
+    for at, letter in enumerate(operands):
+        if letter == "(":
+            depth += 1
+            begin = at + 1 if depth == 1 else begin
+        elif letter == ")":
+            depth -= 1
+            if depth == 0:
+                found.append(operands[begin:at])
+    return found
