@@ -105,7 +105,8 @@ class _Step:
         self, cut: Cut, layouts: Mapping[str, str], rivals: Rivals, clock: StepClock, emit: Emit, kind: Kind
     ) -> None:
         self._cut, self._layouts, self._rivals = cut, layouts, rivals
-        self._clock, self._emit, self._kind = clock, emit, kind
+        self._clock, self._emit = clock, emit
+        self._kind: Kind = kind
         self.notes: list[str] = []
 
     def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1) -> tuple[Part, ...]:

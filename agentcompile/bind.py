@@ -14,6 +14,7 @@ from agentcompile.unlock import Opened
 if TYPE_CHECKING:
     import torch
 
+    from agentcompile.ir.graph import DType
     from agentcompile.ir.program import Program
     from agentcompile.ir.template import Source
     from agentcompile.runtime.batches import Seats
@@ -131,7 +132,7 @@ def _samplers(opened: Opened) -> dict[tuple[str, int], Source]:
     vocab, first = opened.model.captured.info.vocab, opened.alone[0][1]
     if vocab > MAX_VOCAB:
         return {}
-    dtype = next(buffer.dtype for buffer in first.buffers if buffer.name == first.logits)
+    dtype: DType = next(buffer.dtype for buffer in first.buffers if buffer.name == first.logits)
     batches = sorted({regime.batch for regime, _ in opened.decode})
     arch = opened.here.target.arch
     return {("sample", batch): sampler_source(vocab, dtype, arch, rows=batch) for batch in batches}

@@ -10,6 +10,7 @@ from agentcompile.choose import Ranking, Traits, rank
 from agentcompile.cuts import Cut
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
+from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.judge import Job
@@ -31,7 +32,7 @@ class Survey:
     ) -> None:
         """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
         self._left = seconds_left
-        self._residency = cuts[0].residency
+        self._residency: Residency = cuts[0].residency
         self._shares = {row.id: max(row.share, 1e-6) for cut in reversed(cuts) for row in cut.summary.rows}
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
