@@ -29,7 +29,7 @@ def extents_of(template: Template) -> list[int]:
 
 
 CASES = [
-    (t.id, t.dtypes[at % len(t.dtypes)], extent, drawn)
+    (t.id, t.dtypes[-1 if drawn else at % len(t.dtypes)], extent, drawn)
     for t in CUDA
     for at, extent in enumerate(extents_of(t))
     for drawn in ((False, True) if at == 0 and t.params else (False,))
