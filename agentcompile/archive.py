@@ -34,7 +34,7 @@ import agentcompile
 from agentcompile import progress
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.ir.digest import canonical, digest
+from agentcompile.ir.digest import canonical
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured
 from agentcompile.notes import Notes
@@ -188,19 +188,20 @@ def _facts(state: progress.State, store: Path) -> Facts:
 def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     """Keys of the ceilings and of the notes that a run of these events reads and leaves behind.
 
-    They are made where each fact is used (`probe.ceiling`, `tune.Tuner`); a test holds both places together.
+    They are those under which `probe.ceiling` and `tune.Tuner` keep each fact.
     """
+    from agentcompile.probe import ceiling_key
     from agentcompile.proving import policy_digest
-    from agentcompile.validate.tolerance import POLICY as TOLERANCES
+    from agentcompile.tune import fallback_key, proved_key
 
     if state.target is None:
         return set(), set()
     target = state.target.digest
     policies = [policy_digest("cache"), policy_digest("dram")]
-    fallback = {digest("fallback/1", row.region, target, policy) for row in state.rows for policy in policies}
+    fallback = {fallback_key(row.region, target, policy) for row in state.rows for policy in policies}
     passed = {(t.source, t.candidate.region) for t in state.trials if isinstance(t.verdict, Measured)}
-    accepted = {digest("accepted/1", source, region, target, TOLERANCES) for source, region in passed}
-    return {digest("ceiling/1", target)}, fallback | accepted
+    accepted = {proved_key(source, region, target) for source, region in passed}
+    return {ceiling_key(target)}, fallback | accepted
 
 
 def read(file: Path, *, limits: Limits = LIMITS) -> Contents:

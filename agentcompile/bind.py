@@ -79,7 +79,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     from agentcompile.runtime.device_batch import DeviceBatch
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
     from agentcompile.runtime.device_errors import on_device
-    from agentcompile.runtime.device_step import DeviceStep, advance_seats_source, advance_source, overlaps_launches
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
     from agentcompile.runtime.driver import Module
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.regimes import Regimes
@@ -88,7 +88,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     arch, overlap = here.target.arch, overlaps_launches(here.target.arch)
     own = {("advance", 1): advance_source(arch), **_samplers(opened)}
     batches = [(regime.batch, program) for regime, program in opened.decode if regime.batch > 1]
-    own |= {("advance", batch): advance_seats_source(arch, batch, context + 1) for batch, _ in batches}
+    own |= {("advance", batch): advance_source(arch, batch, context + 1) for batch, _ in batches}
     built = build(here, {source.digest: source for source in own.values()}, [one.digest for one in own.values()])
     with on_device(f"loading {captured.info.name} on {here.device}"):
         torch.cuda.set_device(here.device)

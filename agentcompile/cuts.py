@@ -14,7 +14,7 @@ from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
-from agentcompile.ir.graph import Graph
+from agentcompile.ir.graph import TOKENS, Graph
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.layouts import fits
@@ -83,7 +83,7 @@ def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]
 
 def open_ended(captured: Captured) -> bool:
     """Whether a chunk may have any number of tokens; one where the decoder could not be traced so."""
-    return any("T" in value.shape for value in captured.prefill.values)
+    return any(TOKENS in value.shape for value in captured.prefill.values)
 
 
 def cut(

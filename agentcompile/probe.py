@@ -90,12 +90,17 @@ def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()
     return max(1, min(cores, _quota(root) or cores))
 
 
+def ceiling_key(target: str) -> str:
+    """What ceilings are kept under, from the target's digest."""
+    return digest("ceiling/1", target)
+
+
 def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
     """The ceilings of `target` from `store`, or measured now, and kept when the machine was calm.
 
     A damaged file is measured again.
     """
-    key = digest("ceiling/1", target.digest)
+    key = ceiling_key(target.digest)
     path = store.get(key, ".json")
     if path is not None:
         try:

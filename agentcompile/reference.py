@@ -106,13 +106,12 @@ def attention(
         return masked_attention(q, keys, values, positions, scale=scale, window=window)
     if q.shape[0] == 1:
         first, last = int(positions[0]), int(positions[-1])
-        low = max(0, first - window + 1) if window else 0
-        mask = _mask(positions, low, last + 1, window) if q.shape[2] > 1 else None
-        return _attend(q, keys[:, :, low : last + 1], values[:, :, low : last + 1], mask, scale)
+        seen = visible(first, last, window)
+        mask = _mask(positions, seen.start, seen.stop, window) if q.shape[2] > 1 else None
+        return _attend(q, keys[:, :, seen], values[:, :, seen], mask, scale)
     alone = []
     for b, last in enumerate(positions.tolist()):
-        low = max(0, last - window + 1) if window else 0
-        one, seen = slice(b, b + 1), slice(low, last + 1)
+        one, seen = slice(b, b + 1), visible(last, last, window)
         alone.append(_attend(q[one], keys[one, :, seen], values[one, :, seen], None, scale))
     return torch.cat(alone)
 
@@ -145,17 +144,22 @@ def attention_at(first: int, last: int) -> Operator:
         window: int = 0,
     ) -> torch.Tensor:
         assert q.shape[0] == 1, "sequences of a batch have positions of their own"
-        low = max(0, first - window + 1) if window else 0
-        keys, values = keys[:, :, low : last + 1], values[:, :, low : last + 1]
+        seen = visible(first, last, window)
+        keys, values = keys[:, :, seen], values[:, :, seen]
         mask: torch.Tensor | None = None
         if window and q.shape[2] > 1:
-            mask = _mask(positions, low, last + 1, window)
+            mask = _mask(positions, seen.start, seen.stop, window)
         elif q.shape[2] > 1:
             # A type of its own, so that the fused kernels know it is causal and need no mask in memory.
             mask = causal_lower_right(q.shape[2], keys.shape[2])
         return _attend(q, keys, values, mask, scale)
 
     return at
+
+
+def visible(first: int, last: int, window: int) -> slice:
+    """The slots that queries at the positions first … last read between them; a `window` of 0 reaches to the start."""
+    return slice(max(0, first - window + 1) if window else 0, last + 1)
 
 
 def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:

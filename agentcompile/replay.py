@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
 from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import BuildFailed, reason
-from agentcompile.judge import Prepared
+from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
 from agentcompile.options import Options, resolve
@@ -59,16 +60,18 @@ def _validate(opened: Opened, options: Options) -> int:
     if opened.here.device != "cpu" and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
     fresh = [job for job in jobs.values() if notes.get(accepted_key(job, target)) is None]
-    if not fresh:
-        notes.put(lengths, 1)
-        return 0
+    if fresh:
+        _prove(fresh, opened, options, notes)
+    notes.put(lengths, 1)
+    return len(fresh)
+
+
+def _prove(jobs: Sequence[Job], opened: Opened, options: Options, notes: Notes) -> None:
     with judge_of(opened.here, options.seed) as judge:
-        for job, result in judge.prepare(fresh, depth="accept"):
+        for job, result in judge.prepare(jobs, depth="accept"):
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                 hint = "compile again on this machine, which leaves such kernels out"
                 code = ExitCode.ENVIRONMENT if isinstance(result, BuildFailed) else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
-            notes.put(accepted_key(job, target), 1)
-    notes.put(lengths, 1)
-    return len(fresh)
+            notes.put(accepted_key(job, opened.here.target), 1)

@@ -170,7 +170,7 @@ class Tuner:
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
         if region.id not in self._pytorch_ns:
-            key = digest("fallback/1", region.id, self._target.digest, self._past.policy)
+            key = fallback_key(region.id, self._target.digest, self._past.policy)
             known = self._notes.get(key)
             if known is None:
                 timing = self._judge.time(
@@ -300,7 +300,17 @@ def judged(
 
 def accepted_key(job: Job, target: Target) -> str:
     """What is noted of a kernel that passed the whole correctness suite with this toolchain, under these tolerances."""
-    return digest("accepted/1", job.source.digest, job.region.id, target.digest, TOLERANCES)
+    return proved_key(job.source.digest, job.region.id, target.digest)
+
+
+def proved_key(source: str, region: str, target: str) -> str:
+    """`accepted_key` of the digests alone."""
+    return digest("accepted/1", source, region, target, TOLERANCES)
+
+
+def fallback_key(region: str, target: str, policy: str) -> str:
+    """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
+    return digest("fallback/1", region, target, policy)
 
 
 def templates_of(subject: Subject) -> dict[str, Template]:

@@ -10,10 +10,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentcompile.ir.graph import Attr, Dim, Graph, Node, Use, Value
+from agentcompile.ir.graph import TOKENS, Attr, Dim, Graph, Node, Use, Value
 
-TOKENS = "T"
-"""What capture calls the tokens of a chunk."""
 _TEMPLATE = "template"
 """The attribute of an operator kept by its ATen name that says its arguments, as JSON."""
 

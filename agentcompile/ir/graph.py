@@ -17,6 +17,8 @@ from agentcompile.ir.digest import Json, digest
 
 Dim = int | str
 """An extent, or the name of a symbolic one: ``"T"`` is the number of tokens in a prefill chunk."""
+TOKENS = "T"
+"""The one symbolic extent: the tokens of a prefill chunk."""
 DType = Literal["bf16", "fp16", "fp32", "fp64", "int64", "int32", "bool"]
 Role = Literal["token", "position", "weight", "state", "constant", "activation"]
 Phase = Literal["decode", "prefill"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agentcompile.ir.graph import Graph, Node, Value
+from agentcompile.ir.graph import TOKENS, Graph, Node, Value
 from agentcompile.ir.region import Boundary
 from agentcompile.regions.kinds import SIGNATURES
 from agentcompile.regions.order import root
@@ -18,8 +18,6 @@ FLOATS = frozenset({"bf16", "fp16", "fp32"})
 """Dtypes that kernels compute on; int64 is for tokens and positions alone."""
 INTEGER_INPUTS = frozenset({("embedding", 0), ("position_table", 0), ("cache_append", 2), ("attention", 3)})
 """Inputs that are indices: (operator, input)."""
-TOKENS = "T"
-"""The one symbolic extent that regions understand: the tokens of a prefill chunk."""
 RANDOM = ("bernoulli", "dropout", "exponential", "multinomial", "normal", "rand", "uniform")
 """Stems of ATen operators that advance a random generator."""
 ORDERED = frozenset({"side-effect", "in-place", "alias"})

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from agentcompile.ir.template import Source
-from agentcompile.runtime.device_decode import UNROLL
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, enqueued
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
@@ -29,7 +28,7 @@ class DeviceBatch:
         context: int,
         overlap: bool,
     ) -> None:
-        """`advance` is the kernel of `advance_seats_source` for `context` + 1 slots, `sampler` one of `sampler_source`
+        """`advance` is the kernel of `advance_source` for `context` + 1 slots, `sampler` one of `sampler_source`
         for as many rows as the step has sequences."""
         self.seats = step.program.batch
         self._step, self._memory = step, memory
@@ -52,7 +51,7 @@ class DeviceBatch:
         )
         self._drawn: dict[int, bool] = {}
         """Seats that somebody has, and whether their tokens are drawn."""
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._moving = Unrolled(self._captured)
 
     def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
         """A sequence goes on in `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
@@ -71,15 +70,8 @@ class DeviceBatch:
     def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
         """Make `count` tokens in every seat that somebody has; of each (seat, position it stands at) in `firsts` its
         tokens and their log-probabilities, which mean something where they were asked for."""
-        drawing = any(self._drawn.values())
         with on_device(f"decode steps of {self.seats} sequences"):
-            for length in (UNROLL, 1):
-                if count >= length and (length, drawing) not in self._graphs:
-                    self._graphs[length, drawing] = self._captured(length, drawing)
-            for _ in range(count // UNROLL):
-                self._graphs[UNROLL, drawing].replay()
-            for _ in range(count % UNROLL):
-                self._graphs[1, drawing].replay()
+            self._moving.run(count, any(self._drawn.values()))
             tokens = torch.stack([self._history[seat, at : at + count] for seat, at in firsts]).tolist()
             noted = torch.stack([self._logprobs[seat, at : at + count] for seat, at in firsts]).tolist()
         return list(zip(tokens, noted, strict=True))
@@ -90,8 +82,4 @@ class DeviceBatch:
                 self._sampler.enqueue()
             self._advance()
 
-        history, logprobs = self._history.clone(), self._logprobs.clone()
-        made = self._step.graph(steps, then=ended)
-        self._history.copy_(history)
-        self._logprobs.copy_(logprobs)
-        return made
+        return self._step.graph(steps, then=ended)

@@ -12,15 +12,12 @@ from agentcompile.ir.template import Source
 from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, advance_source, captured, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
 from agentcompile.runtime.sampling import Sampling
-
-UNROLL = 8
-"""Steps of one graph: the launch of a graph costs what some kernels do, and an end of sequence wastes what is left."""
 
 
 class DeviceDecode:
@@ -42,7 +39,7 @@ class DeviceDecode:
         """
         self._step, self._memory, self.context = step, memory, context
         self._history = torch.zeros(context + 1, dtype=torch.int64, device=memory.device)
-        pointers = [tensor.data_ptr() for tensor in (memory.position, memory.token, self._history)]
+        pointers = [memory.position.data_ptr(), memory.token.data_ptr(), 0, self._history.data_ptr()]
         (launch,) = advance_source("").launches
         self._advance = enqueued(Call.of(advance, launch, pointers, dependent=overlap))
         self._logprobs = torch.zeros(context + 1, dtype=torch.float32, device=memory.device)
@@ -57,7 +54,7 @@ class DeviceDecode:
                 overlap=overlap,
             )
         self._still: torch.cuda.CUDAGraph | None = None
-        self._moving: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._moving = Unrolled(lambda steps, _: step.graph(steps, then=self._ended))
         self._drawing = self._noting = False
 
     def again(self) -> torch.Tensor:
@@ -84,13 +81,7 @@ class DeviceDecode:
         when they were asked for."""
         with on_device("decode steps"):
             first = self.position
-            for count in (UNROLL, 1):
-                if steps >= count and (count, self._drawing) not in self._moving:
-                    self._moving[count, self._drawing] = self._step.graph(count, then=self._ended)
-            for _ in range(steps // UNROLL):
-                self._moving[UNROLL, self._drawing].replay()
-            for _ in range(steps % UNROLL):
-                self._moving[1, self._drawing].replay()
+            self._moving.run(steps, self._drawing)
             made: list[int] = self._history[first : first + steps].tolist()
             noted: list[float] = self._logprobs[first : first + steps].tolist() if self._noting else []
         return made, noted
@@ -103,8 +94,7 @@ class DeviceDecode:
 
     def rewind(self, token: int, position: int) -> None:
         """Stand at `position` with `token` to be read next."""
-        self._memory.token.fill_(token)
-        self._memory.position.fill_(position)
+        self._memory.stand(token, position)
 
     @property
     def position(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,56 +16,34 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
+UNROLL = 8
+"""Steps of one graph: the launch of a graph costs what some kernels do, and an end of sequence wastes what is left."""
 _ADVANCE = """
-struct advance_args { long long* position; const long long* token; long long* history; };
-extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
-#endif
-    const long long at = *a.position;
-    a.history[at] = *a.token;
-    *a.position = at + 1;
-}
-"""
-
-
-Fed = tuple[torch.Tensor, torch.Tensor]
-"""Tokens and positions that a program reads."""
-
-
-def advance_source(arch: str) -> Source:
-    """The kernel that ends a step of a running generation: notes the token that was made and moves the position on."""
-    launch = Launch(entry="advance", arguments=("position", "token", "history"), grid=("1",), block=("1",), pdl=True)
-    return Source(
-        language="cuda", text=_ADVANCE, launches=(launch,), workspaces=(), flags=(f"--gpu-architecture={arch}",)
-    )
-
-
-_ADVANCE_SEATS = """
 struct advance_args { long long* positions; const long long* tokens; const long long* live; long long* history; };
 extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
 #endif
     const int seat = threadIdx.x;
-    if (!a.live[seat]) return;
+    if (a.live && !a.live[seat]) return;
     const long long at = a.positions[seat];
     a.history[seat * SLOTS + at] = a.tokens[seat];
     a.positions[seat] = at + 1;
 }
 """
+Fed = tuple[torch.Tensor, torch.Tensor]
+"""Tokens and positions that a program reads."""
 
 
-def advance_seats_source(arch: str, seats: int, slots: int) -> Source:
-    """`advance_source` for `seats` sequences, of which those that are `live` move on; `slots` noted tokens each."""
-    launch = Launch(
-        entry="advance",
-        arguments=("positions", "tokens", "live", "history"),
-        grid=("1",),
-        block=(str(seats),),
-        pdl=True,
-    )
-    text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE_SEATS}"
+def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
+    """The kernel that ends a step of running generations: notes the tokens that were made and moves positions on.
+
+    Of several `seats` each has room for `slots` tokens, and those that are not `live` stand still; without a `live` all
+    move.
+    """
+    arguments = ("positions", "tokens", "live", "history")
+    launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(seats),), pdl=True)
+    text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE}"
     return Source(language="cuda", text=text, launches=(launch,), workspaces=(), flags=(f"--gpu-architecture={arch}",))
 
 
@@ -157,6 +135,25 @@ class DeviceStep:
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return enqueued(Call.of(module, call.launch, pointers, dependent=overlap and call.overlaps))
+
+
+class Unrolled:
+    """Graphs of one step and of `UNROLL` steps, captured when they are first needed, that make any number of steps.
+
+    `capture` gives the graph of so many steps, in one of two ways.
+    """
+
+    def __init__(self, capture: Callable[[int, bool], torch.cuda.CUDAGraph]) -> None:
+        self._capture = capture
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+
+    def run(self, steps: int, way: bool) -> None:
+        """Queue `steps` steps."""
+        for length, times in ((UNROLL, steps // UNROLL), (1, steps % UNROLL)):
+            if times and (length, way) not in self._graphs:
+                self._graphs[length, way] = self._capture(length, way)
+            for _ in range(times):
+                self._graphs[length, way].replay()
 
 
 def enqueued(call: Call) -> Action:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.reference import OPERATORS, Operator, apply_views, attention, keywords
+from agentcompile.reference import OPERATORS, Operator, apply_views, attention, keywords, visible
 
 Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -87,9 +87,9 @@ def _plain_attention(
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, width).float()
     mixed = []
     for b, last in enumerate(positions.tolist()):
-        low = max(0, last - window + 1) if window else 0
-        scores = torch.bmm(grouped[b], keys[b, :, low : last + 1].transpose(1, 2).float()) * scale
-        mixed.append(torch.bmm(torch.softmax(scores, dim=-1), values[b, :, low : last + 1].float()))
+        seen = visible(last, last, window)
+        scores = torch.bmm(grouped[b], keys[b, :, seen].transpose(1, 2).float()) * scale
+        mixed.append(torch.bmm(torch.softmax(scores, dim=-1), values[b, :, seen].float()))
     return (mixed[0] if batch == 1 else torch.stack(mixed)).to(q.dtype).view(q.shape)
 
 

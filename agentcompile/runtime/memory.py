@@ -84,6 +84,11 @@ class Memory:
             return tensor
         return LAYOUTS[buffer.layout].unpack(tensor, self._shapes[_key(buffer)])
 
+    def stand(self, token: int, position: int) -> None:
+        """Let the first seat stand at `position`, with `token` to be read next."""
+        self.token.fill_(token)
+        self.position.fill_(position)
+
     def states(self) -> list[torch.Tensor]:
         """The KV state, a tensor [seats, kv_heads, context, head_dim] each."""
         return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]

@@ -285,8 +285,7 @@ class CompiledModel:
         yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
         if finish is not None:
             return
-        self._memory.token[0] = token
-        self._memory.position[0] = len(ids)
+        self._memory.stand(token, len(ids))
         loop = self._unstopped if request.ignore_eos else self._native
         if loop is not None and loop.begin(request.sampling, first=len(ids) - 1, logprobs=request.logprobs):
             yield from self._native_loop(loop, made, request)
@@ -319,8 +318,7 @@ class CompiledModel:
         while finish is None:
             logits = self._decode.again()
             token, logprobs = chosen(logits, request, made)
-            self._memory.token[0] = token
-            self._memory.position[0] = prompt + made
+            self._memory.stand(token, prompt + made)
             made += 1
             finish = ended(self.info, token, made, prompt, request)
             yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
@@ -336,8 +334,7 @@ class CompiledModel:
         return logits
 
     def _decode_at(self, token: int, position: int) -> torch.Tensor:
-        self._memory.token[0] = token
-        self._memory.position[0] = position
+        self._memory.stand(token, position)
         return self._decode.again()
 
 

@@ -42,8 +42,7 @@ class Regimes:
 
     def rewind(self, token: int, position: int) -> None:
         """Stand at `position` with `token` to be read next."""
-        self._memory.token.fill_(token)
-        self._memory.position.fill_(position)
+        self._memory.stand(token, position)
 
     @property
     def _ends(self) -> tuple[int, ...]:

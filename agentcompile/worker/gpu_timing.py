@@ -6,6 +6,7 @@ before. Before the first event the device is kept busy until everything is queue
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def elapsed(graphs: Callable[[], None]) -> Interval:
     return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
 
 
-class _Graphs:
+class _Graphs(ABC):
     """An arm whose batches are graphs, kept by batch and first slot."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
@@ -98,8 +99,9 @@ class _Graphs:
             self._graphs[batch, first] = captured(self._body(slots))
         return elapsed(self._graphs[batch, first].replay)
 
+    @abstractmethod
     def _body(self, slots: list[int]) -> Callable[[], None]:
-        raise NotImplementedError
+        """What launches the arm once on each of `slots`."""
 
 
 class _KernelArm(_Graphs):

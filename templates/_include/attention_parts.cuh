@@ -1,18 +1,7 @@
 // What split decode attention is made of: copies that wait in shared memory, records in memory, and the last block of a
 // key-value head, which joins them. Slots on their way take no registers, so that these do not bound the bytes in flight.
+#include "async_copies.cuh"
 #include "attention_heads.cuh"
-
-// Copies of 16 bytes to shared memory that do not hold up the thread (compute capability 8.0); nothing is read, and
-// zeros are written, where there is nothing.
-__device__ inline void copy16(Words* to, const void* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-__device__ inline void copies_asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ inline void copies_there() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 // The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum
 // and sum of weights, [GROUP, SPLITS]. Every warp weighs blocks, then teams of threads add their shares of the blocks up,

@@ -5,6 +5,7 @@
 // operand, a number of the cache's type and what that leaves of the float. So scores and sums are nearly those of floats.
 // Scores have slots as columns; as they come out they are what the weighted sum takes as its left operand.
 #include "attention_parts.cuh"
+#include "products.cuh"
 
 static_assert(GROUP <= 8 && head_dim % 16 == 0);
 constexpr int TILE = 16;  // slots of a turn of a warp
@@ -15,36 +16,9 @@ constexpr int QUERIES = 16 * STRIDE;     // words of both halves of the queries
 constexpr int NEWEST = CHUNKS * 2 + 2;   // words of the newest slot: its value as floats, its scores
 constexpr float SLACK = 8;  // a weight may be 2^8 times what the largest was: sums are seldom scaled again
 
-// Left operand [16, 16], right operand [16, 8], four numbers of the result [16, 8] for each lane.
-template <class T> struct Product;
-template <> struct Product<bf16> {
-    static constexpr float LIFT = 0;  // the largest weight is 2^LIFT, to keep others from the subnormal numbers
-    static __device__ unsigned two(float first, float second) {
-        unsigned r;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
-        return r;
-    }
-    static __device__ void add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-};
-template <> struct Product<fp16> {
-    static constexpr float LIFT = 6;
-    static __device__ unsigned two(float first, float second) {
-        unsigned r;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
-        return r;
-    }
-    static __device__ void add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-};
+// The largest weight is 2^LIFT, to keep others from the subnormal numbers.
+template <class T> constexpr float LIFT_OF = 0;
+template <> constexpr float LIFT_OF<fp16> = 6;
 // Two numbers rounded, and what that left of them.
 template <class T> __device__ inline void halves(float first, float second, unsigned& high, unsigned& low) {
     high = Product<T>::two(first, second);
@@ -56,13 +30,13 @@ template <class T> __device__ inline void halves(float first, float second, unsi
 __device__ inline void four_matrices(unsigned (&m)[4], const Words* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(unsigned(__cvta_generic_to_shared(row)))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 __device__ inline void four_turned(unsigned (&m)[4], const Words* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(unsigned(__cvta_generic_to_shared(row)))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -101,7 +75,7 @@ template <class K, class V> struct Tiles {
 
 // The running softmaxes of a warp: lane / 4 is the head, and the lane has two columns of every eight of its sums.
 template <class T> struct Sums {
-    static constexpr float LIFT = Product<T>::LIFT;
+    static constexpr float LIFT = LIFT_OF<T>;
     float base = -INFINITY;  // weights are powers of two above it
     float total = 0;         // of the slots that this lane weighed
     float out[CHUNKS][4] = {};

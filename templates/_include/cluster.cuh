@@ -6,7 +6,7 @@ __device__ inline float read_from(const float* mine, unsigned rank) {
     asm volatile(
         "{\n\t.reg .u32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\tld.shared::cluster.f32 %0, [there];\n\t}"
         : "=f"(v)
-        : "r"(unsigned(__cvta_generic_to_shared(mine))), "r"(rank)
+        : "r"(shared_address(mine)), "r"(rank)
         : "memory");
     return v;
 }

@@ -1,9 +1,10 @@
 // Bulk copies from global to shared memory (compute capability 9.0), completed on a barrier in shared memory.
 //
 // Addresses and sizes are multiples of 16 bytes. A barrier counts one arrival, the copying thread's own, and its bytes.
+#include "device.cuh"
+
 using Barrier = unsigned long long;
 
-__device__ inline unsigned shared_address(const void* at) { return unsigned(__cvta_generic_to_shared(at)); }
 __device__ inline void make_barrier(Barrier* barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 }

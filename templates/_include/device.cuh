@@ -59,6 +59,7 @@ __device__ inline Words stream(const void* at) {
                  : "l"(at));
     return v;
 }
+__device__ inline unsigned shared_address(const void* at) { return unsigned(__cvta_generic_to_shared(at)); }
 // What an earlier kernel or this block wrote.
 __device__ inline Words load16(const void* at) { return *static_cast<const Words*>(at); }
 

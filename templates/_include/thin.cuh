@@ -40,7 +40,7 @@ template <class W, long K, int SIDE> struct Flight {
 
     __device__ explicit Flight(unsigned char* room)
         : ring(reinterpret_cast<Words*>(room) + threadIdx.x / WARP * (WORDS * WARP) + threadIdx.x % WARP),
-          address(shared_at(ring)) {}
+          address(shared_address(ring)) {}
     __device__ static int slot(int j, int m, int r, int half) {
         return (((j * SIDE + m) * TILES + r) * 2 + half) * WARP;
     }

@@ -17,8 +17,8 @@ template <class T>
 __device__ inline void multiply(
     float (&first)[4], float (&second)[4], const Words& top, const Words& bottom, const Words& column) {
     const unsigned(&a)[4] = top.word, (&b)[4] = bottom.word, (&x)[4] = column.word;
-    Product<T>::add(first, a[0], b[0], a[1], b[1], x[0], x[1]);
-    Product<T>::add(second, a[2], b[2], a[3], b[3], x[2], x[3]);
+    Product<T>::add(first, {a[0], b[0], a[1], b[1]}, x[0], x[1]);
+    Product<T>::add(second, {a[2], b[2], a[3], b[3]}, x[2], x[3]);
 }
 
 // A warp's chunks of a row, all warps' in turn, taken in STEPS of HELD: so many are in flight at once.
@@ -53,7 +53,7 @@ template <long K> struct HeldVectors {
         static_assert(sizeof(X) == 2);
         if (group() < tokens) {
             const X* first = x + group() * K;
-            const unsigned to = shared_at(held);
+            const unsigned to = shared_address(held);
 #pragma unroll 8
             for (int c = 0; c < S::CHUNKS; ++c) {
                 const bool there = S::there(c);

@@ -10,38 +10,23 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import capture
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
-from agentcompile.ir.region import Regime
-from agentcompile.ir.trial import Fallback
-from agentcompile.regions.cover import cover
-from agentcompile.regions.partition import partition
-from agentcompile.regions.problem import Option, Problem
-from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.batches import Batches
 from agentcompile.runtime.device_step import DeviceStep
-from agentcompile.runtime.lower import lower
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.step import Step
 from tests.models import tiny
+from tests.models.lowered import in_pytorch
 
 CONTEXT = 40
 BATCHES = (2, 4)
 PROMPTS = [[3, 17, 5, 60, 2, 9, 33], [8], [71, 4, 4], [50] * 20, [9, 3], [44, 12, 6, 7], [3, 17, 5, 60, 2, 9, 33]]
-
-
-def program(captured: Captured, phase: Any, batch: int = 1) -> Program:
-    """One regime, every region run by PyTorch."""
-    graph = batched(captured.decode, batch) if phase == "decode" else captured.prefill
-    cut = partition(graph, Regime(phase=phase, batch=batch, context=(1, CONTEXT)), tokens=16)
-    option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
-    found = cover(Problem(graph=graph, partition=cut, options={region.id: (option,) for region in cut.regions}))
-    return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
 
 
 @dataclass
@@ -97,8 +82,11 @@ class Rig:
             **{name: getattr(captured.info, name) for name in ModelInfo.__dataclass_fields__} | {"eos": eos}
         )
         nothing: Any = None
-        read, own = Checkpoint.open(path).tensor, [program(captured, "decode"), program(captured, "prefill")]
-        more = [program(captured, "decode", batch) for batch in BATCHES]
+        read, own = (
+            Checkpoint.open(path).tensor,
+            [in_pytorch(graph, CONTEXT) for graph in (captured.decode, captured.prefill)],
+        )
+        more = [in_pytorch(batched(captured.decode, batch), CONTEXT, batch=batch) for batch in BATCHES]
         self.memory = Memory([*own, *more], read, captured.constants)
         self.seats = [HostSeats(one, self.memory) for one in more]
 

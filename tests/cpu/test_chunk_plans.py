@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from agentcompile import catalog, check
+from agentcompile import check
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.capture import Captured, capture
 from agentcompile.chunks import Chunks, capacity
 from agentcompile.cuts import CHUNK, graph_of
 from agentcompile.ir.program import NativeCall, TorchCall
 from agentcompile.ir.region import Regime, Region
-from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel
-from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
 from agentcompile.regions.cover import cover
-from agentcompile.regions.kinds import facts
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.runtime.lengths import served
 from tests.models import tiny
+from tests.templates.suite import CATALOG, gpu
 
 CONTEXT = 256
-GPU = Target(
-    kind="cuda", device="test", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
-)
-CATALOG = catalog.load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts=LAYOUTS)
+GPU = gpu("sm_90a")
 
 
 def template_for(region: Region) -> Template | None:

@@ -12,39 +12,23 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import capture
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import NativeCall, Program
-from agentcompile.ir.region import Regime
-from agentcompile.ir.trial import Fallback
-from agentcompile.regions.cover import cover
-from agentcompile.regions.partition import partition
-from agentcompile.regions.problem import Option, Problem
-from agentcompile.regions.schedule import schedule
 from agentcompile.runtime import device_decode, device_step
 from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_step import DeviceStep
-from agentcompile.runtime.lower import lower
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.step import Step
 from tests.models import tiny
+from tests.models.lowered import in_pytorch
 
 CONTEXT = 40
 IDS = [3, 17, 5, 60, 2, 9, 33]
-
-
-def program(captured: Captured, phase: str, tokens: int, bound: Graph | None = None) -> Program:
-    """One phase, every region run by PyTorch."""
-    graph = bound or (captured.decode if phase == "decode" else captured.prefill)
-    cut = partition(graph, Regime(phase=graph.phase, context=(1, CONTEXT)), tokens=tokens)
-    option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
-    found = cover(Problem(graph=graph, partition=cut, options={region.id: (option,) for region in cut.regions}))
-    return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
 
 
 class Replayed:
@@ -77,7 +61,7 @@ class Rig:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.captured = capture(path, context=CONTEXT)
-        programs = [program(self.captured, "decode", 1), program(self.captured, "prefill", 16)]
+        programs = [in_pytorch(graph, CONTEXT) for graph in (self.captured.decode, self.captured.prefill)]
         read = Checkpoint.open(path).tensor
         self.memory = Memory(programs, read, self.captured.constants)
         self.host = Memory(programs, read, self.captured.constants)
@@ -100,7 +84,7 @@ class Rig:
 
         def bound(tokens: int) -> tuple[Program, dict[str, Any]]:
             self.asked.append(tokens)
-            return program(self.captured, "prefill", tokens, at_tokens(self.captured.prefill, tokens)), {}
+            return in_pytorch(at_tokens(self.captured.prefill, tokens), CONTEXT, tokens=tokens), {}
 
         self.prefill = DevicePrefill(bound, self.memory, self.decode, capacity=32, overlap=False)
 

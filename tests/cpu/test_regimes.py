@@ -129,6 +129,9 @@ class Cache:
     def __init__(self) -> None:
         self.token, self.position = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
 
+    def stand(self, token: int, position: int) -> None:
+        self.token[0], self.position[0] = token, position
+
 
 def over(*names: str) -> tuple[Regimes, Any, list[tuple[str, int, int]]]:
     memory: Any = Cache()

@@ -28,6 +28,13 @@ FAMILIES = ("linear-merged", "rmsnorm-linear")
 BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
 
 
+def gpu(arch: str) -> Target:
+    """A device of an H200's size."""
+    return Target(
+        kind="cuda", device="test", arch=arch, isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
+    )
+
+
 def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1) -> Region:
     """Tails of vectors, of tiles and of shares, a window, a bias, an offset."""
     rows = (47, 3, 17) if kind in FAMILIES else (47,)

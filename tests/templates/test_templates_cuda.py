@@ -10,11 +10,11 @@ import pytest
 from agentcompile.build.nvrtc import Cubin, compile_cubin, nearest
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
-from agentcompile.ir.target import Target, most_shared_bytes
+from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, FAMILIES, legal, problems
+from tests.templates.suite import CATALOG, FAMILIES, gpu, legal, problems
 
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
@@ -29,12 +29,6 @@ CASES = [
 """Every architecture for the fewest sequences, one of them for the most too."""
 REGISTERS = 65_536
 """Of a multiprocessor."""
-
-
-def gpu(arch: str) -> Target:
-    return Target(
-        kind="cuda", device="test", arch=arch, isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
-    )
 
 
 def shape(template: Template, dtype: DType, batch: int = 0) -> Region:

@@ -15,12 +15,11 @@ import triton
 
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.ir.graph import DType
-from agentcompile.ir.target import Target
 from agentcompile.ir.template import Template
 from agentcompile.materialize import specialise
 from agentcompile.regions.kinds import hot_kinds
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, FAMILIES, problems
+from tests.templates.suite import CATALOG, FAMILIES, gpu, problems
 
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 ASKS = re.compile(r"\b(LDG\.E[.\w]*\.128|UBLKCP|LDGSTS)")
@@ -30,12 +29,6 @@ HOT = [
     for template in CATALOG.templates
     if template.language == "cuda" and template.region in hot_kinds() and "sm_90" in template.arch
 ]
-
-
-def gpu(arch: str) -> Target:
-    return Target(
-        kind="cuda", device="test", arch=arch, isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
-    )
 
 
 def code(template: Template, arch: str, folder: Path) -> list[str]:

@@ -9,23 +9,16 @@ import pytest
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
-from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.materialize import specialise
 from tests.templates.shapes import CHUNK_KINDS, Extents, region
-from tests.templates.suite import CATALOG, legal, problems
+from tests.templates.suite import CATALOG, gpu, legal, problems
 
 OURS = [t for t in CATALOG.templates if t.language == "cuda" and "prefill" in t.phases]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
 CASES = [(t.id, arch, dtype) for t in OURS for arch in ARCHS for dtype in t.dtypes]
 WIDTHS = [(64, 16), (72, 48), (256, 80), (4096, 128), (8192, 256)]
 """Of a row and of a head."""
-
-
-def gpu(arch: str) -> Target:
-    return Target(
-        kind="cuda", device="test", arch=arch, isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
-    )
 
 
 def chunk(template: Template, dtype: DType, hidden: int = 1024, head_dim: int = 128, tokens: int = 128) -> Region:
