@@ -210,8 +210,16 @@ def _command(arguments: Sequence[str]) -> str:
 
 
 def revision() -> dict[str, Any]:
-    """The git revision of the sources, and whether they were changed since; nothing for an installed package."""
+    """The git revision of the sources, and whether they were changed since; nothing for an installed package.
+
+    Sources that were carried to another machine without their repository have it from the file bench/REVISION, a hash
+    with a `+` behind it when they were changed.
+    """
     here = Path(__file__).resolve().parent
+    carried = here.parent / "REVISION"
+    if carried.exists():
+        name = carried.read_text(encoding="utf-8").strip()
+        return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
 
     def git(*words: str) -> str:
         ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
