@@ -88,14 +88,17 @@ class Survey:
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
         """Validate the kernels of a plan as what ships is validated; the (region id, choice) pairs that failed."""
+        wanted = {
+            (part.region, part.choice.candidate.id): (part.region, part.choice)
+            for part in parts
+            if isinstance(part.choice, Kernel)
+        }
+        jobs = [self._tuner.job(self._subjects[region], kernel.candidate) for region, kernel in wanted.values()]
         failed: list[tuple[str, Choice]] = []
-        for part in parts:
-            if isinstance(part.choice, Kernel):
-                subject = self._subjects[part.region]
-                trial = self._tuner.accept(subject, part.choice.candidate)
-                if trial is not None:
-                    self.trials[part.region].append(trial)
-                    failed.append((part.region, part.choice))
+        for trial in self._tuner.proved(jobs):
+            region, kernel = wanted[trial.candidate.region, trial.candidate.id]
+            self.trials[region].append(trial)
+            failed.append((region, kernel))
         return tuple(failed)
 
     def refused(self, jobs: Sequence[Job]) -> list[Candidate]:

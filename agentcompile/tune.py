@@ -149,17 +149,17 @@ class Tuner:
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
 
-    def accept(self, subject: Subject, candidate: Candidate) -> Trial | None:
-        """Validate a candidate as thoroughly as what ships; the trial that says why it failed, or None."""
-        source, template = self.source(subject, candidate), self._template(subject, candidate)
-        failed = self.proved([Job(candidate=candidate, region=subject.region, template=template, source=source)])
-        return failed[0] if failed else None
+    def job(self, subject: Subject, candidate: Candidate) -> Job:
+        """What a judge needs of a candidate."""
+        template, source = self._template(subject, candidate), self.source(subject, candidate)
+        return Job(candidate=candidate, region=subject.region, template=template, source=source)
 
     def proved(self, jobs: Sequence[Job]) -> list[Trial]:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
         fresh = [job for job in jobs if self._notes.get(accepted_key(job, self._target)) is None]
         failed: list[Trial] = []
-        for job, result in self._judge.prepare(fresh, depth="accept"):
+        for done, (job, result) in enumerate(self._judge.prepare(fresh, depth="accept")):
+            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
                 self._notes.put(accepted_key(job, self._target), 1)
             else:
@@ -205,8 +205,7 @@ class Tuner:
                 if not known[1]:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
-            template = self._template(subject, candidate)
-            fresh.append(Job(candidate=candidate, region=subject.region, template=template, source=source))
+            fresh.append(self.job(subject, candidate))
         for trial in self._fresh(subject, fresh, rounds, fidelity, look):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))

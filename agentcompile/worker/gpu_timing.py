@@ -79,21 +79,33 @@ def elapsed(graphs: Callable[[], None]) -> Interval:
     return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
 
 
+def start(after: int, batch: int, count: int) -> int:
+    """The slot at which `batch` launches start when slots up to `after` of `count` were used last.
+
+    Graphs of one length share a few starts, or nearly every interval would capture a graph of its own: multiples of
+    the length while the rotation has room for them, otherwise its beginning or its middle. Half of the rotation at
+    least lies between two reads of a slot.
+    """
+    if batch >= count:
+        return max((0, count // 2), key=lambda slot: (after - slot - 1) % count)
+    first = -(-after // batch) * batch
+    return first if first + batch <= count else 0
+
+
 class _Graphs(ABC):
     """An arm whose batches are graphs, kept by batch and first slot."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._first = 0
+        self._next = 0
 
     def interval(self, batch: int) -> Interval:
         """`batch` launches as one graph."""
         self._box.write(self._index)
-        first = self._first
         count = self._inputs.slots.count
-        # Batches of two lengths from two starts would be four captures: a batch that covers the rotation starts anew.
-        self._first = 0 if batch >= count else (first + batch) % count
+        first = start(self._next, batch, count)
+        self._next = first + batch
         if (batch, first) not in self._graphs:
             slots = [(first + i) % count for i in range(batch)]
             self._graphs[batch, first] = captured(self._body(slots))
