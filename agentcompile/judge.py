@@ -30,7 +30,7 @@ from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
-_ON_GPU = 6
+_ON_GPU = 8
 """Candidates that are validated at once on one GPU."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
@@ -311,6 +311,8 @@ class WorkerJudge:
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float
     ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
+        if processes > 1 and self._fragile:
+            self._crew.stock(processes)
         for number in range(processes):
             worker = self._crew.worker(self._crew.clock, fresh=processes > 1)
             outcome = worker.answer(replace(request, seed=request.seed + number), limit_s=limit_s)

@@ -33,7 +33,6 @@ class Survey:
         """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
         self._left = seconds_left
         self._residency: Residency = cuts[0].residency
-        self._shares = {row.id: max(row.share, 1e-6) for cut in reversed(cuts) for row in cut.summary.rows}
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
@@ -67,14 +66,14 @@ class Survey:
         return float(self._tuner.fallback_ns(region, self._residency))
 
     def search(self, chosen: Sequence[Subject], budget: int) -> None:
-        """Spend what is left of the budget on `chosen`, by the square root of their shares of the step."""
-        shares = self._shares
-        total = sum(math.sqrt(shares[subject.region.id]) for subject in chosen)
+        """Spend what is left of the budget on `chosen`, by the square root of what each could still gain."""
+        best = self.best_ns()
+        room = {subject.region.id: math.sqrt(_room(subject, best[subject.region.id])) for subject in chosen}
         left = max(budget - self.candidates, 0)
-        for subject in chosen:
+        for subject in sorted(chosen, key=lambda subject: -room[subject.region.id]):
             own = subject.region.id
             known = len({trial.candidate.id for trial in self.trials.get(own, ())})
-            fair = round(left * math.sqrt(shares[own]) / total)
+            fair = round(left * room[own] / sum(room.values()))
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
             asked = Budget(trials=trials, seconds=self._left())
@@ -159,6 +158,11 @@ class Survey:
 
     def _traits(self, subject: Subject) -> _TraitsOf:
         return _TraitsOf(subject, self._tuner)
+
+
+def _room(subject: Subject, best_ns: float) -> float:
+    """How far the best of a region's sites is above their floor together, in ns; never nothing: floors are rough."""
+    return max(best_ns - subject.floor_ns, best_ns / 20, 1.0) * max(len(subject.region.sites), 1)
 
 
 class _TraitsOf:

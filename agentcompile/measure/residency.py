@@ -21,6 +21,9 @@ _LINE_BYTES = 64
 MOST_DEVICE_BYTES = 8 << 30
 """What a rotation on a GPU takes at most, when launches read little of each slot."""
 
+MOST_DEVICE_SLOTS = 1024
+"""As many as a sample on a GPU has launches; between samples others are read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
@@ -66,6 +69,8 @@ class Slots:
         read = max(sum(round(need.nbytes * need.read) for need in needs), 1)
         most = max(covers_bytes, MOST_DEVICE_BYTES if device != "cpu" else 0)
         wanted = -(-covers_bytes // min(read, self.slot_bytes))
+        if device != "cpu":
+            wanted = min(wanted, MOST_DEVICE_SLOTS)
         self.count = max(1, min(wanted, -(-most // self.slot_bytes))) if end else 1
         self._block = block(self.slot_bytes * self.count, device)
         generator = torch.Generator().manual_seed(seed)

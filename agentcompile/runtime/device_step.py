@@ -167,8 +167,9 @@ def _side_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def captured(body: Action, *, times: int = 1, pool: Any = None) -> torch.cuda.CUDAGraph:
-    """A graph of what `body` enqueues, `times` over. It runs once before: PyTorch's set-up may not happen inside.
+def captured(body: Action, *, times: int = 1, pool: Any = None, before: Action | None = None) -> torch.cuda.CUDAGraph:
+    """A graph of what `body` enqueues, `times` over. `before` runs first, by default the body itself: PyTorch's set-up
+    may not happen inside.
 
     Graphs that never run at once, and whose results are read before another runs, may share a memory `pool`.
     """
@@ -176,7 +177,7 @@ def captured(body: Action, *, times: int = 1, pool: Any = None) -> torch.cuda.CU
     side.wait_stream(torch.cuda.current_stream())
     made = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):
-        body()
+        (before or body)()
         side.synchronize()
         # Not `torch.cuda.graph`: it collects garbage at every capture, which takes longer than the capture.
         made.capture_begin(pool=pool, capture_error_mode="thread_local")

@@ -54,12 +54,16 @@ class Crew:
         self._setup, self._limits = setup, limits
         self.seats = tuple(Seat() for _ in range(seats))
         self.clock = Seat()
+        self._spares: list[Worker] = []
         self._zygote = Zygote(start_s=limits.start_s)
 
     def close(self) -> None:
         """Kill every worker; idempotent."""
         for seat in (*self.seats, self.clock):
             seat.clear(shaken=False)
+        for spare in self._spares:
+            spare.kill()
+        self._spares.clear()
         self._zygote.close()
 
     def rest(self) -> None:
@@ -77,10 +81,31 @@ class Crew:
         elif seat.worker is not None and not seat.worker.alive:
             seat.clear(shaken=True)
         if seat.worker is None:
-            seat.worker = self._spawn()
+            seat.worker = self._spare() or self._spawn()
             if seat.shaken:
                 self._prove(seat)
         return seat.worker
+
+    def stock(self, count: int) -> None:
+        """Have `count` workers ready that nobody has used, side by side: a device's context takes long to make."""
+        begun = [self._spawn() for _ in range(count - len(self._spares))]
+        for worker in begun:
+            worker.ask(p.Canary(), limit_s=self._limits.canary_s)
+        while busy := [worker for worker in begun if not worker.done]:
+            wait(busy)
+        for worker in begun:
+            if isinstance(worker.take(), p.Alive):
+                self._spares.append(worker)
+            else:  # whoever needs one starts it, and says what is wrong
+                worker.kill()
+
+    def _spare(self) -> Worker | None:
+        while self._spares:
+            worker = self._spares.pop()
+            if worker.alive:
+                return worker
+            worker.kill()
+        return None
 
     def _spawn(self) -> Worker:
         """A fresh worker; a zygote that died is replaced once."""

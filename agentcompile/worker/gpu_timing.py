@@ -1,13 +1,15 @@
 """The arms of a timed comparison on a CUDA device: every batch is a captured graph, timed by events around its replay.
 
-A graph walks through the rotated weights from where the arm's last one ended, so that what it reads was not read just
-before. Before the first event the device is kept busy until everything is queued: the host's delays are in no interval.
+A graph walks through the rotated weights from the first on. When they are to come from memory, others are read before
+it, until nothing of them is left in the cache. Before the first event the device is kept busy until everything is
+queued: the host's delays are in no interval.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,6 +34,8 @@ QUANTUM_NS = 500
 """Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
 _STEP_QUANTUM_NS = 1_000
 """For whole steps: a sample is then several steps long, which evens out what one step is off by."""
+_LONGEST_NS = 10_000_000
+"""Of a sample of a region's arm."""
 _HOLD_CYCLES = 200_000
 """About 0.1 ms: longer than the host needs to queue an event, a graph and an event."""
 _UNROLL = 4
@@ -41,6 +45,8 @@ _UNROLL = 4
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process."""
     inputs = Inputs(request, target, "cuda")
+    # Nothing here waits for a core: a slow arm needs no long samples, which a fast one beside it would have to share.
+    request = replace(request, policy=replace(request.policy, max_interval_ns=_LONGEST_NS))
     arms: list[Arm] = []
     for index, arm in enumerate(request.arms):
         box.write(index)
@@ -79,37 +85,23 @@ def elapsed(graphs: Callable[[], None]) -> Interval:
     return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
 
 
-def start(after: int, batch: int, count: int) -> int:
-    """The slot at which `batch` launches start when slots up to `after` of `count` were used last.
-
-    Graphs of one length share a few starts, or nearly every interval would capture a graph of its own: multiples of
-    the length while the rotation has room for them, otherwise its beginning or its middle. Half of the rotation at
-    least lies between two reads of a slot.
-    """
-    if batch >= count:
-        return max((0, count // 2), key=lambda slot: (after - slot - 1) % count)
-    first = -(-after // batch) * batch
-    return first if first + batch <= count else 0
-
-
 class _Graphs(ABC):
-    """An arm whose batches are graphs, kept by batch and first slot."""
+    """An arm whose batches are graphs, kept by batch. Every one starts at the first slot, so that few are captured;
+    what the last one read is out of the cache by then, or meant to be in it."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._next = 0
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:
         """`batch` launches as one graph."""
         self._box.write(self._index)
-        count = self._inputs.slots.count
-        first = start(self._next, batch, count)
-        self._next = first + batch
-        if (batch, first) not in self._graphs:
-            slots = [(first + i) % count for i in range(batch)]
-            self._graphs[batch, first] = captured(self._body(slots))
-        return elapsed(self._graphs[batch, first].replay)
+        if batch not in self._graphs:
+            count = self._inputs.slots.count
+            body = self._body([i % count for i in range(batch)])
+            self._graphs[batch] = captured(body, before=self._body([0]))
+        self._inputs.cool()
+        return elapsed(self._graphs[batch].replay)
 
     @abstractmethod
     def _body(self, slots: list[int]) -> Callable[[], None]:

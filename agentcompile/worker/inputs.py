@@ -37,6 +37,15 @@ class Inputs:
             if port.name not in self.rotated
         }
         self._next = 0
+        last = target.cache_bytes[-1] if target.cache_bytes else 0
+        others = request.policy.cache_multiple * last if device != "cpu" and request.residency == "dram" else 0
+        self._others = torch.zeros(others // 8, dtype=torch.int64, device=device)
+
+    def cool(self) -> None:
+        """Queue reads of other memory until nothing of the slots is left in a GPU's cache, if they are not meant to be
+        there."""
+        if self._others.numel():
+            self._others.max()
 
     def take(self, batch: int) -> int:
         """Reserve the next `batch` slots for one interval, whichever arm it belongs to; returns the first."""

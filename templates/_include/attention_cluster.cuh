@@ -1,7 +1,7 @@
 // A cluster of SPLITS blocks for each key-value head of a sequence: slots wait in registers for the queries, and the
 // blocks join their parts through shared memory. Made for short contexts, where every exchange counts.
 #include "attention_lanes.cuh"
-#include "cluster.cuh"
+#include "attention_joined.cuh"
 
 // A block's slots, those of the next turn in flight while one is multiplied.
 template <class K, class V> struct Sweep {
@@ -38,7 +38,6 @@ template <class K, class V> struct Sweep {
 template <bool NORM, class A, class N>
 __device__ inline void attend_cluster(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     extern __shared__ __align__(16) float room[];
-    float* mine = room + GROUP * WARPS * RECORD;
     let_successor_start();
     const int rank = blockIdx.x;
     // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
@@ -52,28 +51,5 @@ __device__ inline void attend_cluster(const A& a, const N* norm_q, const N* norm
     prologue.begin(a, place, eps, offset, q, run);
     sweep.run(run, q);
     put_records(run, room);
-    merge_records(room, [&](int g, int i, float top, float total, float sum) {
-        float* record = mine + g * RECORD;
-        record[i] = sum;
-        if (i == 0) record[head_dim] = top, record[head_dim + 1] = total;
-    });
-    cluster_arrive();
-    cluster_wait();
-    constexpr int CHUNK = (ELEMENTS + SPLITS - 1) / SPLITS;
-    const int until = (rank + 1) * CHUNK < ELEMENTS ? (rank + 1) * CHUNK : ELEMENTS;
-    for (int at = rank * CHUNK + int(threadIdx.x); at < until; at += THREADS) {
-        const float* record = mine + at / head_dim * RECORD;
-        float tops[SPLITS], totals[SPLITS], sums[SPLITS], top, total, sum;
-#pragma unroll
-        for (int n = 0; n < SPLITS; ++n) {
-            tops[n] = read_from(record + head_dim, n);
-            totals[n] = read_from(record + head_dim + 1, n);
-            sums[n] = read_from(record + at % head_dim, n);
-        }
-        const auto field_of = [&](int n, int field) { return field == 0 ? tops[n] : field == 1 ? totals[n] : sums[n]; };
-        merged(SPLITS, field_of, top, total, sum);
-        put(a.y + place.row * ELEMENTS + at, sum / total);
-    }
-    cluster_arrive();  // a block's shared memory is there until all have read it
-    cluster_wait();
+    join_cluster(a, place, rank, room);
 }

@@ -70,7 +70,9 @@ class Rig:
         self.chunks = Step(programs[1], self.host, nothing, {}, capacity=CONTEXT)
         advance = Advance(self.memory)
 
-        def captured(body: Callable[[], None], *, times: int = 1, pool: object = None) -> Replayed:
+        def captured(
+            body: Callable[[], None], *, times: int = 1, pool: object = None, before: object = None
+        ) -> Replayed:
             return Replayed(body, times)
 
         monkeypatch.setattr(device_step, "captured", captured)

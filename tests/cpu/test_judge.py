@@ -277,3 +277,30 @@ def _lives(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerJudge) -> None:
+    crew = judge._crew
+    crew.stock(3)
+    spares = [worker.pid for worker in crew._spares]
+    assert len(set(spares)) == 3
+    os.killpg(spares[2], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while crew._spares[2].alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    used = [crew.worker(crew.clock, fresh=True).pid for _ in range(3)]
+    assert used[:2] == [spares[1], spares[0]]
+    assert used[2] not in spares
+    (ready,) = prepared(judge, jobs.job())
+    timing = judge.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
+    assert isinstance(timing, Timing)
+
+
+def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
+    judge = WorkerJudge(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=LIMITS)
+    judge._crew.stock(2)
+    (one, two) = (worker.pid for worker in judge._crew._spares)
+    judge.close()
+    for pid in (one, two):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

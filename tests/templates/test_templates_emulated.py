@@ -71,9 +71,9 @@ def test_every_template_has_a_case() -> None:
         # A barrier too few: sums of warps are read before they are there, or a ring is filled that is being read.
         ("rmsnorm/block", "device.cuh", "__syncthreads();", ""),
         ("linear/bulk-rows", "bulk.cuh", "ring.wait()));\n                __syncwarp();", "ring.wait()));"),
-        ("rope-attention-decode/tensor-kv", "attention_tensor.cuh", "__syncwarp();  // now", "// now"),
-        ("rope-attention-decode/cluster-kv", "attention_cluster.cuh", "cluster_wait();\n    constexpr", "constexpr"),
-        ("rope-attention-decode/cluster-kv", "attention_cluster.cuh", "cluster_wait();\n}", "}"),
+        ("rope-attention-decode/tensor-kv", "attention_tiles.cuh", "__syncwarp();  // now", "// now"),
+        ("rope-attention-decode/cluster-kv", "attention_joined.cuh", "cluster_wait();\n    constexpr", "constexpr"),
+        ("rope-attention-decode/cluster-kv", "attention_joined.cuh", "cluster_wait();\n}", "}"),
         # What nobody has waited for: copies, and inputs.
         ("rope-attention-decode/split-kv", "attention_block.cuh", "copies_there<DEPTH - 1>", "copies_there<DEPTH>"),
         ("linear/bulk-rows", "bulk.cuh", "slot = 0, parity ^= 1", "slot = 0"),
@@ -82,7 +82,7 @@ def test_every_template_has_a_case() -> None:
         ("linear/warp-rows", "gemv.cuh", "(r < last ? r : last)", "r"),
         ("linear/warp-rows", "gemv.cuh", "if (k >= K) continue;", "if (k > K) continue;"),
         ("linear/bulk-rows", "bulk.cuh", "long(WARPS) * DEPTH * BYTES)", "long(WARPS) * (DEPTH + 2) * BYTES)"),
-        ("rope-attention-decode/cluster-kv", "attention_cluster.cuh", "GROUP * WARPS * R", "GROUP * (WARPS + 1) * R"),
+        ("rope-attention-decode/cluster-kv", "attention_joined.cuh", "GROUP * WARPS * R", "GROUP * (WARPS + 1) * R"),
     ],
 )
 def test_a_planted_fault_is_caught(id: str, file: str, right: str, wrong: str, tmp_path: Path) -> None:
