@@ -1,8 +1,7 @@
 // Matrix times vector, row-major weights of 16 bits: a warp copies its rows to shared memory in bulk, DEPTH rows ahead.
 //
 // PARTS warps share a row, a slice each; every lane keeps its elements of the vector in registers, so that no warp waits
-// for another before the sums are there. The first DEPTH rows are asked for before the kernel waits for its inputs, but
-// only WINDOW are on their way at a time: what else is read meanwhile, the vector first of all, queues behind these.
+// for another before the sums are there. The first DEPTH rows are asked for before the kernel waits for its inputs.
 #include "vector.cuh"
 #include "copies.cuh"
 
@@ -82,8 +81,6 @@ template <unsigned BYTES> struct Ring {
         wait_for(full + slot, parity);
         return rows + slot * BYTES;
     }
-    // Where the row comes that follows the present one by `ahead`.
-    __device__ int later(int ahead) const { return slot + ahead < DEPTH ? slot + ahead : slot + ahead - DEPTH; }
     __device__ void next() {
         if (++slot == DEPTH) slot = 0, parity ^= 1;
     }
@@ -107,12 +104,10 @@ __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At
     const auto ask = [&](int into, long turn, int side) {
         const Unit unit = unit_of<1>(rows_of, first + turn * step);
         if (unit.left) ring.ask(into, at(side, unit.matrix) + unit.row * K + part * S::LENGTH);
-        return unit.left;
     };
     if (lane == 0) {
         ring.make();
-        for (int d = 0; d < DEPTH && ask(d, d / SIDE, d % SIDE); ++d)
-            if (d + 1 >= WINDOW && d + 1 < DEPTH) wait_for(ring.full + d + 1 - WINDOW, 0);
+        for (int d = 0; d < DEPTH; ++d) ask(d, d / SIDE, d % SIDE);
     }
     __syncwarp();
     S slice;
@@ -135,8 +130,7 @@ __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At
                 __syncwarp();
                 if (lane == 0) {
                     reads_done();
-                    const int next = side + WINDOW;
-                    if (turn * SIDE + next >= DEPTH) ask(ring.later(WINDOW), turn + next / SIDE, next % SIDE);
+                    ask(ring.slot, turn + (side + DEPTH) / SIDE, (side + DEPTH) % SIDE);
                 }
                 ring.next();
                 one = sum_over(one);
