@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def one(model: CompiledModel, ids: list[int], **settings: object) -> Completion:
     return made
 
 
+def served(model: CompiledModel, ids: list[int], made: Sequence[int]) -> torch.Tensor:
+    """The logits that a generation chose `made` by: the prompt's cache comes from the prompt's kernels."""
+    with model._exclusively():
+        rows = [model._run_prefill(ids).float().clone()]
+        rows += [model._decode_at(token, len(ids) + at).float().clone() for at, token in enumerate(made[:-1])]
+        return torch.stack(rows)
+
+
 def test_the_lock_says_what_it_was_made_for(lock: Lock) -> None:
     assert lock.target.kind == "cuda"
     assert lock.target.arch.startswith("sm_")
@@ -43,8 +52,7 @@ def test_the_lock_says_what_it_was_made_for(lock: Lock) -> None:
 def test_graphs_of_several_steps_choose_what_single_steps_do(model: CompiledModel) -> None:
     tokens = one(model, IDS, max_new_tokens=60, ignore_eos=True).tokens
     assert len(tokens) == 60
-    logits = model.logits([*IDS, *tokens[:-1]])[len(IDS) :]
-    assert logits.argmax(-1).tolist() == list(tokens[1:])
+    assert served(model, IDS, tokens).argmax(-1).tolist() == list(tokens)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 31, 64, 65, CONTEXT - 1, CONTEXT])
@@ -59,10 +67,9 @@ def test_a_prompt_of_any_length_gives_the_logits_of_its_decode_steps(model: Comp
 def test_draws_are_those_of_the_host(model: CompiledModel) -> None:
     settings = {"temperature": 1.3, "top_k": 50, "top_p": 0.9, "seed": 5}
     made = one(model, IDS, max_new_tokens=50, ignore_eos=True, **settings)
-    logits = model.logits([*IDS, *made.tokens[:-1]])[len(IDS) :]
     sampling = Sampling(temperature=1.3, top_k=50, top_p=0.9, seed=5)
-    expected = [choose(row, sampling, at) for at, row in enumerate(logits, 1)]
-    assert list(made.tokens[1:]) == expected
+    expected = [choose(row, sampling, at) for at, row in enumerate(served(model, IDS, made.tokens))]
+    assert list(made.tokens) == expected
     assert one(model, IDS, max_new_tokens=50, ignore_eos=True, **settings).tokens == made.tokens
     assert one(model, IDS, max_new_tokens=50, ignore_eos=True, **(settings | {"seed": 6})).tokens != made.tokens
 
@@ -70,12 +77,9 @@ def test_draws_are_those_of_the_host(model: CompiledModel) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_log_probabilities_are_the_unfiltered_ones(model: CompiledModel, temperature: float) -> None:
     made = one(model, IDS, max_new_tokens=30, ignore_eos=True, temperature=temperature, top_k=5, logprobs=True)
-    logits = model.logits([*IDS, *made.tokens[:-1]])[len(IDS) - 1 :]
-    rows = torch.log_softmax(logits.double(), dim=-1)
+    rows = torch.log_softmax(served(model, IDS, made.tokens).double(), dim=-1)
     expected = rows[torch.arange(30), torch.tensor(made.tokens, device=rows.device)]
-    # The first token's logits come from the prompt's own kernels.
-    assert made.logprobs[1:] == pytest.approx(expected[1:].tolist(), abs=1e-4)
-    assert made.logprobs[0] == pytest.approx(float(expected[0]), abs=0.05)
+    assert made.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def test_greedy_again_after_a_draw(model: CompiledModel) -> None:
