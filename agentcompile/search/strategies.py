@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
@@ -42,6 +42,10 @@ class Proposal:
     rounds: int = 0
 
 
+_LEAST_PART = 8
+"""Candidates that are proposed at once, where the budget has as many."""
+_NOT_FAR = 0.3
+"""As a logarithm: the best of another template within it is searched around too."""
 Strategy = Callable[[Sequence[Candidate], Advice, Sequence[Trial], Budget], Proposal]
 
 
@@ -58,20 +62,23 @@ def random_order(space: Sequence[Candidate], advice: Advice, trials: Sequence[Tr
 
 
 def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget) -> Proposal:
-    """Successive halving (Jamieson and Talwalkar, 2016, section 3) with an advised first rung.
+    """Successive halving (Jamieson and Talwalkar, 2016, section 3) with an advised first rung that climbs.
 
-    The first rung is the advised head with every template in it, at `budget.rounds`, proposed a part at a time, so
-    that a template that only fails is put off before it eats the budget. Each later rung keeps the better half at
-    twice the rounds, down to `budget.finalists`.
+    The first rung is proposed a part at a time, at `budget.rounds`: the advised head with every template in it, then
+    parts of which most differ in one parameter from what has done best so far, and the rest follow the advice. A
+    template that only fails is put off before it eats the budget. Each later rung keeps the better half at twice the
+    rounds, down to `budget.finalists`.
     """
     if budget.seconds <= 0:
         return Proposal()
     history = _by_candidate(trials)
-    order = _failing_last(_with_every_template(advice.sorted(space)), history)
-    fresh = [candidate for candidate in order if candidate.id not in history][: budget.trials - len(history)]
-    if len(history) < budget.trials and fresh:
-        part = max(8, math.ceil(budget.trials / 4))
-        return Proposal(candidates=tuple(fresh[:part]), rounds=budget.rounds)
+    order = _with_every_template(advice.sorted(space))
+    chosen: list[Candidate] = []
+    while part := _part(order, chosen, history, budget):
+        missing = tuple(candidate for candidate in part if candidate.id not in history)
+        if missing:
+            return Proposal(candidates=missing, rounds=budget.rounds)
+        chosen += part
     rung = [candidate for candidate in order if candidate.id in history]
     for level in itertools.count():
         rounds = budget.rounds << level
@@ -85,6 +92,50 @@ def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial],
         keep = max(budget.finalists, math.ceil(len(rung) / 2))
         rung = sorted(rung, key=lambda candidate: -(reached[candidate.id] or 0.0))[:keep]
     return Proposal()
+
+
+def _part(
+    order: Sequence[Candidate], chosen: Sequence[Candidate], history: dict[str, list[Trial]], budget: Budget
+) -> list[Candidate]:
+    """What follows `chosen` in the first rung, by the trials of these alone: a search that was cut goes on the same."""
+    size = min(max(_LEAST_PART, math.ceil(budget.trials / 4)), budget.trials - len(chosen))
+    taken = {candidate.id for candidate in chosen}
+    known = {id: tried for id, tried in history.items() if id in taken}
+    left = [candidate for candidate in _failing_last(order, known) if candidate.id not in taken]
+    near = list(itertools.islice(_near(_best(chosen, known, budget.rounds), left), size * 3 // 4))
+    beside = {candidate.id for candidate in near}
+    return [*near, *(candidate for candidate in left if candidate.id not in beside)][:size]
+
+
+def _best(chosen: Sequence[Candidate], history: dict[str, list[Trial]], rounds: int) -> list[Candidate]:
+    """The fastest, and of other templates those that are not far behind, fastest first."""
+    ratios = {candidate.id: _reached(history[candidate.id], rounds, 0) for candidate in chosen}
+    ranked = sorted(chosen, key=lambda candidate: -_or_last(ratios[candidate.id]))
+    leaders = {candidate.template: candidate for candidate in reversed(ranked)}
+    top = max((_or_last(ratio) for ratio in ratios.values()), default=-math.inf)
+    return [
+        candidate
+        for candidate in ranked
+        if leaders[candidate.template] is candidate and _or_last(ratios[candidate.id]) > top - _NOT_FAR
+    ]
+
+
+def _or_last(ratio: float | None) -> float:
+    return -math.inf if ratio is None else ratio
+
+
+def _near(parents: Sequence[Candidate], left: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Those of `left` that differ from a parent in one parameter, a turn for each parent."""
+    rows = [[candidate for candidate in left if _differ(parent, candidate) == 1] for parent in parents]
+    for row in itertools.zip_longest(*rows):
+        yield from (candidate for candidate in row if candidate is not None)
+
+
+def _differ(one: Candidate, other: Candidate) -> int:
+    """In how many parameters; more than any number when the templates do."""
+    if one.template != other.template:
+        return len(one.params) + len(other.params) + 2
+    return sum(mine != theirs for mine, theirs in zip(one.params, other.params, strict=True))
 
 
 def _with_every_template(order: Sequence[Candidate]) -> list[Candidate]:

@@ -198,3 +198,24 @@ def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
     with pytest.raises(AgentCompileError) as caught:
         strategy_of("halfing")
     assert caught.value.hint == "did you mean halving? strategies: halving, exhaustive, random"
+
+
+@given(seed=st.integers(0, 30))
+def test_halving_climbs_where_the_order_says_nothing(seed: int) -> None:
+    domains = {"A": 10, "B": 5, "C": 4}
+    params = tuple(Param(name=name, domain=tuple(range(n)), default=0, about="which") for name, n in domains.items())
+    templates = [rows_template(id=f"linear/t{i}", params=params, requires=()) for i in range(2)]
+    space = tuple(Space(linear_region(), templates, target()))
+    draw = random.Random(seed)
+    peaks = {template.id: {name: draw.randrange(n) for name, n in domains.items()} for template in templates}
+
+    def ratio(candidate: Candidate) -> float:
+        peak = peaks[candidate.template]
+        return 1.0 - sum(0.5 * abs(int(v) - peak[name]) / domains[name] for name, v in candidate.params)
+
+    truth = {candidate.label: ratio(candidate) for candidate in space}
+    trials = run(halving, RecordedJudge(truth), Budget(trials=48), space=space)
+    assert len({trial.candidate.id for trial in trials}) == 48 < len(space) // 8
+    assert truth[best_label(trials)] > 0.8
+    plain = run(exhaustive, RecordedJudge(truth), Budget(trials=48), space=space)
+    assert truth[best_label(trials)] >= truth[best_label(plain)]
