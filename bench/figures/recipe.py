@@ -12,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+from agentcompile.lockfile import read_lock
 from agentcompile.machine import judge_of, this_machine
-from agentcompile.options import resolve
+from agentcompile.options import Options, resolve
 
 from ..models.locate import MAKERS
 from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
@@ -119,6 +121,8 @@ def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
         build = Build(model=model, lock=asked.lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in arms:
         build, times = _compile(workload, setup)
+    if build is not None:
+        workload = _with_cache_of(workload, build.lock)
     least_s = LEAST_S[name] if setup.kind == "cpu" else _GPU_LEAST_S
     outcome = run_trial(arms, workload, build, least_s, setup)
     if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
@@ -128,6 +132,13 @@ def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
     if name == "sample" and OURS in arms:
         _accuracy(part, build, setup)
     return part
+
+
+def _with_cache_of(workload: Workload, lock: Path) -> Workload:
+    """With the bytes of the cache that this lock has, which may be for more tokens or sequences than by default."""
+    read = read_lock(lock)
+    seats = max((plan.batch for plan in read.plan), default=1)
+    return replace(workload, cache_bytes=workload.cache_bytes // Options().context * read.model.context * seats)
 
 
 def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, Took]]:

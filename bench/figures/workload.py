@@ -34,7 +34,7 @@ class Workload:
     weight_bytes: int
     """Of all tensors of the checkpoint."""
     cache_bytes: int
-    """Of our cache, at the context that a lock has by default."""
+    """Of our cache, for one sequence at the context that a lock has by default unless a lock says otherwise."""
     parameters: int
 
 

@@ -11,9 +11,11 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from agentcompile.bench.figures import recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
 from agentcompile.bench.figures.engines import Eager
 from agentcompile.bench.figures.gguf_file import gguf_name
@@ -30,7 +32,10 @@ from agentcompile.bench.figures.report import Figure, accuracy_figures, figure_t
 from agentcompile.bench.figures.serving import Arm, ArmFailed
 from agentcompile.bench.figures.times import Imported
 from agentcompile.bench.figures.workload import Workload, make_workload, token_bytes
+from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
+
+from agentcompile.options import Options
 
 FAKE = """
 import sys
@@ -251,3 +256,12 @@ def test_eager_makes_exactly_as_many_tokens_as_asked_and_agrees_with_fp32(tiny: 
     assert tops[0] == done.tokens == [top[0] for top in tops[1]]
     assert agrees(exact.tops(work.ids, 6, 5), tops) == ""
     json.dumps(bf16.facts)
+
+
+def test_memory_is_held_against_the_cache_that_the_lock_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [SimpleNamespace(batch=1), SimpleNamespace(batch=8)]
+    lock = SimpleNamespace(model=SimpleNamespace(context=33_024), plan=plans)
+    monkeypatch.setattr(recipe, "read_lock", lambda path: lock)
+    workload = make_workload("sample", SAMPLE, seed=0)
+    found = recipe._with_cache_of(workload, Path("many.lock.toml"))
+    assert found == replace(workload, cache_bytes=workload.cache_bytes * 33_024 * 8 // Options().context)
