@@ -71,6 +71,8 @@ class Emitter:
     _inputs: dict[str, None] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     """What a position table is called, by its leaf."""
+    _tables: dict[tuple[int, bool, DType], str] = field(default_factory=dict)
+    """The constant of a table of the importer's: layers share tables, whose bytes take long to compare."""
     unknown: dict[str, int] = field(default_factory=dict)
 
     def graph(self, phase: Phase, outputs: list[tuple[str, Edge]], states: Iterable[Edge]) -> Graph:
@@ -180,9 +182,11 @@ class Emitter:
         table = self.imp.positional.table(node, axis) if width * context <= TABLE_ELEMENTS else None
         if table is None:
             return self._loose(term)
-        if doubled:
-            table = torch.cat([table, table], dim=-1)
-        constant = self._constant(table, dtype, self._names.get(id(term), "table"))
+        known = (id(table), bool(doubled), dtype)
+        if known not in self._tables:
+            whole = torch.cat([table, table], dim=-1) if doubled else table
+            self._tables[known] = self._constant(whole, dtype, self._names.get(id(term), "table"))
+        constant = self._tables[known]
         for node_made in self._nodes:
             if node_made.op == "position_table" and node_made.inputs[1].value == constant:
                 return node_made.outputs[0]

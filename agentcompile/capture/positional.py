@@ -6,7 +6,7 @@ is decided by running them, not by recognising how they were written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,17 @@ def extent(value: Any, tokens: int) -> int:
     return int(bound)
 
 
+def _hashable(arguments: object) -> Hashable:
+    """Nodes stay themselves."""
+    if isinstance(arguments, (tuple, list)):
+        return tuple(_hashable(one) for one in arguments)
+    if isinstance(arguments, dict):
+        return tuple((name, _hashable(one)) for name, one in sorted(arguments.items()))
+    if isinstance(arguments, slice):
+        return (_hashable(arguments.start), _hashable(arguments.stop), _hashable(arguments.step))
+    return arguments if isinstance(arguments, Hashable) else repr(arguments)
+
+
 @dataclass(slots=True)
 class Positional:
     """Runs position-only nodes of an exported graph. `fixed`: it was exported for one token, not for T."""
@@ -74,7 +85,7 @@ class Positional:
     """In-place nodes by the root they write."""
     _order: dict[Node, int] = field(default_factory=dict)
     _plans: dict[Node, list[Node]] = field(default_factory=dict)
-    _tables: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    _tables: dict[Hashable, torch.Tensor | None] = field(default_factory=dict)
     _slots: dict[str, bool] = field(default_factory=dict)
     _windows: dict[tuple[str, bool], int | None] = field(default_factory=dict)
 
@@ -139,10 +150,14 @@ class Positional:
         return value.movedim(axis, 0).reshape(count, -1)
 
     def table(self, node: Node, axis: int | None) -> torch.Tensor | None:
-        """[context, width] over every position, or None when the value is no function of its own position."""
-        if node.name not in self._tables:
-            self._tables[node.name] = self._tabulate(node, axis)
-        return self._tables[node.name]
+        """[context, width] over every position, or None when the value is no function of its own position.
+
+        The same tensor for nodes that do the same to the same: every layer has such nodes of its own.
+        """
+        key = (*self.plan(node)[:-1], node.target, _hashable(node.args), _hashable(node.kwargs), axis)
+        if key not in self._tables:
+            self._tables[key] = self._tabulate(node, axis)
+        return self._tables[key]
 
     def _tabulate(self, node: Node, axis: int | None) -> torch.Tensor | None:
         table = self.rows(node, axis, 0, self.context)
