@@ -2,11 +2,12 @@
 
 In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
 baseline's. Coordinate descent (one region at a time, largest share first): a kernel that is fastest alone is not always
-fastest between its neighbours, whose weights and barriers it shares.
+fastest between its neighbours, whose weights and barriers it shares. A prompt's step is a chunk of tokens.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -14,6 +15,7 @@ from typing import Literal, Protocol
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress
+from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut
@@ -85,17 +87,19 @@ def admit(
     found = step.descend(found, free, seed + (PASSES[kind] << 8), reach=2)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
-    found, ratio, timing = step.prove(found, seed)
-    plan = Plan(
-        regime=cut.partition.regime,
-        parts=found,
-        exact=planned.exact,
-        step_ns=round(timing.median_ns(1)),
-        baseline_ns=round(timing.median_ns(0)),
-        log_ratio=ratio.log_ratio,
-        half_width=ratio.half_width,
-    )
-    return Admitted(plan=plan, parts=found, notes=tuple(step.notes))
+    return step.proved(found, planned.exact, seed)
+
+
+def admit_chunk(
+    cut: Cut, planned: Planned, rivals: Rivals, clock: StepClock, emit: Emit, seed: int, kind: Kind
+) -> Admitted:
+    """Prove the prefill plan of `planned`, which covers `cut`, against PyTorch: a chunk of as many tokens as the cut
+    stands for, in fresh processes.
+
+    Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it.
+    """
+    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
+    return step.proved(planned.prefill, planned.exact, seed)
 
 
 class _Step:
@@ -107,6 +111,8 @@ class _Step:
         self._cut, self._layouts, self._rivals = cut, layouts, rivals
         self._clock, self._emit = clock, emit
         self._kind: Kind = kind
+        self._chunk = _chunk(cut.graph)
+        self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
 
     def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1) -> tuple[Part, ...]:
@@ -131,9 +137,24 @@ class _Step:
                 parts = arms[at]
         return parts
 
+    def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:
+        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
+        found, ratio, timing = self.prove(parts, seed)
+        plan = Plan(
+            regime=self._cut.partition.regime,
+            parts=found,
+            exact=exact,
+            step_ns=round(timing.median_ns(1)),
+            baseline_ns=round(timing.median_ns(0)),
+            log_ratio=ratio.log_ratio,
+            half_width=ratio.half_width,
+            chunk=self._chunk,
+        )
+        return Admitted(plan=plan, parts=found, notes=tuple(self.notes))
+
     def prove(self, parts: tuple[Part, ...], seed: int) -> tuple[tuple[Part, ...], Contrast, Timing]:
         """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
-        reason = "the whole step is not faster with it"
+        reason = f"the whole {self._name} is not faster with it"
         baseline = tuple(_fallen(part, "baseline") for part in parts)
         while True:
             arms = [("pytorch", baseline), ("plan", parts)]
@@ -147,11 +168,11 @@ class _Step:
             else:
                 why = _cause(timing)
                 if not kernels:
-                    text = f"the captured step itself cannot be timed: {why}"
+                    text = f"the captured {self._name} itself cannot be timed: {why}"
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
             self.notes.append(
-                f"the step with {len(kernels)} kernels is {why} against PyTorch: half of them are given back"
+                f"the {self._name} with {len(kernels)} kernels is {why} against PyTorch: half of them are given back"
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
             dropped = set(weakest[: (len(kernels) + 1) // 2])
@@ -169,6 +190,12 @@ class _Step:
         cut = self._cut
         placed = schedule(cut.graph, cut.partition, parts)
         return lower(cut.graph, placed, self._rivals.sources(), self._layouts)
+
+
+def _chunk(graph: Graph) -> int:
+    """Tokens of the prefill chunk that a graph of numbers is; 0 for a decode step."""
+    fed = [value for value in graph.values if value.role == "token"]
+    return math.prod(concrete(fed[0].shape)) if graph.phase == "prefill" else 0
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:

@@ -257,7 +257,8 @@ class WorkerJudge:
         residency: Residency,
         seed: int,
     ) -> Timing | Crashed | TimedOut:
-        """Time labelled whole steps beside one another over the weights at `checkpoint`, as `time` does regions.
+        """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
+        `time` does regions.
 
         `binaries` has the path of every source that a program calls; `residency` only labels the result.
         """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import agentcompile
 from agentcompile import catalog
-from agentcompile.admit import admit
+from agentcompile.admit import Admitted, admit, admit_chunk
 from agentcompile.advice import adviser_of
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking
@@ -200,8 +200,9 @@ def prove(
     seed: int,
     emit: Emit,
 ) -> tuple[Plan, ...]:
-    """Tune the plan of every regime inside its whole step and measure it beside PyTorch. What the step of a shorter
-    context chose holds for longer ones too, where the region is the same."""
+    """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
+    kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
+    where the region is the same."""
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
@@ -212,22 +213,30 @@ def prove(
             admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
-            for note in admitted.notes:
-                emit(Warned(text=note))
-            emit(PlanAdmitted(plan=admitted.plan))
-            plans.append(admitted.plan)
+            plans.append(_told(admitted, emit))
+        if kind == "cpu":
+            regime = ready.prefill.partition.regime
+            plans.append(Plan(regime=regime, parts=planned.prefill, exact=planned.exact))
+        else:
+            plans.append(_told(admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind), emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
 
 
+def _told(admitted: Admitted, emit: Emit) -> Plan:
+    """The plan, once what was found on the way to it and the plan itself are on disk."""
+    for note in admitted.notes:
+        emit(Warned(text=note))
+    emit(PlanAdmitted(plan=admitted.plan))
+    return admitted.plan
+
+
 def write(
-    ready: Ready, survey: Survey, planned: Planned, admitted: Sequence[Plan], policy: str, options: Options, emit: Emit
+    ready: Ready, survey: Survey, planned: Planned, plans: Sequence[Plan], policy: str, options: Options, emit: Emit
 ) -> Lock:
-    """Seal all plans and write the lock."""
+    """Seal all plans, the prompt's last, and write the lock."""
     out = Path(options.out)
     with stage(emit, "lock") as say:
-        regime = ready.prefill.partition.regime
-        plans = [*admitted, Plan(regime=regime, parts=planned.prefill, exact=planned.exact)]
         about = Facts(
             target=ready.here.target,
             captured=ready.model.captured,

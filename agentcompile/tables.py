@@ -60,11 +60,12 @@ def plan(state: State, plan: Plan) -> Table:
 
 
 def plan_line(plan: Plan) -> str:
-    """One line on a plan: its step beside the best baseline's."""
+    """One line on a plan: its step, or its chunk of a prompt, beside the best baseline's."""
     if not plan.step_ns:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
     ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
-    step = f"{duration(plan.step_ns)} a step, baseline {duration(plan.baseline_ns)}"
+    unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
+    step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
     return f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 

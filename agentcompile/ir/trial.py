@@ -232,11 +232,13 @@ class Plan:
     exact: bool
     """Whether the cover was solved exactly, or heuristically beyond the frontier width."""
     step_ns: int = 0
-    """The whole step's median as admitted, 0 before admission."""
+    """The whole step's median as admitted, of a prefill plan a chunk's; 0 before admission."""
     baseline_ns: int = 0
     """The best baseline step of the same rounds."""
     log_ratio: float = 0.0
     half_width: float = 0.0
+    chunk: int = 0
+    """Tokens of the chunk that a prefill plan was admitted at; 0 for a decode plan, and for one that was not timed."""
 
     @property
     def phase(self) -> Phase:

@@ -139,6 +139,7 @@ class StepEvidence:
     batch: int = 1
     context: tuple[int, int] = (0, 0)
     step_ns: int
+    """Of a prefill plan, which has one on a GPU alone: a chunk of 256 tokens, or of all that the cache holds."""
     baseline_ns: int
     log_ratio: str
     half_width: str

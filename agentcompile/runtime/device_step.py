@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -135,6 +136,17 @@ class DeviceStep:
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return enqueued(Call.of(module, call.launch, pointers, dependent=overlap and call.overlaps))
+
+
+def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> DeviceStep:
+    """A prefill program where most prompts begin, at the start of the cache, on tokens and activations of its own."""
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    positions = torch.arange(math.prod(concrete(buffers[program.token].shape)), device=memory.device)
+    # As different as a prompt's: a product of equal rows draws less power, which leaves a GPU a higher clock.
+    tokens = positions % concrete(buffers[program.logits].shape)[-1]
+    return DeviceStep(
+        program, memory, modules, overlap=overlap, fed=(tokens, positions), span=(0, positions.numel() - 1)
+    )
 
 
 class Unrolled:

@@ -7,6 +7,7 @@ queued: the host's delays are in no interval.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from agentcompile.ir.target import Target
 from agentcompile.measure.rounds import Arm
 from agentcompile.measure.samples import Interval, Samples
 from agentcompile.reference import Interpreter
-from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, overlaps_launches
+from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, first_chunk, overlaps_launches
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
@@ -37,7 +38,11 @@ _STEP_QUANTUM_NS = 1_000
 _LONGEST_NS = 10_000_000
 """Of a sample of a region's arm."""
 _HOLD_CYCLES = 200_000
-"""About 0.1 ms: longer than the host needs to queue an event, a graph and an event."""
+"""About 0.1 ms: longer than the host needs to queue an event, a graph of some launches and an event."""
+_MOST_CYCLES = 20_000_000
+"""About 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
+_CYCLES_PER_NS = 2.1
+"""The fastest clock that a multiprocessor is known to have."""
 _UNROLL = 4
 """Steps in one graph of a whole-step arm."""
 
@@ -62,7 +67,8 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
 
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`."""
+    """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`; chunks of
+    a prompt at the start of the cache."""
     programs = [arm.program for arm in request.arms]
     memory.positions.fill_(request.position)
     modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
@@ -70,19 +76,45 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     arms = []
     for index, program in enumerate(programs):
         box.write(index)
-        arms.append(_StepArm(DeviceStep(program, memory, modules, overlap=overlap), box, index))
+        bind = first_chunk if program.phase == "prefill" else DeviceStep
+        arms.append(_StepArm(bind(program, memory, modules, overlap=overlap), box, index))
     return timed(arms, request, box, _STEP_QUANTUM_NS)
 
 
+class _Hold:
+    """How long the device is kept busy before an interval: so long as the host needs to queue it, or longer."""
+
+    def __init__(self) -> None:
+        self._cycles = _HOLD_CYCLES
+
+    def long_enough(self, queued_ns: int) -> bool:
+        """Whether the device was still held when all was queued; if not, the next hold is longer."""
+        if queued_ns < self._cycles / _CYCLES_PER_NS or self._cycles >= _MOST_CYCLES:
+            return True
+        self._cycles = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
+        return False
+
+    def begin(self) -> None:
+        """Queue what keeps the device busy."""
+        torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
+
+
+_HOLD = _Hold()
+
+
 def elapsed(graphs: Callable[[], None]) -> Interval:
-    """The time on the device of what `graphs` queues."""
+    """The time on the device of what `graphs` queues; queued again when the host was too slow for the hold."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda._sleep(_HOLD_CYCLES)  # type: ignore[no-untyped-call]
-    begin.record()
-    graphs()
-    end.record()
-    end.synchronize()
-    return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
+    while True:
+        asked = time.perf_counter_ns()
+        _HOLD.begin()
+        begin.record()
+        graphs()
+        end.record()
+        queued_ns = time.perf_counter_ns() - asked
+        end.synchronize()
+        if _HOLD.long_enough(queued_ns):
+            return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
 
 
 class _Graphs(ABC):
@@ -156,7 +188,7 @@ class _TorchArm(_Graphs):
 
 
 class _StepArm:
-    """One program, at the position that memory holds."""
+    """One program, at the position that memory holds, or a prompt's chunk where it was bound."""
 
     def __init__(self, step: DeviceStep, box: Box, index: int) -> None:
         self._box, self._index = box, index

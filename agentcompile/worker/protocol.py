@@ -97,7 +97,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArm:
-    """A whole decode step: a plan lowered to a program."""
+    """A whole decode step, or on a GPU a chunk of a prompt: a plan lowered to a program."""
 
     label: str
     program: Program
@@ -116,7 +116,7 @@ class TimeSteps:
     binaries: tuple[tuple[str, str], ...]
     """Path of the binary of every source that a program calls, by source digest."""
     position: int
-    """Where in the cache the timed steps are."""
+    """Where in the cache the timed decode steps are; a prompt's chunk begins at its start."""
     rounds: int
     claim: float
     policy: Policy

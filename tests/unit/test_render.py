@@ -3,11 +3,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
-from runs import STARTED, WHOLE
+from runs import PLAN, STARTED, WHOLE
 
-from agentcompile.events import DriftFound, decode
+from agentcompile.events import DriftFound, PlanAdmitted, decode
+from agentcompile.ir.region import Regime
 from agentcompile.progress import fold
 from agentcompile.render import (
     Format,
@@ -42,6 +44,23 @@ def test_without_a_terminal_there_is_a_line_a_stage_on_stderr() -> None:
     lines = err.splitlines()
     assert lines[0].split() == ["capture", "1.5", "s", "88", "operators"]
     assert [line.split()[0] for line in lines] == ["capture", "search", "plan", "warning:", "wrote"]
+
+
+def test_a_prompts_plan_is_told_by_its_chunk() -> None:
+    paper, _, err = screen()
+    plan = replace(
+        PLAN,
+        regime=Regime(phase="prefill", context=(1, 2048)),
+        step_ns=3_100_000,
+        baseline_ns=4_000_000,
+        log_ratio=0.2549,
+        half_width=0.004,
+        chunk=256,
+    )
+    with Reporter(paper) as reporter:
+        reporter(PlanAdmitted(plan=plan))
+    said = "3.1 ms a chunk of 256, baseline 4 ms: 1.29× (1.29–1.30)"
+    assert err.getvalue() == f"plan       {plan.regime.name}: {said}\n"
 
 
 def test_on_a_terminal_there_is_a_bar_and_it_goes_away() -> None:
