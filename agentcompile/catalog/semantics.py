@@ -105,8 +105,9 @@ def _basics(template: Template, beside: Beside) -> Iterator[Fault]:
             yield Fault(key=f"arch[{index}]", text=text, hint=hint_of(arch, ISA))
         if template.language in ("cuda", "triton") and not _CUDA_ARCH.fullmatch(arch):
             yield Fault(key=f"arch[{index}]", text=f'"{arch}" is not a CUDA architecture', hint="like sm_90a")
-        if template.language == "library":
-            yield Fault(key="arch", text="a library call runs anywhere", hint="remove it")
+        if template.language == "library" and not _CUDA_ARCH.fullmatch(arch):
+            text = "a library call runs anywhere, or on CUDA architectures alone"
+            yield Fault(key="arch", text=text, hint="remove it, or name architectures like sm_90a")
 
 
 def _distinct(key: str, values: tuple[str, ...], *, least: int) -> Iterator[Fault]:

@@ -91,19 +91,24 @@ def kind(s: Subject) -> Iterator[Finding]:
 
 
 RUNS_ON = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
-"""Kind of device by language; a library call runs anywhere."""
+"""Kind of device by language; a library call runs anywhere, unless it names the CUDA architectures that it runs on."""
+
+
+def _runs_on(template: Template) -> str:
+    """Kind of device; empty: any."""
+    return RUNS_ON.get(template.language, "cuda" if template.arch else "")
 
 
 def meant_for(template: Template, target: Target) -> bool:
     """Whether a template is written for this kind of device: those of another are not worth a word."""
-    return RUNS_ON.get(template.language, target.kind) == target.kind
+    return _runs_on(template) in ("", target.kind)
 
 
 def device(s: Subject) -> Iterator[Finding]:
-    """The language runs on this kind of device."""
+    """The language, or the library that is called, runs on this kind of device."""
     if not meant_for(s.template, s.target):
-        runs_on = RUNS_ON[s.template.language]
-        yield _found("device", f"{s.template.language} runs on {runs_on}, the target is {s.target.kind}")
+        what = s.template.call or s.template.language
+        yield _found("device", f"{what} runs on {_runs_on(s.template)}, the target is {s.target.kind}")
 
 
 def phase(s: Subject) -> Iterator[Finding]:

@@ -66,7 +66,8 @@ class Template:
     dtypes: tuple[str, ...]
     """Weight dtypes it serves: `bf16`, `fp32`."""
     arch: tuple[str, ...] = ()
-    """ISA extensions (CPU) that must all be there, or CUDA architectures of which one must be; empty: any."""
+    """ISA extensions (CPU) that must all be there, or CUDA architectures of which one must be; empty: any. A library
+    call with any runs on CUDA alone."""
     phases: tuple[str, ...] = ("decode",)
     tokens: tuple[int, int] = (1, 1)
     """The fewest and the most sequences that a decode step may hold, a token of each."""

@@ -1,4 +1,4 @@
-"""Library calls: regions run by PyTorch in another way than they were captured, named by templates.
+"""Library calls: regions run by PyTorch in another way than they were captured, or by cuBLASLt; named by templates.
 
 In: a region of a decode step of B sequences, a call's name and settings. Out: a function from input ports by name to
 output ports by name. States are written in place.
@@ -16,6 +16,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
 from agentcompile.reference import OPERATORS, Operator, apply_views, attention, keywords, visible
+from agentcompile.runtime import cublaslt
 
 Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -23,11 +24,14 @@ Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 def bind(call: str, region: Region, settings: Params) -> Function:
     """The function that runs `region` through library call `call`.
 
-    Raises `AgentCompileError` for a call or a setting that is not in the table.
+    Raises `AgentCompileError` for a call or a setting that is not in the table, and for one that cannot serve `region`
+    on this device.
     """
     forms = CALLS.get(call)
     if forms is None:
         raise _unknown(f'call = "{call}"', CALLS)
+    if not isinstance(forms, dict):
+        return _body(region, {**OPERATORS, **forms(region, settings)})
     wanted = dict(settings).get("FORM", next(iter(forms)))
     replaced = forms.get(str(wanted))
     if replaced is None:
@@ -93,8 +97,11 @@ def _plain_attention(
     return (mixed[0] if batch == 1 else torch.stack(mixed)).to(q.dtype).view(q.shape)
 
 
-CALLS: dict[str, dict[str, dict[str, Operator]]] = {
+Forms = dict[str, dict[str, Operator]]
+"""Value of the parameter FORM → the operators that it runs in its own way; the first form is the default."""
+CALLS: dict[str, Forms | Callable[[Region, Params], Mapping[str, Operator]]] = {
     "torch.linear": {"mv": {"linear": _mv}, "matmul": {"linear": _matmul}, "linear": {"linear": F.linear}},
     "torch.attention": {"sdpa": {}, "float": {"attention": _plain_attention}},
+    "cublaslt.linear": cublaslt.operators,
 }
-"""Call → value of its parameter FORM → the operators that it runs in its own way; the first form is the default."""
+"""Call → its forms, or what makes the operators that it runs in its own way of a region and settings."""

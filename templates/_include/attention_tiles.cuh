@@ -3,9 +3,10 @@
 //
 // A product (m16n8k16) has 16 rows, and a group has eight queries at most: rows g and g + 8 are the two halves of head g's
 // operand, a number of the cache's type and what that leaves of the float. So scores and sums are nearly those of floats.
-// Scores have slots as columns; as they come out they are what the weighted sum takes as its left operand.
+// BULK says how slots are copied. Scores have slots as columns; as they come out they are what the weighted sum takes as its left operand.
 #include "async_copies.cuh"
 #include "attention_heads.cuh"
+#include "copies.cuh"
 #include "products.cuh"
 
 static_assert(GROUP <= 8 && head_dim % 16 == 0);
@@ -41,37 +42,96 @@ __device__ inline void four_turned(unsigned (&m)[4], const Words* row) {
                  : "memory");
 }
 
-// A warp's slots, DEPTH tiles ahead: every WARPS-th tile of the block's share.
-template <class K, class V> struct Tiles {
+// Where a warp's slots are: DEPTH tiles ahead, every WARPS-th tile of the block's share.
+template <class K, class V> struct Walk {
     const K* keys;  // of the tile to ask for next
     const V* values;
     Span span;
     Words* mine;
     int asked;
 
-    // Asks for the first DEPTH tiles.
-    __device__ Tiles(const K* all_keys, const V* all_values, Span share, Words* room)
+    __device__ Walk(const K* all_keys, const V* all_values, Span share, Words* room)
         : span(share), mine(room + threadIdx.x / WARP * (DEPTH * TURN)), asked(share.begin + threadIdx.x / WARP * TILE) {
         span.begin = asked;
         keys = all_keys + long(asked) * head_dim, values = all_values + long(asked) * head_dim;
+    }
+    __device__ void step() { asked += TILE * WARPS, keys += TILE * WARPS * head_dim, values += TILE * WARPS * head_dim; }
+};
+
+// Copies of 16 bytes by all lanes.
+template <class K, class V> struct Tiles : Walk<K, V> {
+    // Asks for the first DEPTH tiles.
+    __device__ Tiles(const K* all_keys, const V* all_values, Span share, Words* room)
+        : Walk<K, V>(all_keys, all_values, share, room) {
 #pragma unroll
         for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
     }
     // Tiles past the end are asked for as nothing, so that those that are pending can be counted.
     __device__ void ask(int place) {
-        if (asked < span.end) {
-            Words* to = mine + place * TURN;
+        if (this->asked < this->span.end) {
+            Words* to = this->mine + place * TURN;
 #pragma unroll
             for (int e = 0; e < TILE * CHUNKS / WARP; ++e) {
                 const int at = e * WARP + threadIdx.x % WARP, slot = at / CHUNKS, word = slot * STRIDE + at % CHUNKS;
-                const bool there = asked + slot < span.end;
-                copy16(to + word, keys + at * 8, there);
-                copy16(to + TILE * STRIDE + word, values + at * 8, there);
+                const bool there = this->asked + slot < this->span.end;
+                copy16(to + word, this->keys + at * 8, there);
+                copy16(to + TILE * STRIDE + word, this->values + at * 8, there);
             }
         }
         copies_asked();
-        asked += TILE * WARPS, keys += TILE * WARPS * head_dim, values += TILE * WARPS * head_dim;
+        this->step();
     }
+    // Every tile in turn, before it is read.
+    __device__ void ready(int) {
+        copies_there<DEPTH - 1>();
+        __syncwarp();  // now all lanes see what the others copied
+    }
+};
+
+// Bulk copies (compute capability 9.0), a lane each for a slot's key or its value, and a barrier a tile: few instructions,
+// and rows may lie apart as the matrix loads want them.
+template <class K, class V> struct BulkTiles : Walk<K, V> {
+    static_assert(sizeof(K) == 2 && sizeof(V) == 2 && TILE * 2 == WARP);
+    static constexpr unsigned ROW = head_dim * 2;
+    Barrier* full;
+    unsigned parities = 0;
+
+    __device__ BulkTiles(const K* all_keys, const V* all_values, Span share, Words* room)
+        : Walk<K, V>(all_keys, all_values, share, room),
+          full(reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH) {
+        if (threadIdx.x % WARP == 0) {
+            for (int d = 0; d < DEPTH; ++d) make_barrier(full + d);
+            barriers_made();
+        }
+        __syncwarp();
+        for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
+    }
+    __device__ void ask(int place) {
+        const int rows = this->span.end - this->asked, lane = threadIdx.x % WARP, slot = lane % TILE;
+        if (rows > 0) {
+            Words* to = this->mine + place * TURN + lane / TILE * (TILE * STRIDE) + slot * STRIDE;
+            const void* from = lane < TILE ? static_cast<const void*>(this->keys) : static_cast<const void*>(this->values);
+            reads_done();
+            if (lane == 0) expect(full + place, 2 * ROW * (rows < TILE ? rows : TILE));
+            if (slot < rows) {
+                copy(to, static_cast<const char*>(from) + slot * ROW, ROW, full + place, read_once());
+            } else {
+                for (int i = 0; i < CHUNKS; ++i) to[i] = Words{};  // its weight is 0, and 0 times what lay there may be NaN
+            }
+        }
+        this->step();
+    }
+    __device__ void ready(int place) {
+        wait_for(full + place, parities >> place & 1);
+        parities ^= 1u << place;
+        __syncwarp();  // for the zeros
+    }
+};
+template <bool BULK_COPIES, class K, class V> struct TilesOf {
+    using Type = Tiles<K, V>;
+};
+template <class K, class V> struct TilesOf<true, K, V> {
+    using Type = BulkTiles<K, V>;
 };
 
 // The running softmaxes of a warp: lane / 4 is the head, and the lane has two columns of every eight of its sums.
@@ -168,7 +228,7 @@ __device__ inline void attend_tiles(
     const Place place = place_of(a, head);
     const bool newest = split == SPLITS - 1 && threadIdx.x < WARP;
     const Prologue<NORM, A, N> prologue(a, place, norm_q, norm_k, newest);
-    Tiles<k_cache_t, v_cache_t> tiles(
+    typename TilesOf<BULK, k_cache_t, v_cache_t>::Type tiles(
         a.k_cache + place.cache(), a.v_cache + place.cache(), share_of<TILE>(place.old(), split), room);
     wait_for_inputs();
     if (threadIdx.x < WARP) {
@@ -203,8 +263,7 @@ __device__ inline void attend_tiles(
     if (newest) sums.begin(lane / 4 < GROUP ? scores[lane / 4] : 0.0f, fresh);
     int at = 0;
     for (int from = tiles.span.begin; from < tiles.span.end; from += TILE * WARPS) {
-        copies_there<DEPTH - 1>();
-        __syncwarp();  // now all lanes see what the others copied
+        tiles.ready(at);
         sums.add(query, tiles.mine + at * TURN, from, tiles.span.end);
         __syncwarp();
         tiles.ask(at);

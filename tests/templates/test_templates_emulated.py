@@ -72,6 +72,12 @@ def test_every_template_has_a_case() -> None:
         ("rmsnorm/block", "device.cuh", "__syncthreads();", ""),
         ("linear/bulk-rows", "bulk.cuh", "ring.wait()));\n                __syncwarp();", "ring.wait()));"),
         ("rope-attention-decode/tensor-kv", "attention_tiles.cuh", "__syncwarp();  // now", "// now"),
+        (
+            "rope-attention-decode/tensor-bulk-kv",
+            "attention_tiles.cuh",
+            "wait_for(full + place, parities",
+            "(void)(parities",
+        ),
         ("rope-attention-decode/cluster-kv", "attention_joined.cuh", "cluster_wait();\n    constexpr", "constexpr"),
         ("rope-attention-decode/cluster-kv", "attention_joined.cuh", "cluster_wait();\n}", "}"),
         # What nobody has waited for: copies, and inputs.

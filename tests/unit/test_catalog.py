@@ -286,6 +286,11 @@ def test_a_library_template_without_a_call_or_with_launches_is_refused(tmp_path:
     assert "arch: a library call runs anywhere" in refused(LIBRARY + 'arch = ["avx2"]')
 
 
+def test_a_library_template_may_name_the_cuda_architectures_that_it_runs_on(tmp_path: Path) -> None:
+    write(tmp_path, id="linear/library", manifest=LIBRARY + 'arch = ["sm_90a"]', kernel_cpp="")
+    assert catalog(tmp_path).get("linear/library").arch == ("sm_90a",)
+
+
 def test_a_kernel_file_that_is_missing_or_doubled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match=re.escape('language: "cpp" with no kernel file beside it')):
         catalog(write(tmp_path / "a", kernel_cpp=""))

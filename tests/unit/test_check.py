@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.check import POINT_RULES, TEMPLATE_RULES, applicable, check, errors
+from agentcompile.check import POINT_RULES, TEMPLATE_RULES, applicable, check, errors, meant_for
 from agentcompile.ir.graph import Dim
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Target
@@ -168,6 +168,17 @@ def test_ports_may_be_spread_over_launches_and_a_library_call_passes_none() -> N
     assert not errors(found(template=rows_template(launches=launches)))
     library = Template(id="linear/l", region="linear", language="library", about="t", dtypes=("bf16",), call="f")
     assert found(template=library, params=()) == []
+
+
+def test_a_library_call_runs_anywhere_unless_it_names_architectures() -> None:
+    library = Template(id="linear/l", region="linear", language="library", about="t", dtypes=("bf16",), call="f")
+    hopper, ampere = target(kind="cuda", arch="sm_90a"), target(kind="cuda", arch="sm_80")
+    assert all(meant_for(library, machine) for machine in (target(), hopper))
+    bound = replace(library, arch=("sm_90a",))
+    assert [meant_for(bound, machine) for machine in (target(), hopper, ampere)] == [False, True, True]
+    assert found(template=bound, params=(), machine=hopper) == []
+    assert only(found(template=bound, params=(), machine=ampere))[0] == "isa"
+    assert found(template=bound, params=())[0].text == "f runs on cuda, the target is cpu"
 
 
 def test_a_layout_that_cannot_hold_a_weight_is_refused_with_its_shape() -> None:

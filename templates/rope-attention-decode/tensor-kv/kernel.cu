@@ -1,3 +1,4 @@
+constexpr bool BULK = false;
 #include "attention_tensor.cuh"
 
 // Said to be enough, one block keeps its registers; else some spill for one block more.
