@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-Dtype = Literal["bf16", "fp32"]
+Dtype = Literal["bf16", "fp16", "fp32"]
 
 STD = 0.02  # the published initializer_range of every preset
 NORM_NOISE_STD = 0.05  # norm weights are 1 + noise, so that a dropped norm weight shows
@@ -38,9 +38,9 @@ SHARD_BYTES = 2_000_000_000
 FORMAT_VERSION = 1  # raise it when the bytes of any preset change
 RECEIPT = "preset.json"
 
-_SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp32": "F32"}
-_TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp32": "float32"}
-_ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp32": 4}
+_SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+_TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 @dataclass(frozen=True)
@@ -305,8 +305,7 @@ def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
     """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
     import torch
 
-    to = torch.bfloat16 if dtype == "bf16" else torch.float32
-    table = (tensor.mean + tensor.std * quantiles).to(to)
+    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, _TORCH_DTYPE[dtype]))
     key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
     generator = random.Random(hashlib.sha256(key.encode()).digest())
     for start in range(0, tensor.elements, CHUNK_ELEMENTS):

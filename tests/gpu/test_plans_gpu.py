@@ -25,10 +25,11 @@ BATCHES = (1, 2, 4)
 PROMPTS = [[3, 77, 12, 205, 9, 33], [8], [150, 8, 41], [50] * 30, [9, 3], [44, 12, 6, 7], [1] * 13]
 
 
-@pytest.fixture(scope="module", params=["tiny-qwen3", "tiny-llama"])
+@pytest.fixture(scope="module", params=["tiny-qwen3 bf16", "tiny-llama fp16"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp(request.param)
-    materialise(request.param, home / "model", dtype="bf16")
+    name, dtype = request.param.split()
+    home = tmp_path_factory.mktemp(name)
+    materialise(name, home / "model", dtype=dtype)
     return home
 
 
