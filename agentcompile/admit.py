@@ -7,6 +7,7 @@ fastest between its neighbours, whose weights and barriers it shares. A prompt's
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +85,8 @@ def admit(
         found = step.descend(found, free, seed + (number << 8))
         if found == before:
             break
-    found = step.descend(found, free, seed + (PASSES[kind] << 8), reach=2)
+    found = step.pair_up(found, free, seed + (PASSES[kind] << 8))
+    found = step.descend(found, free, seed + (PASSES[kind] + 1 << 8), reach=2)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     return step.proved(found, planned.exact, seed)
@@ -135,6 +137,28 @@ class _Step:
                 at, gain = best
                 self.notes.append(f"{region.name}: a rival makes the step {gain:.1%} faster")
                 parts = arms[at]
+        return parts
+
+    def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
+        """Try every two of the `free` regions that have several sites together: a kernel that takes less of a
+        multiprocessor may be slower alone, and faster where its neighbour's loads are on their way beside it."""
+        tried = _worth_trying(self._cut, parts, self._kind)
+        several = [at for at in tried if parts[at].region in free and len(parts[at].sites) > 1]
+        claim, pairs = CLAIM[self._kind], list(itertools.combinations(several, 2))
+        for done, (one, other) in enumerate(pairs):
+            self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
+            firsts, seconds = ((parts[at].choice, *self._rivals.lean(parts[at])) for at in (one, other))
+            both = list(itertools.product(firsts, seconds))  # the first is what the step has now
+            arms = [_swap(_swap(parts, one, mine), other, its) for mine, its in both]
+            if len(arms) == 1:
+                continue
+            labelled = [(str(i), arm) for i, arm in enumerate(arms)]
+            timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed + done)
+            best = _best(timing, len(arms), claim) if isinstance(timing, Timing) else None
+            if best is not None:
+                names = [self._cut.regions[parts[at].region].name for at in (one, other)]
+                self.notes.append(f"{' and '.join(names)}: rivals of both make the step {best[1]:.1%} faster")
+                parts = arms[best[0]]
         return parts
 
     def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:

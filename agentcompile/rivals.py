@@ -7,6 +7,7 @@ searched on, around each choice, and the step decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -21,6 +22,10 @@ ELSEWHERE = 2
 """Best candidates of each other template that are tried beside those around a choice, on a GPU."""
 WIDE = 24
 """Candidates two parameters away that are tried when none that is nearer is better, on a GPU."""
+LEAN = 5
+"""Choices of one region that are tried together with those of another, on a GPU."""
+NOT_MUCH_SLOWER = 1.3
+"""How much longer than the fastest by itself a lean one may take."""
 
 
 class Rivals(Protocol):
@@ -28,6 +33,9 @@ class Rivals(Protocol):
 
     def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
         """What to try in the step in place of the part's choice; empty: nothing. `reach` 2: what is farther away."""
+
+    def lean(self, part: Part) -> tuple[Choice, ...]:
+        """What to try together with other regions' choices: kernels that leave room for their neighbours."""
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """The part's choice once it may ship, or `known`, which may."""
@@ -49,6 +57,10 @@ class RunnersUp:
         for _, kernels in self._rankings[part.region].kernels:
             if part.choice in kernels:
                 return tuple(kernel for kernel in kernels if kernel != part.choice)[:RUNNERS_UP]
+        return ()
+
+    def lean(self, part: Part) -> tuple[Choice, ...]:
+        """None: kernels on a CPU run one after another."""
         return ()
 
     def settled(self, part: Part, known: Choice) -> Choice:
@@ -77,6 +89,34 @@ class Around:
         trials = self._survey.judged(own, wanted)
         found = [_provisional(trial) for trial in trials if trial.candidate.id != chosen.id]
         return tuple(kernel for kernel in found if kernel is not None)
+
+    def lean(self, part: Part) -> tuple[Choice, ...]:
+        """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
+        threads than all that are faster, so that more of a neighbour fits beside it. The part's own is not among them.
+        """
+        failed = {
+            trial.candidate.id
+            for trial in self._survey.trials.get(part.region, ())
+            if not isinstance(trial.verdict, Measured)
+        }
+        times = {
+            trial.candidate.id: (trial.verdict.measurement.median_ns, trial)
+            for trial in self._survey.trials.get(part.region, ())
+            if isinstance(trial.verdict, Measured) and trial.candidate.id not in failed
+        }
+        ranked = sorted(times.values(), key=lambda pair: (pair[0], pair[1].candidate.id))
+        sources, found = self._survey.sources(), list[Choice]()
+        least: tuple[float, float] = (math.inf, math.inf)
+        for ns, trial in ranked:
+            if ns > NOT_MUCH_SLOWER * ranked[0][0]:
+                break
+            shared, threads = _takes(sources[trial.source])
+            if shared < least[0] or threads < least[1]:
+                least = min(least[0], shared), min(least[1], threads)
+                made = _provisional(trial)
+                if made is not None and trial.candidate != _candidate(part.choice):
+                    found.append(made)
+        return tuple(found[:LEAN])
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """Confirmed beside PyTorch in fresh processes, and through the whole correctness suite."""
@@ -121,6 +161,16 @@ class Around:
                 default = self._survey.default(region, template)
                 if default is not None and default.id not in list(own)[:ELSEWHERE]:
                     yield default
+
+
+def _takes(source: Source) -> tuple[int, int]:
+    """Shared bytes and threads of a block, of the launch that takes most; nothing of a library call."""
+    blocks = [math.prod(int(extent) for extent in launch.block) for launch in source.launches]
+    return max((int(launch.shared_bytes) for launch in source.launches), default=0), max(blocks, default=0)
+
+
+def _candidate(choice: Choice) -> Candidate | None:
+    return choice.candidate if isinstance(choice, Kernel) else None
 
 
 def _provisional(trial: Trial) -> Kernel | None:

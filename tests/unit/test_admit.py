@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -70,12 +71,16 @@ class Rivals:
     regions: Mapping[str, Region]
     near: tuple[int, ...] = (2, 3)
     far: tuple[int, ...] = (7,)
+    together: tuple[int, ...] = ()
     refused: frozenset[int] = frozenset()
     asked: list[tuple[str, int]] = field(default_factory=list)
 
     def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
         self.asked.append((part.region, reach))
         return tuple(kernel(self.regions[part.region], variant) for variant in (self.near if reach == 1 else self.far))
+
+    def lean(self, part: Part) -> tuple[Choice, ...]:
+        return tuple(kernel(self.regions[part.region], variant) for variant in self.together)
 
     def settled(self, part: Part, known: Choice) -> Choice:
         variant = part.choice.candidate.params[0][1] if isinstance(part.choice, Kernel) else 0
@@ -186,6 +191,39 @@ def test_a_plan_that_does_not_beat_pytorch_is_given_back(short: Cut) -> None:
     assert any("given back" in note for note in found.notes)
 
 
+class CrowdedClock(StepClock):
+    """Variant 5 is slower, and makes everything faster when two regions that follow one another have it."""
+
+    def __call__(self, programs: Sequence[tuple[str, Program]], **more: Any) -> Timing:
+        def lean(call: Any) -> bool:
+            return isinstance(call, NativeCall) and call.launch.entry.endswith(":5")
+
+        pays = [any(lean(a) and lean(b) for a, b in itertools.pairwise(program.calls)) for _, program in programs]
+        timing = super().__call__(programs, **more)
+        (one, *_) = timing.processes
+        rounds = tuple(
+            replace(
+                timed,
+                intervals_ns=tuple(
+                    (a // 2, b // 2) if better else (a, b)
+                    for (a, b), better in zip(timed.intervals_ns, pays, strict=True)
+                ),
+            )
+            for timed in one.rounds
+        )
+        return replace(timing, processes=(replace(one, rounds=rounds),) * len(timing.processes))
+
+
+def test_two_regions_change_together_where_neither_would_alone(short: Cut) -> None:
+    cost = {**dict.fromkeys(range(1, 10), 100), 5: 104}
+    alone = admitted(short, Rivals(short.regions), CrowdedClock(cost))
+    assert 5 not in variants(alone)
+    both = admitted(short, Rivals(short.regions, together=(5, 6)), CrowdedClock(cost))
+    assert 5 in variants(both)
+    assert both.plan.step_ns < 0.6 * alone.plan.step_ns
+    assert any(" and " in note and "rivals of both" in note for note in both.notes)
+
+
 class Space:
     """A survey over points of three parameters, of which some were measured alone."""
 
@@ -207,12 +245,10 @@ class Space:
         self.asked: list[Candidate] = []
 
     def _measured(self, known: Mapping[tuple[int, int, int], int]) -> Iterator[Any]:
-        from dataclasses import replace
-
         for point, ns in known.items():
             verdict = runs.measured()
             timed = replace(verdict, measurement=replace(verdict.measurement, median_ns=ns))
-            yield replace(runs.trial(), candidate=self.points[point], verdict=timed)
+            yield replace(runs.trial(), candidate=self.points[point], source=self.points[point].id, verdict=timed)
 
     def space(self, region: str) -> tuple[Candidate, ...]:
         return tuple(self.points.values())
@@ -220,6 +256,15 @@ class Space:
     def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Any]:
         self.asked = list(wanted)
         return []
+
+    def sources(self) -> Mapping[str, Source]:
+        """A block's threads and shared memory are A and B."""
+        found = {}
+        for candidate in self.points.values():
+            (_, a), (_, b), _ = candidate.params
+            launch = Launch(entry="k", arguments=(), grid=("1",), block=(str(a),), shared_bytes=str(b))
+            found[candidate.id] = Source(language="cuda", text="", launches=(launch,), workspaces=(), flags=())
+        return found
 
 
 def distance(candidate: Candidate) -> int:
@@ -240,3 +285,26 @@ def test_near_rivals_differ_in_one_parameter_and_far_ones_in_two() -> None:
     # What is known to be fast by itself comes first.
     assert survey.asked[:2] == [survey.points[0, 1, 1], survey.points[0, 5, 5]]
     assert Around(survey).of(Part(region=runs.REGION, choice=Fallback(reason="none")), 2) == ()
+
+
+def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_faster() -> None:
+    known = {
+        (5, 5, 0): 100,  # the fastest
+        (5, 5, 1): 101,  # takes as much
+        (4, 5, 0): 102,  # fewer threads
+        (5, 4, 0): 103,  # less shared memory
+        (4, 4, 0): 104,  # neither less than what came before
+        (3, 3, 0): 120,  # both
+        (1, 1, 0): 131,  # too slow
+    }
+    survey: Any = Space(known)
+    (fastest, *_) = survey.trials[runs.REGION]
+    chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
+    found = Around(survey).lean(Part(region=runs.REGION, choice=chosen))
+    points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
+    assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
+    # The fastest is one of them for a region that runs another.
+    other = Kernel(candidate=survey.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
+    rivals = Around(survey).lean(Part(region=runs.REGION, choice=other))
+    assert isinstance(rivals[0], Kernel)
+    assert rivals[0].candidate == fastest.candidate
