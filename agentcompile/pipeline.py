@@ -19,7 +19,7 @@ from agentcompile.cuts import Cut, advise, bound, cut
 from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
 from agentcompile.history import History
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.trial import Choice, Kernel, Plan, Trial
+from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
@@ -35,6 +35,9 @@ from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
 from agentcompile.tune import Past, Subject, Tuner
+
+IN_STEP = 0.5
+"""Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +71,29 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
         policy = policy_digest(ready.prefill.residency)
         tuner = Tuner(here.target, judge, Past(past, history, policy), Notes(here.store), emit, options.seed)
         cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
-        survey = Survey(cuts, subjects, tuner, _countdown(options.seconds))
+        searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
+        survey = Survey(cuts, subjects, tuner, _countdown(searching_s))
         survey = search(ready, survey, options.budget * len(options.batch), emit)
         rankings = choose(survey, emit)
         planned = cover(ready, survey, rankings, emit)
-        admitted = prove(ready, survey, rankings, planned, judge, options.seed, emit)
+        admitted = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
         lock = write(ready, survey, planned, admitted, policy, options, emit)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
 
-def _countdown(seconds: int) -> Callable[[], float]:
-    """Says how many seconds are left from now on; 0 means any number."""
-    end = time.monotonic() + seconds if seconds else math.inf
+def _shares_of(seconds: float, kind: str) -> tuple[float, float]:
+    """Of the time that a search may spend (0: any), what is for regions alone and what for rivals in the step: on a CPU
+    these are no new candidates."""
+    if not seconds:
+        return math.inf, math.inf
+    in_step = IN_STEP * seconds if kind == "cuda" else 0.0
+    return seconds - in_step, in_step
+
+
+def _countdown(seconds: float) -> Callable[[], float]:
+    """Says how many seconds are left from now on."""
+    end = time.monotonic() + seconds
     return lambda: end - time.monotonic()
 
 
@@ -199,17 +212,23 @@ def prove(
     judge: WorkerJudge,
     seed: int,
     emit: Emit,
+    seconds: float = math.inf,
 ) -> tuple[Plan, ...]:
     """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
     kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
-    where the region is the same."""
+    where the region is the same. `seconds` may be spent on rivals that are new, by how many regions a step has left to
+    choose."""
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
         rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey)
         clock = StepClock(ready.here, judge, ready.model, rivals.sources)
-        for cut, parts in zip(ready.decode, planned.decode, strict=True):
+        begin, spent = time.monotonic(), 0.0
+        for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
+            spent += share
+            if kind != "cpu":
+                survey.left = _countdown(begin + spent * seconds - time.monotonic() if spent else 0.0)
             admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
@@ -221,6 +240,17 @@ def prove(
             plans.append(_told(admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind), emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
+
+
+def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
+    """Of all regions that steps choose, the share that each is the first to choose."""
+    seen: set[str] = set()
+    fresh = []
+    for parts in decode:
+        own = {part.region for part in parts}
+        fresh.append(len(own - seen))
+        seen |= own
+    return [count / max(len(seen), 1) for count in fresh]
 
 
 def _told(admitted: Admitted, emit: Emit) -> Plan:

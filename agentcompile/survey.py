@@ -31,7 +31,8 @@ class Survey:
         self, cuts: Sequence[Cut], subjects: Sequence[Subject], tuner: Tuner, seconds_left: Callable[[], float]
     ) -> None:
         """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
-        self._left = seconds_left
+        self.left = seconds_left
+        """Seconds in which candidates may still be judged; whoever wants more of them sets another countdown."""
         self._residency: Residency = cuts[0].residency
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
@@ -50,7 +51,7 @@ class Survey:
         """
         for id, subject in self._subjects.items():
             self.trials[id] = self._tuner.heads(
-                subject, LEAST if self.candidates < budget // 2 and self._left() > 0 else 1
+                subject, LEAST if self.candidates < budget // 2 and self.left() > 0 else 1
             )
 
     def best_ns(self) -> dict[str, float]:
@@ -76,7 +77,7 @@ class Survey:
             fair = round(left * room[own] / sum(room.values()))
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
-            asked = Budget(trials=trials, seconds=self._left())
+            asked = Budget(trials=trials, seconds=self.left())
             self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()))
 
     def confirm(self, chosen: Sequence[Subject]) -> None:
@@ -126,7 +127,7 @@ class Survey:
             for trial in self.trials.get(region, ())
             if trial.fidelity == "search" or isinstance(trial.verdict, Measured)
         }
-        fresh = [candidate for candidate in wanted if candidate.id not in known] if self._left() > 0 else []
+        fresh = [candidate for candidate in wanted if candidate.id not in known] if self.left() > 0 else []
         made = self._tuner.tried(self._subjects[region], fresh)
         self.trials[region] = [*self.trials.get(region, ()), *made]
         return [*(known[one.id] for one in wanted if one.id in known), *made]

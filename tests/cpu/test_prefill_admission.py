@@ -75,11 +75,12 @@ class Judged:
         return Timing(arms=labels, live=tuple(range(len(times))), processes=processes, residency="cache")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Known:
     """A survey that knows the sources of a chunk's kernels."""
 
     found: Mapping[str, Source]
+    left: Callable[[], float] = lambda: 0.0
 
     def sources(self) -> Mapping[str, Source]:
         return self.found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Part
 from agentcompile.measure import Timing
 from agentcompile.measure.samples import Clock, Round, Samples
+from agentcompile.pipeline import _shares, _shares_of
 from agentcompile.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
@@ -308,3 +310,14 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
     rivals = Around(survey).lean(Part(region=runs.REGION, choice=other))
     assert isinstance(rivals[0], Kernel)
     assert rivals[0].candidate == fastest.candidate
+
+
+def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(short: Cut) -> None:
+    long, longer = cut_of((33, 64)), cut_of((65, 96))
+    covers = [cover_of(cut) for cut in (short, long, longer)]
+    shares = _shares(covers)
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[0] > 0.5 > shares[1] == shares[2] > 0
+    assert _shares_of(0, "cuda") == (math.inf, math.inf)
+    assert _shares_of(100, "cuda") == (50, 50)
+    assert _shares_of(100, "cpu") == (100, 0)
