@@ -33,14 +33,49 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def updated(readme: str, results: Path) -> str:
-    """`readme` with the figures of the files `cpu-figures*.json` in `results`, oldest first."""
+    """`readme` with what the files in `results` found: `*-figures*.json`, oldest first, and `*-steps*.json`."""
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise AgentCompileError("README.md: the marks around the figures are gone", hint=f"put back {BEGIN}{END}")
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in results.glob("cpu-figures*.json")]
-    parts = [line for run in sorted(runs, key=lambda run: str(run["made"])) for line in _run(run)]
+    runs = sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"]))
+    parts = [line for run in runs for line in _run(run)]
+    parts += [line for run in _read(results, "*-steps*.json") for line in _steps(run)]
     return "".join([head, begin, *(f"{line}\n" for line in parts), end, tail])
+
+
+def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(pattern))]
+
+
+def _steps(run: Mapping[str, Any]) -> Iterator[str]:
+    """Where a decode step of one model spends its time."""
+    yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
+    yield f"{run['machine']['toolchain']}; revision {run['revision'][:12]}. Times reading: over what the bytes of weights"
+    yield "and cache take at the read rate of the same process."
+    for title, rows in (
+        ("tokens in the cache", run["by_position"]),
+        ("sequences", run["by_batch"]),
+        ("launches", run["ladder"]),
+        ("region, a site", run["regions"]),
+    ):
+        if rows:
+            yield ""
+            yield f"| {run['model']}: {title} | µs | GB/s | times reading |"
+            yield "|---|--:|--:|--:|"
+            for row in rows:
+                # A region that reads next to nothing has no rate worth a number.
+                told = row["bytes"] > 1 << 20
+                rate = f"{row['bytes'] / row['ns']:.0f}" if told else "-"
+                times = f"{row['times_floor']:.2f}" if told else "-"
+                yield f"| {row['name']} | {row['ns'] / 1e3:.4g} | {rate} | {times} |"
+    yield ""
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    wide = [isa for isa in machine["isa"] if isa in _TELLING]
+    kind = "threads" if machine["kind"] == "cpu" else "multiprocessors"
+    return ", ".join([machine["device"], f"{machine['threads']} {kind}", *wide])
 
 
 def _run(run: Mapping[str, Any]) -> Iterator[str]:
@@ -71,11 +106,9 @@ def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
         for found in part["arms"].values():
             facts = found["facts"]
             versions |= {name: facts[name] for name in ("torch", "transformers", "llama_cpp_python") if name in facts}
-    wide = [isa for isa in machine["isa"] if isa in _TELLING]
-    cores = f"{machine['device']}, {machine['threads']} threads, {', '.join(wide)}"
     reads = ", ".join(
         f"{part['read_bytes_per_s'] / 1e9:.1f} GB/s read" for part in run["models"].values() if part["read_bytes_per_s"]
     )
     shown = " · ".join(f"{name.replace('_', '-')} {version}" for name, version in versions.items())
-    yield f"`{run['command']}` on {cores}; {reads}; {machine['toolchain']} · {shown}; {run['made'][:10]},"
+    yield f"`{run['command']}` on {_machine(machine)}; {reads}; {machine['toolchain']} · {shown}; {run['made'][:10]},"
     yield f"revision {run['revision'][:12]}."
