@@ -51,8 +51,8 @@ def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
 def _steps(run: Mapping[str, Any]) -> Iterator[str]:
     """Where a decode step of one model spends its time."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
-    yield f"{run['machine']['toolchain']}; revision {run['revision'][:12]}. Times reading: over what the bytes of weights"
-    yield "and cache take at the read rate of the same process."
+    yield f"{run['machine']['toolchain']}; revision {run['revision'][:12]}. Times reading: over what the bytes of"
+    yield "weights and cache take at the read rate of the same process."
     for title, rows in (
         ("tokens in the cache", run["by_position"]),
         ("sequences", run["by_batch"]),
