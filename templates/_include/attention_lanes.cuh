@@ -8,10 +8,10 @@ constexpr int STEP = GROUPS * SLOTS;  // slots of a turn
 
 __device__ inline int group_of_lanes() { return threadIdx.x / WARP * SIDE + threadIdx.x % WARP / SLOT_LANES; }
 
-// The slots of a group of lanes: `first`, and every GROUPS-th after it, before `end`.
+// The slots of a group of lanes: `first`, and every EVERY-th after it, before `end`.
 template <class K, class V> struct Slots {
     Words k[SLOTS], v[SLOTS];
-    __device__ void add(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE], int first, int end) const {
+    template <int EVERY = GROUPS> __device__ void add(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE], int first, int end) const {
         float score[GROUP][SLOTS];
 #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
@@ -36,7 +36,7 @@ template <class K, class V> struct Slots {
             float top = run[g].top;
 #pragma unroll
             for (int s = 0; s < SLOTS; ++s) {
-                if (first + s * GROUPS >= end) score[g][s] = -INFINITY;
+                if (first + s * EVERY >= end) score[g][s] = -INFINITY;
                 top = fmaxf(top, score[g][s]);
             }
             const float shift = shift_of(top), keep = power_of_two(run[g].top - shift);
