@@ -18,6 +18,8 @@ from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tune import Subject, Tuner, templates_of
 
+HEADS = 8
+"""Templates of a region whose most promising candidate is looked at."""
 LEAST = 6
 """Candidates that a searched region may spend however small its share."""
 MOST = 48
@@ -51,7 +53,7 @@ class Survey:
         """
         for id, subject in self._subjects.items():
             self.trials[id] = self._tuner.heads(
-                subject, LEAST if self.candidates < budget // 2 and self.left() > 0 else 1
+                subject, HEADS if self.candidates < budget // 2 and self.left() > 0 else 1
             )
 
     def best_ns(self) -> dict[str, float]:
