@@ -35,7 +35,7 @@ QUANTUM_NS = 500
 """Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
 _STEP_QUANTUM_NS = 1_000
 """For whole steps: a sample is then several steps long, which evens out what one step is off by."""
-_LONGEST_NS = 10_000_000
+_LONGEST_NS = 5_000_000
 """Of a sample of a region's arm."""
 _HOLD_CYCLES = 200_000
 """About 0.1 ms: longer than the host needs to queue an event, a graph of some launches and an event."""
