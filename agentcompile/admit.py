@@ -98,10 +98,16 @@ def admit_chunk(
     """Prove the prefill plan of `planned`, which covers `cut`, against PyTorch: a chunk of as many tokens as the cut
     stands for, in fresh processes.
 
-    Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it.
+    Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it. Where not
+    even PyTorch's chunk can be timed, the plan is PyTorch's.
     """
     step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
-    return step.proved(planned.prefill, planned.exact, seed)
+    try:
+        return step.proved(planned.prefill, planned.exact, seed)
+    except AgentCompileError as error:
+        parts = tuple(_fallen(part, error.message) for part in planned.prefill)
+        plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
+        return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
 
 
 class _Step:
@@ -154,10 +160,13 @@ class _Step:
                 continue
             labelled = [(str(i), arm) for i, arm in enumerate(arms)]
             timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed + done)
-            best = _best(timing, len(arms), claim) if isinstance(timing, Timing) else None
+            names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
+            if not isinstance(timing, Timing):
+                self.notes.append(f"{names}: rivals of both not tried in the step: {timing.kind}")
+                continue
+            best = _best(timing, len(arms), claim)
             if best is not None:
-                names = [self._cut.regions[parts[at].region].name for at in (one, other)]
-                self.notes.append(f"{' and '.join(names)}: rivals of both make the step {best[1]:.1%} faster")
+                self.notes.append(f"{names}: rivals of both make the step {best[1]:.1%} faster")
                 parts = arms[best[0]]
         return parts
 

@@ -72,7 +72,7 @@ def probe_cuda(device: str, *, toolchain: str) -> Target:
         cache_bytes=(near, found.L2_cache_size),
         line_bytes=128,
         toolchain=toolchain,
-        libraries=tuple(_versions(("torch", "triton"))),
+        libraries=tuple(_versions(("torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12"))),
     )
 
 

@@ -93,7 +93,10 @@ class Around:
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
         threads than all that are faster, so that more of a neighbour fits beside it. The part's own is not among them.
+        None when there is no time left.
         """
+        if self._survey.left() <= 0:
+            return ()
         failed = {
             trial.candidate.id
             for trial in self._survey.trials.get(part.region, ())

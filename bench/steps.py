@@ -30,7 +30,7 @@ from agentcompile.runtime.driver import Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.tables import Table
 from agentcompile.unlock import Opened, open_lock
-from agentcompile.worker.gpu_timing import elapsed
+from agentcompile.worker.gpu_timing import Stopwatch
 
 from .figures.record import revision
 
@@ -152,7 +152,8 @@ class Bench:
         self._memory.tokens.fill_(1)
         step = DeviceStep(program, self._memory, self._modules, overlap=overlap and self._overlap)
         graph = step.graph(_UNROLL)
-        return statistics.median(elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))
+        watch = Stopwatch()
+        return statistics.median(watch.elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))
 
     def trace(self, steps: int) -> None:
         """Run steps launch by launch, each region in an NVTX range of its name: `nsys profile --trace=cuda,nvtx`."""

@@ -68,7 +68,8 @@ def _hashable(arguments: object) -> Hashable:
         return tuple((name, _hashable(one)) for name, one in sorted(arguments.items()))
     if isinstance(arguments, slice):
         return (_hashable(arguments.start), _hashable(arguments.stop), _hashable(arguments.step))
-    return arguments if isinstance(arguments, Hashable) else repr(arguments)
+    assert isinstance(arguments, Hashable), arguments
+    return type(arguments), arguments  # 1, 1.0 and True are equal
 
 
 @dataclass(slots=True)

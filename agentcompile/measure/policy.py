@@ -13,7 +13,7 @@ from agentcompile.ir.target import Residency
 class Policy:
     """How samples are taken and what may be claimed from them."""
 
-    protocol: int = 2
+    protocol: int = 3
     """Raised when the way of taking samples changes while the numbers below do not."""
     search_claim: float = 0.005
     """Relative: the smallest difference that a search claims."""
@@ -34,6 +34,8 @@ class Policy:
     """Of one sample: long against timer quantum and wake-ups, short against a scheduler tick."""
     max_interval_ns: int = 50_000_000
     """Of one sample; a launch that takes longer is timed alone."""
+    max_device_interval_ns: int = 5_000_000
+    """The same for regions on a GPU, where nothing waits for a core: fast arms have as many launches as slow ones."""
     quantum_multiple: int = 5
     """A sample lasts this many timer quanta divided by the claim."""
     dram_bytes: int = 600_000_000

@@ -98,7 +98,8 @@ def _part(
     order: Sequence[Candidate], chosen: Sequence[Candidate], history: dict[str, list[Trial]], budget: Budget
 ) -> list[Candidate]:
     """What follows `chosen` in the first rung, by the trials of these alone: a search that was cut goes on the same."""
-    size = min(max(_LEAST_PART, math.ceil(budget.trials / 4)), budget.trials - len(chosen))
+    heads = len({candidate.template for candidate in order})  # what a look has tried is in the first part
+    size = min(max(_LEAST_PART, heads, math.ceil(budget.trials / 4)), budget.trials - len(chosen))
     taken = {candidate.id for candidate in chosen}
     known = {id: tried for id, tried in history.items() if id in taken}
     left = [candidate for candidate in _failing_last(order, known) if candidate.id not in taken]

@@ -88,11 +88,17 @@ class Crew:
 
     def stock(self, count: int) -> None:
         """Have `count` workers ready that nobody has used, side by side: a device's context takes long to make."""
-        begun = [self._spawn() for _ in range(count - len(self._spares))]
-        for worker in begun:
-            worker.ask(p.Canary(), limit_s=self._limits.canary_s)
-        while busy := [worker for worker in begun if not worker.done]:
-            wait(busy)
+        begun = list[Worker]()
+        try:
+            for _ in range(count - len(self._spares)):
+                begun.append(self._spawn())
+                begun[-1].ask(p.Canary(), limit_s=self._limits.canary_s)
+            while busy := [worker for worker in begun if not worker.done]:
+                wait(busy)
+        except BaseException:
+            for worker in begun:
+                worker.kill()
+            raise
         for worker in begun:
             if isinstance(worker.take(), p.Alive):
                 self._spares.append(worker)

@@ -18,7 +18,7 @@ from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.store import Store
-from agentcompile.worker.gpu_timing import QUANTUM_NS, elapsed
+from agentcompile.worker.gpu_timing import QUANTUM_NS, Stopwatch
 from agentcompile.worker.protocol import CheckHarness, Setup
 
 _LIMIT_S = 60.0
@@ -82,8 +82,8 @@ class Probe:
         def multiply() -> None:
             torch.mm(a, a, out=out)
 
-        product = captured(multiply)
-        ns = min(elapsed(product.replay).ns for _ in range(_TRIES))
+        product, watch = captured(multiply), Stopwatch()
+        ns = min(watch.elapsed(product.replay).ns for _ in range(_TRIES))
         return Ceiling(dram_bytes_per_s=dram, cache_bytes_per_s=max(cache, dram), flops_per_s=2e9 * _MATRIX**3 / ns)
 
     def selftest(self, request: CheckHarness) -> SelfTest:
@@ -110,7 +110,8 @@ class Probe:
         """Bytes a second at `blocks` blocks a multiprocessor."""
         call, keep = self._reads(data, nbytes, blocks)
         graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
-        ns = min(elapsed(graph.replay).ns for _ in range(_TRIES))
+        watch = Stopwatch()
+        ns = min(watch.elapsed(graph.replay).ns for _ in range(_TRIES))
         del keep
         return 1e9 * nbytes * repeat / ns
 
@@ -134,6 +135,7 @@ class _Repeated:
 
     def __init__(self, call: Call, factor: float) -> None:
         self._call, self._factor = call, factor
+        self._watch = Stopwatch()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:
@@ -142,4 +144,4 @@ class _Repeated:
         if times not in self._graphs:
             run = self._call.run
             self._graphs[times] = captured(lambda: run(torch.cuda.current_stream().cuda_stream), times=times)
-        return elapsed(self._graphs[times].replay)
+        return self._watch.elapsed(self._graphs[times].replay)

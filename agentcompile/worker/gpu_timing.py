@@ -35,14 +35,12 @@ QUANTUM_NS = 500
 """Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
 _STEP_QUANTUM_NS = 1_000
 """For whole steps: a sample is then several steps long, which evens out what one step is off by."""
-_LONGEST_NS = 5_000_000
-"""Of a sample of a region's arm."""
 _HOLD_CYCLES = 200_000
 """About 0.1 ms: longer than the host needs to queue an event, a graph of some launches and an event."""
 _MOST_CYCLES = 20_000_000
 """About 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
-_CYCLES_PER_NS = 2.1
-"""The fastest clock that a multiprocessor is known to have."""
+_CYCLES_PER_NS = 3.5
+"""More than any multiprocessor's clock has been: a hold is at least so long."""
 _UNROLL = 4
 """Steps in one graph of a whole-step arm."""
 
@@ -51,7 +49,7 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process."""
     inputs = Inputs(request, target, "cuda")
     # Nothing here waits for a core: a slow arm needs no long samples, which a fast one beside it would have to share.
-    request = replace(request, policy=replace(request.policy, max_interval_ns=_LONGEST_NS))
+    request = replace(request, policy=replace(request.policy, max_interval_ns=request.policy.max_device_interval_ns))
     arms: list[Arm] = []
     for index, arm in enumerate(request.arms):
         box.write(index)
@@ -81,40 +79,29 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     return timed(arms, request, box, _STEP_QUANTUM_NS)
 
 
-class _Hold:
-    """How long the device is kept busy before an interval: so long as the host needs to queue it, or longer."""
+class Stopwatch:
+    """Times what is queued on the device, which is kept busy until all of it is: the host's delays are in no time."""
 
     def __init__(self) -> None:
         self._cycles = _HOLD_CYCLES
 
-    def long_enough(self, queued_ns: int) -> bool:
-        """Whether the device was still held when all was queued; if not, the next hold is longer."""
-        if queued_ns < self._cycles / _CYCLES_PER_NS or self._cycles >= _MOST_CYCLES:
-            return True
-        self._cycles = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
-        return False
-
-    def begin(self) -> None:
-        """Queue what keeps the device busy."""
-        torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
-
-
-_HOLD = _Hold()
-
-
-def elapsed(graphs: Callable[[], None]) -> Interval:
-    """The time on the device of what `graphs` queues; queued again when the host was too slow for the hold."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    while True:
-        asked = time.perf_counter_ns()
-        _HOLD.begin()
-        begin.record()
-        graphs()
-        end.record()
-        queued_ns = time.perf_counter_ns() - asked
-        end.synchronize()
-        if _HOLD.long_enough(queued_ns):
-            return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
+    def elapsed(self, graphs: Callable[[], None], before: Callable[[], None] | None = None) -> Interval:
+        """The time of what `graphs` queues, with what `before` queues ahead of it. Both are queued again when the host
+        was too slow, after a longer hold."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        while True:
+            if before is not None:
+                before()
+            asked = time.perf_counter_ns()
+            torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
+            begin.record()
+            graphs()
+            end.record()
+            queued_ns = time.perf_counter_ns() - asked
+            end.synchronize()
+            if queued_ns < self._cycles / _CYCLES_PER_NS or self._cycles >= _MOST_CYCLES:
+                return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
+            self._cycles = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
 
 
 class _Graphs(ABC):
@@ -124,6 +111,7 @@ class _Graphs(ABC):
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
         """`batch` launches as one graph."""
@@ -132,8 +120,7 @@ class _Graphs(ABC):
             count = self._inputs.slots.count
             body = self._body([i % count for i in range(batch)])
             self._graphs[batch] = captured(body, before=self._body([0]))
-        self._inputs.cool()
-        return elapsed(self._graphs[batch].replay)
+        return self._watch.elapsed(self._graphs[batch].replay, before=self._inputs.cool)
 
     @abstractmethod
     def _body(self, slots: list[int]) -> Callable[[], None]:
@@ -193,6 +180,7 @@ class _StepArm:
     def __init__(self, step: DeviceStep, box: Box, index: int) -> None:
         self._box, self._index = box, index
         self._one, self._some = step.graph(), step.graph(_UNROLL)
+        self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
         """`batch` steps, as many of them as possible in graphs of `_UNROLL`."""
@@ -204,4 +192,4 @@ class _StepArm:
             for _ in range(batch % _UNROLL):
                 self._one.replay()
 
-        return elapsed(steps)
+        return self._watch.elapsed(steps)

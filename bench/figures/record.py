@@ -216,14 +216,14 @@ def revision() -> dict[str, Any]:
     with a `+` behind it when they were changed.
     """
     here = Path(__file__).resolve().parent
-    carried = here.parent / "REVISION"
-    if carried.exists():
-        name = carried.read_text(encoding="utf-8").strip()
-        return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
 
     def git(*words: str) -> str:
         ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
         return ran.stdout.strip() if ran.returncode == 0 else ""
 
+    name, carried = git("rev-parse", "HEAD"), here.parent / "REVISION"
+    if not name and carried.exists():
+        name = carried.read_text(encoding="utf-8").strip()
+        return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
     changed = git("status", "--porcelain", "--untracked-files=no")
-    return {"revision": git("rev-parse", "HEAD"), "changed_since": bool(changed)}
+    return {"revision": name, "changed_since": bool(changed)}

@@ -125,3 +125,5 @@ def test_slots_of_which_little_is_read_are_as_many_as_their_reads_cover(monkeypa
     monkeypatch.setattr(residency, "MOST_DEVICE_BYTES", 64 << 20)
     assert Slots((part,), covers_bytes=2 << 20, seed=0, device="cuda").count == 32
     assert Slots((part,), covers_bytes=8 << 20, seed=0, device="cuda").count == 64
+    tiny = replace(N, numel=8)
+    assert Slots((tiny,), covers_bytes=8 << 20, seed=0, device="cuda").count == residency.MOST_DEVICE_SLOTS

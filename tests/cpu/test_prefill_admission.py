@@ -198,7 +198,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def bound(_: object, __: object, pointers: Sequence[int], *, dependent: bool) -> Any:
         return SimpleNamespace(run=lambda _: found.append(len(pointers)))
 
-    def elapsed(graphs: Callable[[], None]) -> Interval:
+    def elapsed(_: object, graphs: Callable[[], None]) -> Interval:
         before = len(ticks)
         graphs()
         return Interval(ns=max(len(ticks) - before, 1) * 1_000_000)
@@ -215,7 +215,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(device_step, "enqueued", lambda call: lambda: call.run(0))
     monkeypatch.setattr(device_step.Call, "of", staticmethod(bound))
     monkeypatch.setattr(gpu_timing, "Module", lambda path: path)
-    monkeypatch.setattr(gpu_timing, "elapsed", elapsed)
+    monkeypatch.setattr(gpu_timing.Stopwatch, "elapsed", elapsed)
     return found
 
 

@@ -97,3 +97,40 @@ def test_a_planted_fault_is_caught(id: str, file: str, right: str, wrong: str, t
     includes = tuple((name, text.replace(right, wrong) if name == file else text) for name, text in template.includes)
     made = shape(template, "bf16", template.tokens[0])
     assert faults(replace(template, includes=includes), made, template.defaults, tmp_path) != []
+
+
+WRAPPED = [
+    (f"{kind}/{name}", params)
+    for kind in ("qknorm-rope-attention-decode", "rope-attention-decode")
+    for name, params in (
+        ("split-kv", {"SPLITS": 1, "WARPS": 2, "SLOTS": 1, "DEPTH": 2}),
+        ("bulk-kv", {"SPLITS": 2, "WARPS": 2, "SLOTS": 2, "DEPTH": 3}),
+        ("tensor-kv", {"SPLITS": 1, "WARPS": 2, "DEPTH": 2}),
+        ("tensor-bulk-kv", {"SPLITS": 1, "WARPS": 2, "DEPTH": 2}),
+        ("cluster-tensor", {"SPLITS": 2, "WARPS": 2, "DEPTH": 3, "BULK": 0}),
+        ("cluster-tensor", {"SPLITS": 2, "WARPS": 2, "DEPTH": 2, "BULK": 1}),
+    )
+]
+"""Attention whose rings are filled several times over a context of `LONG`."""
+LONG = 300
+
+
+@pytest.mark.parametrize(("id", "params"), WRAPPED)
+def test_a_ring_that_is_filled_again_and_again_is_right(id: str, params: dict[str, int], tmp_path: Path) -> None:
+    template = CATALOG.get(id)
+    made = region(template.region, Extents(head_dim=48, context=LONG))
+    assert faults(template, made, tuple(params.items()), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("tensor-bulk-kv", "attention_tiles.cuh"), ("bulk-kv", "attention_bulk.cuh")]
+)
+def test_a_ring_whose_barriers_are_not_told_apart_is_caught(name: str, file: str, tmp_path: Path) -> None:
+    id, params = next(one for one in WRAPPED if one[0] == f"rope-attention-decode/{name}")
+    template = CATALOG.get(id)
+    made = region(template.region, Extents(head_dim=48, context=LONG))
+    wrong = tuple(
+        (at, text.replace("parities ^= 1u << place;", "") if at == file else text) for at, text in template.includes
+    )
+    assert wrong != template.includes
+    assert faults(replace(template, includes=wrong), made, tuple(params.items()), tmp_path) != []

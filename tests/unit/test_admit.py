@@ -245,6 +245,10 @@ class Space:
         }
         self.trials = {runs.REGION: list(self._measured(known))}
         self.asked: list[Candidate] = []
+        self.seconds = 1.0
+
+    def left(self) -> float:
+        return self.seconds
 
     def _measured(self, known: Mapping[tuple[int, int, int], int]) -> Iterator[Any]:
         for point, ns in known.items():
@@ -310,6 +314,8 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
     rivals = Around(survey).lean(Part(region=runs.REGION, choice=other))
     assert isinstance(rivals[0], Kernel)
     assert rivals[0].candidate == fastest.candidate
+    survey.seconds = 0.0
+    assert Around(survey).lean(Part(region=runs.REGION, choice=other)) == ()
 
 
 def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(short: Cut) -> None:

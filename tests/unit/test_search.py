@@ -219,3 +219,15 @@ def test_halving_climbs_where_the_order_says_nothing(seed: int) -> None:
     assert truth[best_label(trials)] > 0.8
     plain = run(exhaustive, RecordedJudge(truth), Budget(trials=48), space=space)
     assert truth[best_label(trials)] >= truth[best_label(plain)]
+
+
+@pytest.mark.parametrize("templates", [2, 7, 12, 20])
+@given(more=st.integers(1, 20))
+def test_heads_that_were_looked_at_count(templates: int, more: int) -> None:
+    space = space_of(templates=templates, points=6)
+    truth = truth_of(space)
+    judge = RecordedJudge(truth)
+    heads = list({candidate.template: candidate for candidate in reversed(space)}.values())
+    looked = judge.judge(heads, 5)
+    trials = run(halving, judge, Budget(trials=templates + more), space=space, before=looked)
+    assert len({trial.candidate.id for trial in trials}) == min(templates + more, len(space))
