@@ -19,6 +19,7 @@ from agentcompile.events import Emit, RoundsProgress
 from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
+from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.plans import Planned
@@ -126,23 +127,11 @@ class _Step:
     def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1) -> tuple[Part, ...]:
         """One pass over the `free` regions: each gets the alternative that makes the whole step fastest."""
         tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
-        claim = CLAIM[self._kind]
         for done, index in enumerate(tried):
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
             arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index], reach))]
-            if len(arms) == 1:
-                continue
-            labelled = [(str(i), arm) for i, arm in enumerate(arms)]
-            timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed + done)
-            if not isinstance(timing, Timing):
-                self.notes.append(f"{region.name}: rivals not tried in the step: {timing.kind}")
-                continue
-            best = _best(timing, len(arms), claim)
-            if best is not None:
-                at, gain = best
-                self.notes.append(f"{region.name}: a rival makes the step {gain:.1%} faster")
-                parts = arms[at]
+            parts = self._fastest(arms, seed + done, region.name, "rivals", "a rival makes")
         return parts
 
     def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
@@ -150,25 +139,34 @@ class _Step:
         multiprocessor may be slower alone, and faster where its neighbour's loads are on their way beside it."""
         tried = _worth_trying(self._cut, parts, self._kind)
         several = [at for at in tried if parts[at].region in free and len(parts[at].sites) > 1]
-        claim, pairs = CLAIM[self._kind], list(itertools.combinations(several, 2))
+        pairs = list(itertools.combinations(several, 2))
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
             firsts, seconds = ((parts[at].choice, *self._rivals.lean(parts[at])) for at in (one, other))
             both = list(itertools.product(firsts, seconds))  # the first is what the step has now
             arms = [_swap(_swap(parts, one, mine), other, its) for mine, its in both]
-            if len(arms) == 1:
-                continue
-            labelled = [(str(i), arm) for i, arm in enumerate(arms)]
-            timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed + done)
             names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
-            if not isinstance(timing, Timing):
-                self.notes.append(f"{names}: rivals of both not tried in the step: {timing.kind}")
-                continue
-            best = _best(timing, len(arms), claim)
-            if best is not None:
-                self.notes.append(f"{names}: rivals of both make the step {best[1]:.1%} faster")
-                parts = arms[best[0]]
+            parts = self._fastest(arms, seed + done, names, "rivals of both", "rivals of both make")
         return parts
+
+    def _fastest(
+        self, arms: Sequence[tuple[Part, ...]], seed: int, name: str, who: str, makes: str
+    ) -> tuple[Part, ...]:
+        """The first of `arms`, or the one that makes the step fastest; what is noted calls `name`'s rivals `who`."""
+        if len(arms) == 1:
+            return arms[0]
+        claim = CLAIM[self._kind]
+        labelled = [(str(i), arm) for i, arm in enumerate(arms)]
+        timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed)
+        if not isinstance(timing, Timing):
+            self.notes.append(f"{name}: {who} not tried in the step: {timing.kind}")
+            return arms[0]
+        best = _best(timing, len(arms), claim)
+        if best is None:
+            return arms[0]
+        at, gain = best
+        self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
+        return arms[at]
 
     def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
@@ -214,15 +212,14 @@ class _Step:
     def _timed(
         self, arms: Sequence[tuple[str, Sequence[Part]]], rounds: int, processes: int, claim: float, seed: int
     ) -> Timing | Crashed | TimedOut:
-        cut = self._cut
-        programs = [(label, self._program(parts)) for label, parts in arms]
-        at = cut.partition.regime
+        sources, at = self._rivals.sources(), self._cut.partition.regime
+        programs = [(label, self._program(parts, sources)) for label, parts in arms]
         return self._clock(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed)
 
-    def _program(self, parts: Sequence[Part]) -> Program:
+    def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
         cut = self._cut
         placed = schedule(cut.graph, cut.partition, parts)
-        return lower(cut.graph, placed, self._rivals.sources(), self._layouts)
+        return lower(cut.graph, placed, sources, self._layouts)
 
 
 def _chunk(graph: Graph) -> int:

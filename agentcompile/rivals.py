@@ -95,29 +95,20 @@ class Around:
         threads than all that are faster, so that more of a neighbour fits beside it. The part's own is not among them.
         None when there is no time left.
         """
-        if self._survey.left() <= 0:
+        if not isinstance(part.choice, Kernel) or self._survey.left() <= 0:
             return ()
-        failed = {
-            trial.candidate.id
-            for trial in self._survey.trials.get(part.region, ())
-            if not isinstance(trial.verdict, Measured)
-        }
-        times = {
-            trial.candidate.id: (trial.verdict.measurement.median_ns, trial)
-            for trial in self._survey.trials.get(part.region, ())
-            if isinstance(trial.verdict, Measured) and trial.candidate.id not in failed
-        }
-        ranked = sorted(times.values(), key=lambda pair: (pair[0], pair[1].candidate.id))
+        own = self._survey.trials.get(part.region, ())
+        failed = {trial.candidate.id for trial in own if not isinstance(trial.verdict, Measured)}
+        times, trials = self._times(part.region), {trial.candidate.id: trial for trial in own}
+        ranked = sorted(times.keys() - failed, key=lambda id: (times[id], id))
         sources, found = self._survey.sources(), list[Choice]()
         least: tuple[float, float] = (math.inf, math.inf)
-        for ns, trial in ranked:
-            if ns > NOT_MUCH_SLOWER * ranked[0][0]:
-                break
+        for trial in (trials[id] for id in ranked if times[id] <= NOT_MUCH_SLOWER * times[ranked[0]]):
             shared, threads = _takes(sources[trial.source])
             if shared < least[0] or threads < least[1]:
                 least = min(least[0], shared), min(least[1], threads)
                 made = _provisional(trial)
-                if made is not None and trial.candidate != _candidate(part.choice):
+                if made is not None and trial.candidate != part.choice.candidate:
                     found.append(made)
         return tuple(found[:LEAN])
 
@@ -135,19 +126,19 @@ class Around:
         return self._survey.sources()
 
     def _at(self, region: str, chosen: Candidate, distance: int) -> Iterator[Candidate]:
-        for candidate in self._survey.space(region):
-            if candidate.template == chosen.template:
-                pairs = zip(candidate.params, chosen.params, strict=True)
-                if sum(mine != theirs for mine, theirs in pairs) == distance:
-                    yield candidate
+        return (candidate for candidate in self._survey.space(region) if candidate.distance(chosen) == distance)
 
-    def _promising(self, region: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """At most `WIDE`: half of them the fastest by themselves, as far as they are known, half any others."""
-        times = {
+    def _times(self, region: str) -> dict[str, int]:
+        """Last known median of a site in ns, by candidate."""
+        return {
             trial.candidate.id: trial.verdict.measurement.median_ns
             for trial in self._survey.trials.get(region, ())
             if isinstance(trial.verdict, Measured)
         }
+
+    def _promising(self, region: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """At most `WIDE`: half of them the fastest by themselves, as far as they are known, half any others."""
+        times = self._times(region)
         known = sorted((one for one in candidates if one.id in times), key=lambda one: times[one.id])[: WIDE // 2]
         rest = sorted((one for one in candidates if one.id not in times), key=lambda one: one.id)
         return [*known, *rest[: WIDE - len(known)]]
@@ -170,10 +161,6 @@ def _takes(source: Source) -> tuple[int, int]:
     """Shared bytes and threads of a block, of the launch that takes most; nothing of a library call."""
     blocks = [math.prod(int(extent) for extent in launch.block) for launch in source.launches]
     return max((int(launch.shared_bytes) for launch in source.launches), default=0), max(blocks, default=0)
-
-
-def _candidate(choice: Choice) -> Candidate | None:
-    return choice.candidate if isinstance(choice, Kernel) else None
 
 
 def _provisional(trial: Trial) -> Kernel | None:

@@ -72,11 +72,11 @@ class Survey:
         """Spend what is left of the budget on `chosen`, by the square root of what each could still gain."""
         best = self.best_ns()
         room = {subject.region.id: math.sqrt(_room(subject, best[subject.region.id])) for subject in chosen}
-        left = max(budget - self.candidates, 0)
+        left, total = max(budget - self.candidates, 0), sum(room.values())
         for subject in sorted(chosen, key=lambda subject: -room[subject.region.id]):
             own = subject.region.id
             known = len({trial.candidate.id for trial in self.trials.get(own, ())})
-            fair = round(left * room[own] / sum(room.values()))
+            fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
             asked = Budget(trials=trials, seconds=self.left())
@@ -91,16 +91,14 @@ class Survey:
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
         """Validate the kernels of a plan as what ships is validated; the (region id, choice) pairs that failed."""
         wanted = {
-            (part.region, part.choice.candidate.id): (part.region, part.choice)
-            for part in parts
-            if isinstance(part.choice, Kernel)
+            (part.region, part.choice.candidate.id): part.choice for part in parts if isinstance(part.choice, Kernel)
         }
-        jobs = [self._tuner.job(self._subjects[region], kernel.candidate) for region, kernel in wanted.values()]
+        jobs = [self._tuner.job(self._subjects[region], kernel.candidate) for (region, _), kernel in wanted.items()]
         failed: list[tuple[str, Choice]] = []
         for trial in self._tuner.proved(jobs):
-            region, kernel = wanted[trial.candidate.region, trial.candidate.id]
+            region = trial.candidate.region
             self.trials[region].append(trial)
-            failed.append((region, kernel))
+            failed.append((region, wanted[region, trial.candidate.id]))
         return tuple(failed)
 
     def refused(self, jobs: Sequence[Job]) -> list[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -135,6 +136,12 @@ class Candidate:
         """For people: ``rmsnorm-linear/rows(ROWS=4, AHEAD=4096)``."""
         inner = ", ".join(f"{name}={value}" for name, value in self.params)
         return f"{self.template}({inner})" if inner else self.template
+
+    def distance(self, other: Candidate) -> float:
+        """In how many parameters it differs from another point of its template; infinite for one of another's."""
+        if self.template != other.template:
+            return math.inf
+        return sum(mine != theirs for mine, theirs in zip(self.params, other.params, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

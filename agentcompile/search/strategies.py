@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
@@ -72,14 +72,14 @@ def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial],
     if budget.seconds <= 0:
         return Proposal()
     history = _by_candidate(trials)
-    order = _with_every_template(advice.sorted(space))
-    chosen: list[Candidate] = []
+    order = {candidate.id: candidate for candidate in _with_every_template(advice.sorted(space))}
+    chosen: list[str] = []
     while part := _part(order, chosen, history, budget):
-        missing = tuple(candidate for candidate in part if candidate.id not in history)
-        if missing:
-            return Proposal(candidates=missing, rounds=budget.rounds)
+        fresh = tuple(order[id] for id in part if id not in history)
+        if fresh:
+            return Proposal(candidates=fresh, rounds=budget.rounds)
         chosen += part
-    rung = [candidate for candidate in order if candidate.id in history]
+    rung = [candidate for id, candidate in order.items() if id in history]
     for level in itertools.count():
         rounds = budget.rounds << level
         rung = [candidate for candidate in rung if not _failed(history[candidate.id])]
@@ -95,48 +95,36 @@ def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial],
 
 
 def _part(
-    order: Sequence[Candidate], chosen: Sequence[Candidate], history: dict[str, list[Trial]], budget: Budget
-) -> list[Candidate]:
+    order: Mapping[str, Candidate], chosen: Sequence[str], history: Mapping[str, list[Trial]], budget: Budget
+) -> list[str]:
     """What follows `chosen` in the first rung, by the trials of these alone: a search that was cut goes on the same."""
-    heads = len({candidate.template for candidate in order})  # what a look has tried is in the first part
+    heads = len({candidate.template for candidate in order.values()})  # what a look has tried is in the first part
     size = min(max(_LEAST_PART, heads, math.ceil(budget.trials / 4)), budget.trials - len(chosen))
-    taken = {candidate.id for candidate in chosen}
-    known = {id: tried for id, tried in history.items() if id in taken}
-    left = [candidate for candidate in _failing_last(order, known) if candidate.id not in taken]
-    near = list(itertools.islice(_near(_best(chosen, known, budget.rounds), left), size * 3 // 4))
-    beside = {candidate.id for candidate in near}
-    return [*near, *(candidate for candidate in left if candidate.id not in beside)][:size]
+    known = {id: history[id] for id in chosen}
+    left = {id: order[id] for id in _failing_last(order, known) if id not in known}
+    near = list(itertools.islice(_near(_best(order, known, budget.rounds), left), size * 3 // 4))
+    beside = set(near)
+    return [*near, *(id for id in left if id not in beside)][:size]
 
 
-def _best(chosen: Sequence[Candidate], history: dict[str, list[Trial]], rounds: int) -> list[Candidate]:
-    """The fastest, and of other templates those that are not far behind, fastest first."""
-    ratios = {candidate.id: _reached(history[candidate.id], rounds, 0) for candidate in chosen}
-    ranked = sorted(chosen, key=lambda candidate: -_or_last(ratios[candidate.id]))
-    leaders = {candidate.template: candidate for candidate in reversed(ranked)}
-    top = max((_or_last(ratio) for ratio in ratios.values()), default=-math.inf)
-    return [
-        candidate
-        for candidate in ranked
-        if leaders[candidate.template] is candidate and _or_last(ratios[candidate.id]) > top - _NOT_FAR
-    ]
+def _best(order: Mapping[str, Candidate], known: Mapping[str, list[Trial]], rounds: int) -> list[Candidate]:
+    """The fastest that is known, and of other templates those that are not far behind, fastest first."""
+    ratios = {id: _or_last(_reached(tried, rounds, 0)) for id, tried in known.items()}
+    ranked = sorted(ratios, key=lambda id: -ratios[id])
+    leaders = {order[id].template: id for id in reversed(ranked)}
+    top = max(ratios.values(), default=-math.inf)
+    return [order[id] for id in ranked if leaders[order[id].template] == id and ratios[id] > top - _NOT_FAR]
 
 
 def _or_last(ratio: float | None) -> float:
     return -math.inf if ratio is None else ratio
 
 
-def _near(parents: Sequence[Candidate], left: Sequence[Candidate]) -> Iterator[Candidate]:
+def _near(parents: Sequence[Candidate], left: Mapping[str, Candidate]) -> Iterator[str]:
     """Those of `left` that differ from a parent in one parameter, a turn for each parent."""
-    rows = [[candidate for candidate in left if _differ(parent, candidate) == 1] for parent in parents]
+    rows = [[id for id, candidate in left.items() if parent.distance(candidate) == 1] for parent in parents]
     for row in itertools.zip_longest(*rows):
-        yield from (candidate for candidate in row if candidate is not None)
-
-
-def _differ(one: Candidate, other: Candidate) -> int:
-    """In how many parameters; more than any number when the templates do."""
-    if one.template != other.template:
-        return len(one.params) + len(other.params) + 2
-    return sum(mine != theirs for mine, theirs in zip(one.params, other.params, strict=True))
+        yield from (id for id in row if id is not None)
 
 
 def _with_every_template(order: Sequence[Candidate]) -> list[Candidate]:
@@ -144,17 +132,16 @@ def _with_every_template(order: Sequence[Candidate]) -> list[Candidate]:
     heads: dict[str, Candidate] = {}
     for candidate in order:
         heads.setdefault(candidate.template, candidate)
-    first = {candidate.id for candidate in heads.values()}
-    return [*heads.values(), *(candidate for candidate in order if candidate.id not in first)]
+    return [*heads.values(), *(candidate for candidate in order if heads[candidate.template] is not candidate)]
 
 
-def _failing_last(order: Sequence[Candidate], history: dict[str, list[Trial]]) -> list[Candidate]:
+def _failing_last(order: Mapping[str, Candidate], history: Mapping[str, list[Trial]]) -> list[str]:
     """The same order, but templates that failed at least twice and never ran come after all others."""
     failures, successes = Counter[str](), Counter[str]()
     for tried in history.values():
         template = tried[0].candidate.template
         (failures if _failed(tried) else successes)[template] += 1
-    return sorted(order, key=lambda one: failures[one.template] >= 2 and not successes[one.template])
+    return sorted(order, key=lambda id: failures[order[id].template] >= 2 and not successes[order[id].template])
 
 
 def _untried(order: Sequence[Candidate], trials: Sequence[Trial], budget: Budget) -> Proposal:

@@ -1,7 +1,7 @@
 // Split decode attention: SPLITS blocks for each key-value head of a sequence, which leave records in memory that the
 // last of them joins. Made for long contexts.
-#include "attention_lanes.cuh"
-#include "attention_parts.cuh"
+#include "async_copies.cuh"
+#include "attention_split.cuh"
 
 // A block's slots, DEPTH turns ahead. A lane copies what it alone reads: no warp waits for another, and it sees its own
 // copies without a barrier.
@@ -13,8 +13,8 @@ template <class K, class V> struct Ring {
     int asked;
 
     // Asks for the first DEPTH turns.
-    __device__ Ring(const K* all_keys, const V* all_values, Span span, void* room)
-        : span(span), mine(static_cast<Words*>(room) + threadIdx.x), asked(span.begin) {
+    __device__ Ring(const K* all_keys, const V* all_values, Span span, Words* room)
+        : span(span), mine(room + threadIdx.x), asked(span.begin) {
         const long at = long(span.begin + group_of_lanes()) * head_dim + threadIdx.x % SLOT_LANES * PER_LANE;
         keys = all_keys + at, values = all_values + at;
 #pragma unroll
@@ -51,24 +51,8 @@ template <class K, class V> struct Ring {
     }
 };
 
-// grid (kv_heads, SPLITS, tokens); shared memory for the ring, GROUP * WARPS records, or what `join` needs, whichever is
-// most.
+// Shared memory for the ring, or what `attend_split` needs, whichever is more.
 template <bool NORM, class A, class N>
 __device__ inline void attend_block(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
-    extern __shared__ __align__(16) float room[];
-    let_successor_start();
-    const int split = blockIdx.y;
-    // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
-    const Place place = place_of(a, blockIdx.x);
-    const Prologue<NORM, A, N> prologue(a, place, norm_q, norm_k, split == SPLITS - 1 && threadIdx.x < WARP);
-    Ring<k_cache_t, v_cache_t> ring(
-        a.k_cache + place.cache(), a.v_cache + place.cache(), share_of<GROUPS>(place.old(), split), room);
-    wait_for_inputs();
-    float q[GROUP][PER_LANE];
-    Running run[GROUP];
-    prologue.begin(a, place, eps, offset, q, run);
-    ring.run(run, q);
-    __syncthreads();  // all warps are through with the ring, where the records go
-    put_records(run, room);
-    finish(a, place, split, room);
+    attend_split<NORM, Ring<k_cache_t, v_cache_t>, GROUPS>(a, norm_q, norm_k, eps, offset);
 }

@@ -1,7 +1,6 @@
 // Split decode attention whose slots are copied in bulk (compute capability 9.0), some thousand bytes at a time: a warp has
 // runs of slots, and lanes multiply them as in split-kv.
-#include "attention_lanes.cuh"
-#include "attention_parts.cuh"
+#include "attention_split.cuh"
 #include "copies.cuh"
 
 constexpr int RUN = SIDE * SLOTS;            // slots of a turn of a warp
@@ -15,19 +14,17 @@ template <class K, class V> struct BulkRing {
     const V* values;
     Span span;
     Words* mine;
-    Barrier* full;
+    Arrivals<DEPTH> arrivals;
     int asked;
-    unsigned parities = 0;
 
     // Asks for the first DEPTH runs.
     __device__ BulkRing(const K* keys, const V* values, Span share, Words* room)
         : keys(keys), values(values), span(share), mine(room + threadIdx.x / WARP * (DEPTH * TURN)),
-          full(reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH),
+          arrivals{reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH},
           asked(share.begin + threadIdx.x / WARP * RUN) {
         span.begin = asked;
         if (threadIdx.x % WARP == 0) {
-            for (int d = 0; d < DEPTH; ++d) make_barrier(full + d);
-            barriers_made();
+            arrivals.make();
             for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
         }
         __syncwarp();
@@ -37,9 +34,9 @@ template <class K, class V> struct BulkRing {
         const int rows = span.end - asked < RUN ? span.end - asked : RUN;
         if (rows > 0) {
             Words* to = mine + place * TURN;
-            expect(full + place, 2 * rows * ROW);
-            copy(to, keys + long(asked) * head_dim, rows * ROW, full + place, read_once());
-            copy(to + RUN * USED_LANES, values + long(asked) * head_dim, rows * ROW, full + place, read_once());
+            expect(arrivals.full + place, 2 * rows * ROW);
+            copy(to, keys + long(asked) * head_dim, rows * ROW, arrivals.full + place, read_once());
+            copy(to + RUN * USED_LANES, values + long(asked) * head_dim, rows * ROW, arrivals.full + place, read_once());
         }
         asked += RUN * WARPS;
     }
@@ -48,8 +45,7 @@ template <class K, class V> struct BulkRing {
         const int lane = threadIdx.x % WARP, side = lane / SLOT_LANES, part = lane % SLOT_LANES;
         int place = 0;
         for (int from = span.begin; from < span.end; from += RUN * WARPS) {
-            wait_for(full + place, parities >> place & 1);
-            parities ^= 1u << place;
+            arrivals.wait(place);
             const Words* at = mine + place * TURN;
             Slots<K, V> now;
 #pragma unroll
@@ -70,25 +66,8 @@ template <class K, class V> struct BulkRing {
     }
 };
 
-// grid (kv_heads, SPLITS, tokens); shared memory for the ring and its barriers, GROUP * WARPS records, or what `join` needs,
-// whichever is most.
+// Shared memory for the ring and its barriers, or what `attend_split` needs, whichever is more.
 template <bool NORM, class A, class N>
 __device__ inline void attend_bulk(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
-    extern __shared__ __align__(16) Words words[];
-    float* room = reinterpret_cast<float*>(words);
-    let_successor_start();
-    const int split = blockIdx.y;
-    // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
-    const Place place = place_of(a, blockIdx.x);
-    const Prologue<NORM, A, N> prologue(a, place, norm_q, norm_k, split == SPLITS - 1 && threadIdx.x < WARP);
-    BulkRing<k_cache_t, v_cache_t> ring(
-        a.k_cache + place.cache(), a.v_cache + place.cache(), share_of<RUN>(place.old(), split), words);
-    wait_for_inputs();
-    float q[GROUP][PER_LANE];
-    Running run[GROUP];
-    prologue.begin(a, place, eps, offset, q, run);
-    ring.run(run, q);
-    __syncthreads();  // all warps are through with the ring, where the records go
-    put_records(run, room);
-    finish(a, place, split, room);
+    attend_split<NORM, BulkRing<k_cache_t, v_cache_t>, RUN>(a, norm_q, norm_k, eps, offset);
 }

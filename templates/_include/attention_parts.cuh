@@ -1,6 +1,4 @@
-// What split decode attention is made of: copies that wait in shared memory, records in memory, and the last block of a
-// key-value head, which joins them. Slots on their way take no registers, so that these do not bound the bytes in flight.
-#include "async_copies.cuh"
+// The end of split decode attention: records in memory, and the last block of a key-value head, which joins them.
 #include "attention_heads.cuh"
 
 // The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum

@@ -93,16 +93,12 @@ template <class K, class V> struct Tiles : Walk<K, V> {
 template <class K, class V> struct BulkTiles : Walk<K, V> {
     static_assert(sizeof(K) == 2 && sizeof(V) == 2 && TILE * 2 == WARP);
     static constexpr unsigned ROW = head_dim * 2;
-    Barrier* full;
-    unsigned parities = 0;
+    Arrivals<DEPTH> arrivals;
 
     __device__ BulkTiles(const K* all_keys, const V* all_values, Span share, Words* room)
         : Walk<K, V>(all_keys, all_values, share, room),
-          full(reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH) {
-        if (threadIdx.x % WARP == 0) {
-            for (int d = 0; d < DEPTH; ++d) make_barrier(full + d);
-            barriers_made();
-        }
+          arrivals{reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH} {
+        if (threadIdx.x % WARP == 0) arrivals.make();
         __syncwarp();
         for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
     }
@@ -112,9 +108,9 @@ template <class K, class V> struct BulkTiles : Walk<K, V> {
             Words* to = this->mine + place * TURN + lane / TILE * (TILE * STRIDE) + slot * STRIDE;
             const void* from = lane < TILE ? static_cast<const void*>(this->keys) : static_cast<const void*>(this->values);
             reads_done();
-            if (lane == 0) expect(full + place, 2 * ROW * (rows < TILE ? rows : TILE));
+            if (lane == 0) expect(arrivals.full + place, 2 * ROW * (rows < TILE ? rows : TILE));
             if (slot < rows) {
-                copy(to, static_cast<const char*>(from) + slot * ROW, ROW, full + place, read_once());
+                copy(to, static_cast<const char*>(from) + slot * ROW, ROW, arrivals.full + place, read_once());
             } else {
                 for (int i = 0; i < CHUNKS; ++i) to[i] = Words{};  // its weight is 0, and 0 times what lay there may be NaN
             }
@@ -122,8 +118,7 @@ template <class K, class V> struct BulkTiles : Walk<K, V> {
         this->step();
     }
     __device__ void ready(int place) {
-        wait_for(full + place, parities >> place & 1);
-        parities ^= 1u << place;
+        arrivals.wait(place);
         __syncwarp();  // for the zeros
     }
 };

@@ -37,5 +37,21 @@ __device__ inline void copy(void* to, const void* from, unsigned bytes, Barrier*
         "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
         : "memory");
 }
+// The barriers of PLACES that a warp's copies come to again and again.
+template <int PLACES> struct Arrivals {
+    Barrier* full;
+    unsigned parities = 0;
+
+    // One lane of the warp, before any other use.
+    __device__ void make() {
+        for (int place = 0; place < PLACES; ++place) make_barrier(full + place);
+        barriers_made();
+    }
+    // For what comes to a place next.
+    __device__ void wait(int place) {
+        wait_for(full + place, parities >> place & 1);
+        parities ^= 1u << place;
+    }
+};
 // Before a copy into shared memory that this warp has read.
 __device__ inline void reads_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,19 +45,10 @@ class Asked(StepClock):
         self.programs: list[Sequence[tuple[str, Program]]] = []
         self.processes: set[int] = set()
 
-    def __call__(
-        self,
-        programs: Sequence[tuple[str, Program]],
-        *,
-        at: Regime,
-        rounds: int,
-        processes: int,
-        claim: float,
-        seed: int,
-    ) -> Timing:
+    def __call__(self, programs: Sequence[tuple[str, Program]], **asked: Any) -> Timing:
         self.programs.append(programs)
-        self.processes.add(processes)
-        timing = super().__call__(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed)
+        self.processes.add(asked["processes"])
+        timing = super().__call__(programs, **asked)
         if self.dies is not None and launches(programs[1][1]):
             return replace(timing, live=(0,), failed=((1, self.dies),))
         return timing
