@@ -2,7 +2,8 @@
 
 In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
 baseline's. Coordinate descent (one region at a time, largest share first): a kernel that is fastest alone is not always
-fastest between its neighbours, whose weights and barriers it shares. A prompt's step is a chunk of tokens.
+fastest between its neighbours, whose weights and barriers it shares. Where many rivals stand beside a choice, short
+looks pick the few that are timed long. A prompt's step is a chunk of tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from agentcompile.rivals import Rivals
 from agentcompile.runtime.lower import lower
 
 PASSES = {"cpu": 1, "cuda": 3}
-"""How often the regions are gone through at most, while something changes."""
+"""How often the regions are gone through at most. What was tried is tried again only when it or a neighbour changed."""
 WORTH = {"cpu": 0.02, "cuda": 0.0}
 """Share of the step's floor below which a region's rivals are not tried. On a CPU its gain could not be told from
 noise; on a GPU what moves few bytes still takes a launch and a wait."""
@@ -37,6 +38,12 @@ CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
 a region's gains are as small."""
 ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
+LOOK_ROUNDS = 3
+"""Of a look at more than `FEW` rivals, at samples of a step or two."""
+FEW = 4
+"""Rivals that are timed long after a look."""
+HOPE = 0.004
+"""Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
 
 
 class StepClock(Protocol):
@@ -79,15 +86,13 @@ def admit(
     processes. `settled` are choices by region that steps of other regimes have made already: they are taken over."""
     step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
-    free = [part.region for part in start if part.region not in settled]
-    found = start
+    free = frozenset(part.region for part in start if part.region not in settled)
+    found, untried = start, free
     for number in range(PASSES[kind]):
-        before = found
-        found = step.descend(found, free, seed + (number << 8))
-        if found == before:
-            break
+        found, stirred = step.descend(found, untried, seed + (number << 8))
+        untried = free & stirred
     found = step.pair_up(found, free, seed + (PASSES[kind] << 8))
-    found = step.descend(found, free, seed + (PASSES[kind] + 1 << 8), reach=2)
+    found, _ = step.descend(found, free, seed + (PASSES[kind] + 1 << 8), reach=2)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     return step.proved(found, planned.exact, seed)
@@ -124,22 +129,35 @@ class _Step:
         self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
 
-    def descend(self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1) -> tuple[Part, ...]:
-        """One pass over the `free` regions: each gets the alternative that makes the whole step fastest."""
+    def descend(
+        self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1
+    ) -> tuple[tuple[Part, ...], frozenset[str]]:
+        """One pass over the `free` regions: each gets the alternative that makes the whole step fastest. Also the
+        regions that changed since they were tried, or whose neighbours did."""
         tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
+        stirred = frozenset[str]()
         for done, index in enumerate(tried):
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
             arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index], reach))]
-            parts = self._fastest(arms, seed + done, region.name, "rivals", "a rival makes")
-        return parts
+            found = self._fastest(arms, seed + done, region.name, "rivals", "a rival makes")
+            stirred -= {region.id}
+            if found != parts:
+                stirred |= {region.id, *self._beside(parts, region.id)}
+            parts = found
+        return parts, stirred
 
     def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
-        """Try every two of the `free` regions that have several sites together: a kernel that takes less of a
-        multiprocessor may be slower alone, and faster where its neighbour's loads are on their way beside it."""
+        """Try every two of the `free` regions together that follow one another at several sites: a kernel that takes
+        less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way beside it.
+        """
         tried = _worth_trying(self._cut, parts, self._kind)
         several = [at for at in tried if parts[at].region in free and len(parts[at].sites) > 1]
-        pairs = list(itertools.combinations(several, 2))
+        pairs = [
+            (one, other)
+            for one, other in itertools.combinations(several, 2)
+            if parts[other].region in self._beside(parts, parts[one].region)
+        ]
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
             firsts, seconds = ((parts[at].choice, *self._rivals.lean(parts[at])) for at in (one, other))
@@ -149,24 +167,38 @@ class _Step:
             parts = self._fastest(arms, seed + done, names, "rivals of both", "rivals of both make")
         return parts
 
+    def _beside(self, parts: Sequence[Part], region: str) -> frozenset[str]:
+        """The regions that run right before or after a site of `region`."""
+        order = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
+        pairs = [*itertools.pairwise(order), *itertools.pairwise(reversed(order))]
+        return frozenset(other for one, other in pairs if one == region) - {region}
+
     def _fastest(
         self, arms: Sequence[tuple[Part, ...]], seed: int, name: str, who: str, makes: str
     ) -> tuple[Part, ...]:
         """The first of `arms`, or the one that makes the step fastest; what is noted calls `name`'s rivals `who`."""
-        if len(arms) == 1:
-            return arms[0]
-        claim = CLAIM[self._kind]
-        labelled = [(str(i), arm) for i, arm in enumerate(arms)]
-        timing = self._timed(labelled, ROUNDS[self._kind], 1, claim, seed)
-        if not isinstance(timing, Timing):
-            self.notes.append(f"{name}: {who} not tried in the step: {timing.kind}")
-            return arms[0]
-        best = _best(timing, len(arms), claim)
-        if best is None:
-            return arms[0]
-        at, gain = best
-        self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
-        return arms[at]
+        kept, unseen = list(arms), ""
+        if self._kind == "cuda" and len(arms) > FEW + 1:
+            look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed)
+            if isinstance(look, Timing):
+                kept = [arms[0], *(arms[at] for at in _hopeful(look, len(arms)))]
+            else:
+                kept, unseen = [arms[0]], look.kind
+        if len(kept) > 1:
+            claim = CLAIM[self._kind]
+            timing = self._timed(_labelled(kept), ROUNDS[self._kind], 1, claim, seed)
+            if isinstance(timing, Timing):
+                # All that were looked at compete: the few that are timed long were chosen from them.
+                best = _best(timing, len(kept), claim, len(arms) - 1)
+                if best is not None:
+                    at, gain = best
+                    self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
+                    return kept[at]
+            else:
+                unseen = timing.kind
+        if unseen:
+            self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
+        return arms[0]
 
     def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
@@ -243,15 +275,33 @@ def _swap(parts: Sequence[Part], index: int, choice: Choice) -> tuple[Part, ...]
     return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
 
 
-def _best(timing: Timing, arms: int, claim: float) -> tuple[int, float] | None:
+def _labelled(arms: Sequence[tuple[Part, ...]]) -> list[tuple[str, tuple[Part, ...]]]:
+    return [(str(i), arm) for i, arm in enumerate(arms)]
+
+
+def _gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:
+    """Every arm that lives beside arm 0."""
+    if 0 not in timing.live:
+        return {}
+    return {
+        arm: contrast(timing, arm, 0, claim=claim, comparisons=comparisons)
+        for arm in range(1, arms)
+        if arm in timing.live
+    }
+
+
+def _best(timing: Timing, arms: int, claim: float, comparisons: int) -> tuple[int, float] | None:
     """The arm that is FASTER than arm 0 by most, with the logarithm of its gain, or None."""
-    gains = {}
-    for arm in range(1, arms):
-        if arm in timing.live:
-            found = contrast(timing, arm, 0, claim=claim, comparisons=arms - 1)
-            if found.comparison == "FASTER":
-                gains[arm] = found.log_ratio
+    found = _gains(timing, arms, claim, comparisons)
+    gains = {arm: one.log_ratio for arm, one in found.items() if one.comparison == "FASTER"}
     return max(gains.items(), key=lambda item: item[1], default=None)
+
+
+def _hopeful(look: Timing, arms: int) -> list[int]:
+    """Of the arms beside arm 0 the `FEW` that looked fastest, without those that are slower beyond doubt."""
+    found = _gains(look, arms, POLICY.search_claim, 1)
+    hopes = {arm: one.log_ratio for arm, one in found.items() if one.log_ratio > -HOPE}
+    return sorted(hopes, key=lambda arm: (-hopes[arm], arm))[:FEW]
 
 
 def _cause(timing: Timing | Crashed | TimedOut) -> str:

@@ -22,7 +22,7 @@ ELSEWHERE = 2
 """Best candidates of each other template that are tried beside those around a choice, on a GPU."""
 WIDE = 24
 """Candidates two parameters away that are tried when none that is nearer is better, on a GPU."""
-LEAN = 5
+LEAN = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
 NOT_MUCH_SLOWER = 1.3
 """How much longer than the fastest by itself a lean one may take."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.admit import Admitted, admit
+from agentcompile.admit import FEW, LOOK_ROUNDS, Admitted, admit
 from agentcompile.cuts import Cut
 from agentcompile.events import silent
 from agentcompile.ir.program import NativeCall, Program
@@ -25,6 +25,7 @@ from agentcompile.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
+from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
 from agentcompile.rivals import WIDE, Around
 from tests.unit import runs
@@ -224,6 +225,45 @@ def test_two_regions_change_together_where_neither_would_alone(short: Cut) -> No
     assert 5 in variants(both)
     assert both.plan.step_ns < 0.6 * alone.plan.step_ns
     assert any(" and " in note and "rivals of both" in note for note in both.notes)
+
+
+def test_of_many_rivals_the_step_takes_the_best_and_times_only_a_few_of_them_long(short: Cut) -> None:
+    class Counting(StepClock):
+        long = 0
+
+        def __call__(self, programs: Sequence[tuple[str, Program]], **more: Any) -> Timing:
+            if more["rounds"] > LOOK_ROUNDS and more["processes"] == 1:
+                self.long = max(self.long, len(programs))
+            return super().__call__(programs, **more)
+
+    clock = Counting({**dict.fromkeys(range(1, 10), 100), 4: 90, 6: 80, 8: 300})
+    found = admitted(short, Rivals(short.regions, near=(2, 3, 4, 5, 6, 7, 8, 9), far=()), clock)
+    assert variants(found) == {6}
+    assert clock.long == FEW + 1
+
+
+def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut) -> None:
+    improving = next(part.region for part in cover_of(short) if "gateup" in short.regions[part.region].name)
+
+    class One(Rivals):
+        def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
+            found = super().of(part, reach)
+            return found if part.region == improving else ()
+
+    rivals = One(short.regions, far=())
+    found = admitted(short, rivals, StepClock(flat(best=3)))
+    asked = [region for region, reach in rivals.asked if reach == 1]
+    order = [step.region.id for step in schedule(short.graph, short.partition, found.parts)]
+    around = {improving} | {
+        other for one, other in [*itertools.pairwise(order), *itertools.pairwise(order[::-1])] if one == improving
+    }
+    own = {part.region for part in found.parts}
+    assert around < own
+    again = {region for region in own if asked.count(region) > 1}
+    # Neighbours that came after it in the first pass were tried beside what it changed to.
+    assert improving in again
+    assert again <= around
+    assert max(asked.count(region) for region in own) == 2
 
 
 class Space:
