@@ -83,7 +83,8 @@ def admit(
     settled: Mapping[str, Choice],
 ) -> Admitted:
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
-    processes. `settled` are choices by region that steps of other regimes have made already: they are taken over."""
+    processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
+    change only together with a neighbour that is this step's own."""
     step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
@@ -148,15 +149,15 @@ class _Step:
         return parts, stirred
 
     def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
-        """Try every two of the `free` regions together that follow one another at several sites: a kernel that takes
-        less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way beside it.
-        """
-        tried = _worth_trying(self._cut, parts, self._kind)
-        several = [at for at in tried if parts[at].region in free and len(parts[at].sites) > 1]
+        """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
+        takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
+        beside it."""
+        several = [at for at in _worth_trying(self._cut, parts, self._kind) if len(parts[at].sites) > 1]
         pairs = [
             (one, other)
             for one, other in itertools.combinations(several, 2)
-            if parts[other].region in self._beside(parts, parts[one].region)
+            if {parts[one].region, parts[other].region} & set(free)
+            and parts[other].region in self._beside(parts, parts[one].region)
         ]
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))

@@ -216,13 +216,13 @@ def prove(
 ) -> tuple[Plan, ...]:
     """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
     kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
-    where the region is the same. `seconds` may be spent on rivals that are new, by how many regions a step has left to
-    choose."""
+    where the region is the same, unless another does better beside a neighbour that is the longer one's own. `seconds`
+    may be spent on rivals that are new, by how many regions a step has left to choose."""
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
-        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey)
+        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey, ready.here.target.threads)
         clock = StepClock(ready.here, judge, ready.model, rivals.sources)
         begin, spent = time.monotonic(), 0.0
         for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):

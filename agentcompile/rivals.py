@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from agentcompile.choose import Ranking
-from agentcompile.ir.template import Candidate, Source
+from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.survey import Survey
 
@@ -26,6 +26,8 @@ LEAN = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
 NOT_MUCH_SLOWER = 1.3
 """How much longer than the fastest by itself a lean one may take."""
+MOST_THREADS, MOST_SHARED = 2048, 227 << 10
+"""Of a multiprocessor: threads, and bytes of shared memory (CUDA C++ Programming Guide, compute capability 9.0)."""
 
 
 class Rivals(Protocol):
@@ -76,8 +78,8 @@ class Around:
     """Points of the space that differ from the choice in one parameter, and the best of every other template; farther
     away, some of those that differ in two."""
 
-    def __init__(self, survey: Survey) -> None:
-        self._survey = survey
+    def __init__(self, survey: Survey, multiprocessors: int) -> None:
+        self._survey, self._multiprocessors = survey, multiprocessors
 
     def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
         """Candidates that are correct and faster than PyTorch by themselves, judged now where they were not."""
@@ -92,8 +94,8 @@ class Around:
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
-        threads than all that are faster, so that more of a neighbour fits beside it. The part's own is not among them.
-        None when there is no time left.
+        threads of a multiprocessor than all that are faster, so that more of a neighbour fits beside it. The part's own
+        is not among them. None when there is no time left.
         """
         if not isinstance(part.choice, Kernel) or self._survey.left() <= 0:
             return ()
@@ -104,7 +106,7 @@ class Around:
         sources, found = self._survey.sources(), list[Choice]()
         least: tuple[float, float] = (math.inf, math.inf)
         for trial in (trials[id] for id in ranked if times[id] <= NOT_MUCH_SLOWER * times[ranked[0]]):
-            shared, threads = _takes(sources[trial.source])
+            shared, threads = self._takes(sources[trial.source])
             if shared < least[0] or threads < least[1]:
                 least = min(least[0], shared), min(least[1], threads)
                 made = _provisional(trial)
@@ -124,6 +126,12 @@ class Around:
     def sources(self) -> Mapping[str, Source]:
         """Of the survey, which grows as rivals are judged."""
         return self._survey.sources()
+
+    def _takes(self, source: Source) -> tuple[int, int]:
+        """Shared bytes and threads that a launch takes of a multiprocessor at once, as far as its geometry tells, of
+        the launch that takes most; nothing of a library call."""
+        found = [_at_once(launch, self._multiprocessors) for launch in source.launches]
+        return max((shared for shared, _ in found), default=0), max((threads for _, threads in found), default=0)
 
     def _at(self, region: str, chosen: Candidate, distance: int) -> Iterator[Candidate]:
         return (candidate for candidate in self._survey.space(region) if candidate.distance(chosen) == distance)
@@ -157,10 +165,12 @@ class Around:
                     yield default
 
 
-def _takes(source: Source) -> tuple[int, int]:
-    """Shared bytes and threads of a block, of the launch that takes most; nothing of a library call."""
-    blocks = [math.prod(int(extent) for extent in launch.block) for launch in source.launches]
-    return max((int(launch.shared_bytes) for launch in source.launches), default=0), max(blocks, default=0)
+def _at_once(launch: Launch, multiprocessors: int) -> tuple[int, int]:
+    """What the blocks take that one multiprocessor has at once: as many as there are for it, or as fit."""
+    shared, threads = int(launch.shared_bytes), math.prod(int(extent) for extent in launch.block)
+    blocks = -(-math.prod(int(extent) for extent in launch.grid) // multiprocessors)
+    fit = min(blocks, MOST_THREADS // max(threads, 1), MOST_SHARED // shared if shared else blocks)
+    return max(fit, 1) * shared, max(fit, 1) * threads
 
 
 def _provisional(trial: Trial) -> Kernel | None:

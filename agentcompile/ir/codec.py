@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, TypeVar, Union, cast
 
 from agentcompile.ir.digest import Json
@@ -27,7 +28,7 @@ def encode(value: object) -> Json:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: encode(getattr(value, name)) for name in _fields(type(value))}
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
     if isinstance(value, dict):
@@ -38,7 +39,8 @@ def encode(value: object) -> Json:
 def lean(value: object) -> Json:
     """`encode` without the fields that stand at their defaults: a new optional field changes no identity."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = [field for field in dataclasses.fields(value) if getattr(value, field.name) != _default(field)]
+        fields = _fields(type(value)).values()
+        told = [field for field in fields if getattr(value, field.name) != _default(field)]
         return {field.name: lean(getattr(value, field.name)) for field in told}
     if isinstance(value, (tuple, list)):
         return [lean(item) for item in value]
@@ -47,6 +49,11 @@ def lean(value: object) -> Json:
 
 def _default(field: dataclasses.Field[Any]) -> object:
     return field.default if field.default is not dataclasses.MISSING else dataclasses.MISSING
+
+
+@functools.cache
+def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls)}
 
 
 @functools.cache
@@ -62,73 +69,176 @@ def _tag(cls: type) -> str | None:
 
 def decode(cls: type[T] | Any, data: Json, path: str = "$") -> T:
     """Rebuild a value of type `cls` from `encode`'s output; raises `CodecError` with the path of the first fault."""
-    return cast(T, _decode(cls, data, path))
+    try:
+        return cast(T, _decoder(cast(Hashable, cls))(data))
+    except _FaultError as fault:
+        raise CodecError(f"{path}{''.join(reversed(fault.steps))}: {fault.reason}") from None
 
 
-def _decode(hint: Any, data: Json, path: str) -> object:
+Decoder = Callable[[Json], object]
+
+
+class _FaultError(Exception):
+    """What is wrong, and the way from there up to the whole, one step a level."""
+
+    def __init__(self, reason: str, *steps: str) -> None:
+        self.reason, self.steps = reason, list(steps)
+
+
+@functools.cache
+def _decoder(hint: Hashable) -> Decoder:
+    """What rebuilds a value of one type. Types are looked at once: thousands of values of each come in a frame."""
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _decode_union(typing.get_args(hint), data, path)
+        return _union(typing.get_args(hint))
     if origin is Literal:
-        if data not in typing.get_args(hint):
-            raise CodecError(f"{path}: {data!r} is not one of {typing.get_args(hint)}")
-        return data
+        return _literal(typing.get_args(hint))
     if origin is tuple:
-        return _decode_tuple(typing.get_args(hint), data, path)
+        args = typing.get_args(hint)
+        return _sequence(args[0]) if len(args) == 2 and args[1] is Ellipsis else _fixed(args)
     if origin is dict:
-        if not isinstance(data, dict):
-            raise CodecError(f"{path}: expected a table, got {type(data).__name__}")
-        of = typing.get_args(hint)[1]
-        return {key: _decode(of, item, f"{path}.{key}") for key, item in data.items()}
-    if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(cast(type, hint), data, path)
-    return _decode_scalar(hint, data, path)
+        return _table(typing.get_args(hint)[1])
+    return _dataclass(cast(type, hint)) if dataclasses.is_dataclass(hint) else _scalar(hint)
 
 
-def _decode_scalar(hint: Any, data: Json, path: str) -> object:
-    if hint is type(None) and data is None:
-        return None
-    if hint is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    if hint in (bool, int, float, str) and type(data) is hint:
+def _scalar(hint: Any) -> Decoder:
+    name = getattr(hint, "__name__", hint)
+
+    def scalar(data: Json) -> object:
+        if type(data) is hint and hint in (bool, int, float, str, type(None)):
+            return data
+        if hint is float and type(data) is int:
+            return float(data)
+        raise _FaultError(f"expected {name}, got {data!r:.80}")
+
+    return scalar
+
+
+def _literal(allowed: tuple[Any, ...]) -> Decoder:
+    def literal(data: Json) -> object:
+        if data not in allowed:
+            raise _FaultError(f"{data!r} is not one of {allowed}")
         return data
-    raise CodecError(f"{path}: expected {getattr(hint, '__name__', hint)}, got {data!r:.80}")
+
+    return literal
 
 
-def _decode_tuple(args: tuple[Any, ...], data: Json, path: str) -> tuple[object, ...]:
-    if not isinstance(data, list):
-        raise CodecError(f"{path}: expected a list, got {type(data).__name__}")
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_decode(args[0], item, f"{path}[{i}]") for i, item in enumerate(data))
-    if len(args) != len(data):
-        raise CodecError(f"{path}: expected {len(args)} items, got {len(data)}")
-    return tuple(_decode(a, item, f"{path}[{i}]") for i, (a, item) in enumerate(zip(args, data, strict=True)))
+def _sequence(of: Any) -> Decoder:
+    item = _later(of)
 
-
-def _decode_union(options: tuple[Any, ...], data: Json, path: str) -> object:
-    if isinstance(data, dict) and "kind" in data:
-        for option in options:
-            if dataclasses.is_dataclass(option) and _tag(cast(type, option)) == data["kind"]:
-                return _decode(option, data, path)
-        raise CodecError(f"{path}.kind: {data['kind']!r} is unknown")
-    for option in options:
+    def sequence(data: Json) -> object:
+        if not isinstance(data, list):
+            raise _FaultError(f"expected a list, got {type(data).__name__}")
+        found: list[object] = []
         try:
-            return _decode(option, data, path)
-        except CodecError:
-            continue
-    raise CodecError(f"{path}: {data!r:.80} fits none of the allowed types")
+            for one in data:
+                found.append(item(one))
+        except _FaultError as fault:
+            fault.steps.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return sequence
 
 
-def _decode_dataclass(cls: type, data: Json, path: str) -> object:
-    if not isinstance(data, dict):
-        raise CodecError(f"{path}: expected a table for {cls.__name__}, got {type(data).__name__}")
-    hints = _hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    if unknown := sorted(set(data) - set(fields)):
-        raise CodecError(f"{path}.{unknown[0]}: unknown key")
-    values = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in data.items()}
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in values:
-            raise CodecError(f"{path}.{name}: missing")
-    return cls(**values)
+def _fixed(args: tuple[Any, ...]) -> Decoder:
+    items = [_later(arg) for arg in args]
+
+    def fixed(data: Json) -> object:
+        if not isinstance(data, list):
+            raise _FaultError(f"expected a list, got {type(data).__name__}")
+        if len(items) != len(data):
+            raise _FaultError(f"expected {len(items)} items, got {len(data)}")
+        found: list[object] = []
+        try:
+            for item, one in zip(items, data, strict=True):
+                found.append(item(one))
+        except _FaultError as fault:
+            fault.steps.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return fixed
+
+
+def _table(of: Any) -> Decoder:
+    item = _later(of)
+
+    def table(data: Json) -> object:
+        if not isinstance(data, dict):
+            raise _FaultError(f"expected a table, got {type(data).__name__}")
+        return {key: _under(f".{key}", item, one) for key, one in data.items()}
+
+    return table
+
+
+def _union(options: tuple[Any, ...]) -> Decoder:
+    tagged = {
+        _tag(cast(type, option)): _later(option) for option in reversed(options) if dataclasses.is_dataclass(option)
+    }
+    decoders = [_later(option) for option in options]
+
+    def union(data: Json) -> object:
+        if isinstance(data, dict) and "kind" in data:
+            kind = data["kind"]
+            chosen = tagged.get(kind) if isinstance(kind, str) else None
+            if chosen is None:
+                raise _FaultError(f"{kind!r} is unknown", ".kind")
+            return chosen(data)
+        for decoder in decoders:
+            try:
+                return decoder(data)
+            except _FaultError:
+                continue
+        raise _FaultError(f"{data!r:.80} fits none of the allowed types")
+
+    return union
+
+
+def _dataclass(cls: type) -> Decoder:
+    hints, fields = _hints(cls), _fields(cls)
+    items = {name: _later(hints[name]) for name in fields}
+    required = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+
+    def made(data: Json) -> object:
+        if not isinstance(data, dict):
+            raise _FaultError(f"expected a table for {cls.__name__}, got {type(data).__name__}")
+        if not data.keys() <= items.keys():
+            raise _FaultError("unknown key", f".{min(data.keys() - items.keys())}")
+        values, name = dict[str, object](), ""
+        try:
+            for name, one in data.items():
+                values[name] = items[name](one)
+        except _FaultError as fault:
+            fault.steps.append(f".{name}")
+            raise
+        for name in required:
+            if name not in values:
+                raise _FaultError("missing", f".{name}")
+        return cls(**values)
+
+    return made
+
+
+def _under(step: str, item: Decoder, data: Json) -> object:
+    try:
+        return item(data)
+    except _FaultError as fault:
+        fault.steps.append(step)
+        raise
+
+
+def _later(hint: Any) -> Decoder:
+    """The decoder of a type once it is needed: types may contain themselves."""
+    made: list[Decoder] = []
+
+    def decoder(data: Json) -> object:
+        if not made:
+            made.append(_decoder(hint))
+        return made[0](data)
+
+    return decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -162,6 +163,12 @@ class Source:
     @property
     def digest(self) -> str:
         """Identity of what a compiler sees."""
-        from agentcompile.ir.codec import lean
+        return _source_digest(self)
 
-        return digest("source/2", lean(self))
+
+@functools.lru_cache(maxsize=4096)
+def _source_digest(source: Source) -> str:
+    """Asked for at every site of every plan that is timed, of texts of tens of kilobytes."""
+    from agentcompile.ir.codec import lean
+
+    return digest("source/2", lean(source))

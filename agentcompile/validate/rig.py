@@ -43,6 +43,11 @@ class Result:
     tensors: dict[str, Tensor]
     pattern: Poison
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
 
 class Rig:
     """Buffers by port and workspace name, loaded with inputs and launched on."""
@@ -101,10 +106,12 @@ class Rig:
         *,
         inputs: Mapping[str, Tensor] | None = None,
         run: Run | None = None,
+        checked: bool = True,
     ) -> Result:
         """Poison what the candidate must write or must not read, launch, and check what it must not touch.
 
         With `inputs` the slots of a state beside the appended ones are compared too; `run` launches in another way.
+        Not `checked`: the caller asks `redzones` after some launches, since what one changed stays changed.
         """
         for port in self._outputs:
             self._tools.poison(self._buffers[port.name], pattern)
@@ -115,13 +122,18 @@ class Rig:
             for b, (first, _) in enumerate(append.spans):
                 self._tools.poison(self._buffers[append.port][b, :, first:], pattern)
         (run or self._run)(self._buffers)
-        broken = self._tools.broken(self._arena)
-        self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
+        if checked:
+            self.redzones(where)
         if inputs is not None:
             self._beside(appends, pattern, where, inputs)
         found = {port.name: self._buffers[port.name].clone() for port in self._outputs}
         found |= {append.port: append.entries(self._buffers[append.port]) for append in appends}
         return Result(tensors=found, pattern=pattern)
+
+    def redzones(self, where: str) -> None:
+        """Check that nothing around the buffers changed since it was last asked."""
+        broken = self._tools.broken(self._arena)
+        self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
 
     def _beside(self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor]) -> None:
         for append in appends:
@@ -139,6 +151,19 @@ class Rig:
         now = {name: self._tools.fingerprint(self._buffers[name]) for name in self._prints}
         changed = [name for name, print in self._prints.items() if now[name] != print]
         self._tally.claim("inputs", not changed, f"{where}: {', '.join(changed)} was written")
+
+    def all_same(self, name: str, first: Result, others: Mapping[str, Result]) -> None:
+        """`same` for launches by where they were, all compared at once while they are alike."""
+        alike = all(
+            self._tools.same_bits(tensor.expand(len(others), *tensor.shape), torch.stack(list(found)))
+            for port, tensor in first.tensors.items()
+            for found in [[other.tensors[port] for other in others.values()]]
+        )
+        if alike:
+            self._tally.claim(name, True, "")
+            return
+        for where, other in others.items():
+            self.same(name, first, other, where)
 
     def same(self, name: str, first: Result, other: Result, where: str) -> None:
         """Check that two launches on the same inputs left the same bits."""

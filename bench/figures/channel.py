@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Versions and settings, for the record."""
+        """Versions and settings, for the record: scalars by name."""
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """Continue `ids` greedily by exactly `new` tokens, whatever they are."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,9 @@ CALM_SHARE = 0.05
 """Of all processors: the machine counts as calm, and a visit as undisturbed, when others use less."""
 CALM_LIMIT_S = 15.0
 _LOOK_S = 0.2
+
+Tops = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""New tokens, and for each the likeliest few that it was chosen from, likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class Round:
     """Two visits to every arm that was alive, and the read bandwidth of the machine meanwhile."""
 
     process: int
-    visits: Mapping[str, tuple[Visit, Visit]]
+    visits: dict[str, tuple[Visit, Visit]]
     read_bytes_per_s: float
     """Mean of the ceilings measured right before each visit to the arm that is held against it."""
 
@@ -210,7 +213,7 @@ def estimate(logs: Sequence[float]) -> Estimate | None:
     return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), rounds=len(logs))
 
 
-def agrees(reference: tuple[list[int], list[list[int]]], other: tuple[list[int], list[list[int]]]) -> str:
+def agrees(reference: Tops, other: Tops) -> str:
     """The mutual top-5 rule at the first token that differs; empty when it holds, else what is wrong.
 
     Each side's token must be among the five that the other found likeliest. What follows is another text: not compared.

@@ -1,4 +1,7 @@
-"""`agentcompile bench figures`: every CPU figure in one run, as a table and as one JSON file."""
+"""`agentcompile bench figures`: every figure of this CPU, or of one GPU, in one run; as a table and as one JSON file.
+
+What is found is kept in the cache, round by round, so that a run that was cut goes on with --resume.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,31 @@ import argparse
 import fcntl
 import json
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from agentcompile.errors import ExitCode
+from agentcompile.exits import Stopped, Terminated
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import judge_of, this_machine
+from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import Options, resolve
 
 from ..models.locate import MAKERS
+from .identity import Identity, Job, identity_of
+from .partial import FIRST_COMPILE, OutOfTime, PartialFile, Progress, digest_of_lock, open_partial
 from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
 from .report import arm_table, figure_table
 from .serving import own_command
-from .times import Build, Took, compile_once, first_token, import_time, replay_once
+from .times import Build, Imported, Took, compile_once, first_token, import_time, replay_once
 from .trial import LLAMA, OURS, Setup, run_trial
 from .workload import Workload, make_workload
 
@@ -41,50 +51,50 @@ LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
 On a GPU every visit has several."""
 _GPU_LEAST_S = 0.5
 RESULT = Path(__file__).resolve().parents[1] / "results" / "cpu-figures.json"
+_EXIT_CODES = (
+    "Exit code 0: finished, also when a figure falls short. 7 (undecided): --minutes stopped it, and --resume goes on. "
+    "128 + n: signal n ended it, and --resume goes on."
+)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the recipe with its own arguments. Returns 0, also when a figure falls short: the table says so."""
+    """Run the recipe with its own arguments, from the start or, with --resume, from where it was cut.
+
+    Returns 0, also when a figure falls short: the table says so; 7 (undecided) when --minutes ended it before all was
+    found. Raises AgentCompileError for a partial result that cannot be gone on from, and Stopped for a signal.
+    """
     asked = _parse(arguments)
+    until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
     options = resolve({"threads": asked.threads, "target": asked.target}).options
-    machine = this_machine(options)
-    cache = asked.cache or options.cache / "figures"
+    machine, begun = this_machine(options), revision()
+    cache = (asked.cache or options.cache / "figures").resolve()
     cache.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="figures."))
-    parts: list[Part] = []
-    begun = revision()
-    try:
-        imported = import_time()
-        _say(f"import agentcompile: {imported.median_ms:.1f} ms")
-        with judge_of(machine, asked.seed) as judge:
-            setup = Setup(
-                threads=machine.target.threads if machine.device == "cpu" else os.cpu_count() or 1,
-                device=machine.device,
-                rounds=asked.rounds,
-                processes=asked.processes,
-                seed=asked.seed,
-                cache=cache,
-                logs=work,
-                llama_python=asked.llama_python,
-                quiet=_quiet(asked.quiet),
-                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=_say,
-            )
-            parts = [_measure(name, asked, setup) for name in asked.model]
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
-    print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
-    print("\n".join(figure_table(figures)))
-    written = record(parts, figures, imported, machine.target, arguments, begun)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    jobs = [_job(name, asked, machine, cache) for name in asked.model]
+    identity = _identity(jobs, asked, machine, begun)
+    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=_say) as file:
+        try:
+            imported, parts = _find(jobs, asked, machine, file)
+        except OutOfTime:
+            total = len(jobs) * asked.processes * asked.rounds
+            done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
+            _say(f"stopped after {asked.minutes:g} minutes with {done} of {total} rounds; {_goes_on(arguments)}")
+            return ExitCode.UNDECIDED
+        except KeyboardInterrupt as ended:
+            number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
+            raise Stopped(number, f"finished rounds are kept; {_goes_on(arguments)}") from None
+        figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
+        print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
+        print("\n".join(figure_table(figures)))
+        written = record(parts, figures, imported, machine.target, arguments, begun, file.content.resumed)
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        file.remove()
     _say(f"wrote {asked.out}")
-    return 0
+    return ExitCode.OK
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="agentcompile bench figures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="agentcompile bench figures", description=__doc__, epilog=_EXIT_CODES)
     known = sorted({name for models in ARMS.values() for name in models})
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--model", action="append", choices=known, help="repeatable; all when not given")
@@ -92,12 +102,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")
     parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
-    parser.add_argument("--threads", type=int, help="of every arm; one a physical core when not given")
+    parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--rounds", type=int, default=5, help="of every process")
     parser.add_argument("--processes", type=int, default=3, help="fresh ones of every arm, one after another")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="where peers' compiled artefacts and made checkpoints lie")
+    parser.add_argument(
+        "--cache", type=Path, help="where peers' compiled artefacts, made checkpoints and partial results lie"
+    )
     parser.add_argument("--quiet", type=Path, metavar="FILE", help="lock this file while something is timed")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
+    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
+    parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
     asked = parser.parse_args(arguments)
     here = ARMS["cpu" if asked.target == "cpu" else "cuda"]
     asked.model = asked.model or sorted(here, reverse=True)
@@ -108,30 +123,99 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--arms: {', '.join(sorted(unknown))}: allowed: {', '.join(sorted(arms))}")
     if asked.lock and len(asked.model) != 1:
         parser.error("--lock: needs exactly one --model")
+    if asked.minutes is not None and not asked.minutes > 0:
+        parser.error(f"--minutes: {asked.minutes:g}: must be more than 0")
+    if asked.retry_failed and not asked.resume:
+        parser.error("--retry-failed: needs --resume")
     return asked
 
 
-def _measure(name: str, asked: argparse.Namespace, setup: Setup) -> Part:
-    model = MAKERS[name](setup.cache / "presets" / name)
-    workload = make_workload(name, model, seed=asked.seed, kind=setup.kind)
-    arms = tuple(arm for arm in ARMS[setup.kind][name] if not asked.arms or arm in asked.arms)
+def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) -> Job:
+    kind = machine.target.kind
+    workload = make_workload(name, MAKERS[name](cache / "presets" / name), seed=asked.seed, kind=kind)
+    return Job(workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms))
+
+
+def _identity(
+    jobs: Sequence[Job], asked: argparse.Namespace, machine: Machine, begun: Mapping[str, object]
+) -> Identity:
+    """Where results are written, who is kept quiet meanwhile and how the run is cut do not enter."""
+    settings = {
+        "device": machine.device,
+        "seed": asked.seed,
+        "rounds": asked.rounds,
+        "processes": asked.processes,
+        "threads": _threads(machine),
+        "llama-python": (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else "",
+    }
+    return identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
+
+
+def _threads(machine: Machine) -> int:
+    """Of every arm: on a GPU, where the host only feeds it, one a processor that this process may run on."""
+    return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
+
+
+def _find(
+    jobs: Sequence[Job], asked: argparse.Namespace, machine: Machine, file: PartialFile
+) -> tuple[Imported, list[Part]]:
+    """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
+    work = Path(tempfile.mkdtemp(prefix="figures."))
+    try:
+        if (imported := file.content.imported) is None:
+            imported = file.content.imported = import_time()
+            file.keep()
+            _say(f"import agentcompile: {imported.median_ms:.1f} ms")
+        with judge_of(machine, asked.seed) as judge:
+            setup = Setup(
+                threads=_threads(machine),
+                device=machine.device,
+                rounds=asked.rounds,
+                processes=asked.processes,
+                seed=asked.seed,
+                cache=file.path.parent,
+                logs=work,
+                llama_python=asked.llama_python,
+                quiet=_quiet(asked.quiet),
+                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
+                say=_say,
+                keep=file.keep,
+                pause=file.pause,
+            )
+            for job in jobs:
+                if asked.retry_failed:
+                    file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
+            return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
+    workload, progress = job.workload, file.progress(job.workload.name)
     build: Build | None = None
-    times: dict[str, Took] = {}
-    if asked.lock:
-        build = Build(model=model, lock=asked.lock.resolve(), home=None, threads=setup.threads, target=setup.device)
-    elif OURS in arms:
-        build, times = _compile(workload, setup)
+    if lock:
+        build = Build(model=workload.model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
+    elif OURS in job.arms:
+        build = _compile(workload, setup, progress, file.folder)
     if build is not None:
         workload = _with_cache_of(workload, build.lock)
-    least_s = LEAST_S[name] if setup.kind == "cpu" else _GPU_LEAST_S
-    outcome = run_trial(arms, workload, build, least_s, setup)
-    if OURS in outcome.reasons and (failed := times.get("first compile")) and failed.reason:
+    least_s = LEAST_S[workload.name] if setup.kind == "cpu" else _GPU_LEAST_S
+    outcome = run_trial(job.arms, workload, build, least_s, setup, progress.outcome)
+    if OURS in outcome.reasons and (failed := progress.times.get(FIRST_COMPILE)) and failed.reason:
         outcome.reasons[OURS] = f"compile: {failed.reason}"
-    choices = choices_of(build.lock) if build else {}
-    part = Part(workload=workload, arms=arms, outcome=outcome, times=times, choices=choices)
-    if name == "sample" and OURS in arms:
-        _accuracy(part, build, setup)
-    return part
+    if workload.name == "sample" and OURS in job.arms and not (progress.accuracy or progress.accuracy_reason):
+        setup.pause()
+        _accuracy(progress, build, setup)
+        setup.keep()
+    return Part(
+        workload=workload,
+        arms=job.arms,
+        outcome=outcome,
+        times=progress.times,
+        accuracy=progress.accuracy,
+        accuracy_reason=progress.accuracy_reason,
+        choices=choices_of(build.lock) if build else {},
+    )
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:
@@ -141,10 +225,18 @@ def _with_cache_of(workload: Workload, lock: Path) -> Workload:
     return replace(workload, cache_bytes=workload.cache_bytes // Options().context * read.model.context * seats)
 
 
-def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, Took]]:
-    """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process."""
-    folder = setup.logs / workload.name
-    (folder / "home").mkdir(parents=True)
+def _compile(workload: Workload, setup: Setup, progress: Progress, above: Path) -> Build | None:
+    """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process.
+
+    What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
+    Raises AgentCompileError when they are not what they were.
+    """
+    if FIRST_COMPILE not in progress.times:
+        setup.pause()
+        # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
+        progress.folder = Path(tempfile.mkdtemp(prefix=f"{workload.name}-", dir=above)).name
+        (above / progress.folder / "home").mkdir()
+    folder = above / progress.folder
     build = Build(
         model=workload.model,
         lock=folder / "first.lock.toml",
@@ -153,35 +245,40 @@ def _compile(workload: Workload, setup: Setup) -> tuple[Build | None, dict[str, 
         target=setup.device,
     )
     steps: dict[str, Callable[[], Took]] = {
-        "first compile": lambda: compile_once(build, build.lock),
+        FIRST_COMPILE: lambda: compile_once(build, build.lock),
         "replay": lambda: replay_once(build),
     }
     if setup.kind == "cpu":
         steps["second compile"] = lambda: compile_once(build, folder / "second.lock.toml")
     if (workload.model / "tokenizer.json").is_file():
         steps["replay to first token"] = lambda: first_token(build)
-    times: dict[str, Took] = {}
+    if FIRST_COMPILE in progress.times:
+        progress.check(build)
     for name, step in steps.items():
-        with setup.quiet():
-            times[name] = step()
-        _say(f"{workload.name}: {name}: {times[name].reason or f'{times[name].seconds:.1f} s'}")
+        if name not in progress.times:
+            setup.pause()
+            with setup.quiet():
+                took = progress.times[name] = step()
+            progress.lock = digest_of_lock(build.lock)
+            setup.keep()
+            _say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
         if not build.lock.is_file():
             break
-    return build if build.lock.is_file() else None, times
+    return build if build.lock.is_file() else None
 
 
-def _accuracy(part: Part, build: Build | None, setup: Setup) -> None:
+def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
     if build is None:
-        part.accuracy_reason = "there is no lock"
+        progress.accuracy_reason = "there is no lock"
         return
     request = json.dumps({"model": str(build.model), "lock": str(build.lock), "threads": setup.threads})
     command = [*own_command("accuracy", build.settings), request]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if ran.returncode == 0:
-        part.accuracy = json.loads(ran.stdout.splitlines()[-1])
+        progress.accuracy = json.loads(ran.stdout.splitlines()[-1])
     else:
         said = [line for line in ran.stderr.splitlines() if line.strip()]
-        part.accuracy_reason = f"exit code {ran.returncode}: {said[-1] if said else ''}"
+        progress.accuracy_reason = f"exit code {ran.returncode}: {said[-1] if said else ''}"
 
 
 def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
@@ -196,6 +293,12 @@ def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
             yield
 
     return held
+
+
+def _goes_on(arguments: Sequence[str]) -> str:
+    """The command that continues this run, for whoever stopped it."""
+    words = [word for word in arguments if word not in ("--resume", "--retry-failed")]
+    return "go on with: " + shlex.join(["agentcompile", "bench", "figures", *words, "--resume"])
 
 
 def _say(text: str) -> None:

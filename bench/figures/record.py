@@ -43,7 +43,7 @@ class Part:
     """That were asked for."""
     outcome: Outcome
     times: dict[str, Took] = field(default_factory=dict)
-    accuracy: dict[str, Any] | None = None
+    accuracy: Mapping[str, Any] | None = None
     accuracy_reason: str = ""
     choices: dict[str, str] = field(default_factory=dict)
     """What the lock runs for each region of the decode step."""
@@ -56,12 +56,14 @@ def record(
     target: Target,
     arguments: Sequence[str],
     revision: Mapping[str, Any],
+    resumed: int,
 ) -> dict[str, Any]:
-    """The whole run as one JSON object; `revision` is that of its start."""
+    """The whole run as one JSON object: `revision` is that of its start, `resumed` how often it was gone on with."""
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(arguments),
+        "resumed": resumed,
         **revision,
         "machine": encode(target),
         "python": sys.version.split()[0],
@@ -134,8 +136,8 @@ def _device_figures(part: Part) -> Iterator[Figure]:
         name="peak memory / weights and cache",
         sense="<=",
         target=MEMORY,
-        value=held / least if held else None,
-        note="" if held else "not measured",
+        value=held / least if isinstance(held, int) else None,
+        note="" if isinstance(held, int) else "not measured",
     )
 
 
@@ -179,7 +181,7 @@ def _part_record(part: Part) -> dict[str, Any]:
             "tokens_per_s_estimate": _asdict(estimate([-math.log(timed.token_s(arm)) for timed in kept])),
             "first_token_s": first,
             "share_of_read_bandwidth": _asdict(bandwidth_share(outcome.rounds, arm, workload.token_bytes)),
-            "load_s": outcome.load_s.get(arm, []),
+            "load_s": list(outcome.load_s.get(arm, ())),
             "agrees_with_fp32": None if arm not in outcome.agreement else not outcome.agreement[arm],
             "note": note,
             "facts": dict(outcome.facts.get(arm, {})),

@@ -1,4 +1,8 @@
-"""One checkpoint's arms: started, checked against fp32, timed in rounds over several fresh processes each."""
+"""One checkpoint's arms: started, checked against fp32, timed in rounds over several fresh processes each.
+
+A trial goes on from what an earlier one found: finished rounds and facts stay, and a process that was cut has its
+missing rounds made by fresh ones.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .rates import Round, agrees, run_round
+from .rates import Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .workload import Workload
@@ -19,6 +23,23 @@ LOAD_LIMIT_S = 2400.0
 TOPS = 5
 LLAMA = "llama.cpp"
 OURS = "agentcompile"
+FP32 = "fp32"
+"""Not an arm: the reference that their tokens are checked against."""
+
+Fact = str | int | float | bool | None
+
+
+def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
+    """What starts the process of an arm, or of the reference."""
+    settings = {
+        "TORCHINDUCTOR_CACHE_DIR": str(setup.cache / "inductor"),
+        "OMP_NUM_THREADS": str(setup.threads),
+        # A peer that asks the network for a newer checkpoint would wait for nothing.
+        "HF_HUB_OFFLINE": "1",
+    }
+    if name == LLAMA and setup.llama_python is not None:
+        return foreign_command(setup.llama_python, "llama_engine", settings)
+    return own_command("engines", {**settings, **(build.settings if build and name == OURS else {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +59,12 @@ class Setup:
     quiet: Callable[[], AbstractContextManager[object]]
     bandwidth: Callable[[], float]
     say: Callable[[str], None]
+    keep: Callable[[], None]
+    """Called after everything that was found: it is in the outcome, and worth being kept."""
+    pause: Callable[[], None]
+    """Called before what takes long: the place to raise, when the run should not go on."""
+    command: Callable[[str, Build | None, Setup], list[str]] = command_of
+    calm: Callable[[], None] = wait_for_calm
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -49,41 +76,62 @@ class Setup:
 class Outcome:
     """What became of every arm, and the rounds of those that lived."""
 
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    load_s: dict[str, list[float]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Fact]] = field(default_factory=dict)
+    load_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of every process that was started, also of one that was cut before its first round."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why an arm has no row, or not all of its rounds."""
     agreement: dict[str, str] = field(default_factory=dict)
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
-    rounds: list[Round] = field(default_factory=list)
+    reference: Tops | None = None
+    """What fp32 says."""
+    rounds: tuple[Round, ...] = ()
+    """In the order they were timed: those of one process after those of the process before it."""
+
+    def done(self, process: int) -> int:
+        """Rounds of a process that are finished."""
+        return sum(timed.process == process for timed in self.rounds)
 
 
-def run_trial(names: Sequence[str], workload: Workload, build: Build | None, least_s: float, setup: Setup) -> Outcome:
-    """Time `names` on `workload`; what fails becomes a reason, never an exception."""
-    outcome = Outcome()
-    reference = _reference(workload, setup, outcome)
-    generator = random.Random(setup.seed)
+def run_trial(
+    names: Sequence[str], workload: Workload, build: Build | None, least_s: float, setup: Setup, outcome: Outcome
+) -> Outcome:
+    """Time `names` on `workload` until every process has its rounds, going on from `outcome`, which is added to.
+
+    What fails becomes a reason, never an exception; what `setup.keep` and `setup.pause` raise ends the trial, with all
+    processes gone and the outcome as it was last kept.
+    """
     for process in range(setup.processes):
+        if outcome.done(process) >= setup.rounds:
+            continue
+        setup.pause()
+        reference = _reference(workload, setup, outcome)
         arms: list[Arm] = []
         try:
             for name in names:
                 if name not in outcome.reasons:
                     _start(name, workload, build, setup, outcome, arms)
-            if process == 0 and reference is not None:
+            if reference is not None:
                 arms = _check(arms, reference, workload, setup, outcome)
-            for number in range(setup.rounds):
+            first = outcome.done(process)
+            for number in range(first, setup.rounds):
+                if number > first:  # arms that took minutes to load have a round before the run may stop
+                    setup.pause()
                 timed, failed = run_round(
                     process,
                     arms,
                     workload,
                     least_s=least_s,
-                    generator=generator,
+                    # One of the round's own: where a run was cut does not change the order of what comes after.
+                    generator=random.Random(f"{setup.seed}/{process}/{number}"),
                     quiet=setup.quiet,
                     bandwidth=setup.bandwidth,
                     beside=OURS,
+                    calm=setup.calm,
                 )
-                outcome.rounds.append(timed)
+                outcome.rounds += (timed,)
                 outcome.reasons |= failed
+                setup.keep()
                 arms = _without(arms, failed)
                 setup.say(_line(workload, process, number, timed))
         finally:
@@ -113,17 +161,7 @@ def _start(name: str, workload: Workload, build: Build | None, setup: Setup, out
     if name == OURS and build is None:
         outcome.reasons[name] = "there is no lock"
         return
-    settings = {
-        "TORCHINDUCTOR_CACHE_DIR": str(setup.cache / "inductor"),
-        "OMP_NUM_THREADS": str(setup.threads),
-        # A peer that asks the network for a newer checkpoint would wait for nothing.
-        "HF_HUB_OFFLINE": "1",
-    }
-    if name == LLAMA and setup.llama_python is not None:
-        command = foreign_command(setup.llama_python, "llama_engine", settings)
-    else:
-        command = own_command("engines", {**settings, **(build.settings if build and name == OURS else {})})
-    arm = Arm(name, command, setup.logs / f"{workload.name}-{name}.log")
+    arm = Arm(name, setup.command(name, build, setup), setup.logs / f"{workload.name}-{name}.log")
     arms.append(arm)
     try:
         took = arm.load(request_for(name, workload, build, setup), LOAD_LIMIT_S)
@@ -131,32 +169,38 @@ def _start(name: str, workload: Workload, build: Build | None, setup: Setup, out
         outcome.reasons[name] = str(failure)
         arms.remove(arm)
         arm.close()
+        setup.keep()
         return
-    outcome.facts[name] = arm.facts
-    outcome.load_s.setdefault(name, []).append(took)
+    outcome.facts[name] = dict(arm.facts)
+    outcome.load_s[name] = (*outcome.load_s.get(name, ()), took)
+    setup.keep()
     setup.say(f"{workload.name}: {name} loaded in {took:.1f} s")
 
 
-Tops = tuple[list[int], list[list[int]]]
-
-
 def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | None:
-    """fp32's tokens and their nearest rivals, from a process that is gone before anything is timed."""
+    """fp32's tokens and their nearest rivals, once, from a process that is gone before anything is timed."""
+    if outcome.reference is not None or FP32 in outcome.reasons:
+        return outcome.reference
     arms: list[Arm] = []
-    _start("fp32", workload, None, setup, outcome, arms)
-    for arm in arms:
-        try:
-            return _tops(arm, workload)
-        except ArmFailed as failure:
-            outcome.reasons["fp32"] = str(failure)
-        finally:
+    try:
+        _start(FP32, workload, None, setup, outcome, arms)
+        for arm in arms:
+            outcome.reference = _tops(arm, workload)
+    except ArmFailed as failure:
+        outcome.reasons[FP32] = str(failure)
+    finally:
+        for arm in arms:
             arm.close()
-    return None
+    setup.keep()
+    return outcome.reference
 
 
 def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
+    """Hold every arm's tokens against the reference's, once: fresh processes of an arm make the same."""
     failed: dict[str, str] = {}
     for arm in arms:
+        if arm.name in outcome.agreement:
+            continue
         try:
             wrong = agrees(reference, _tops(arm, workload))
         except ArmFailed as failure:
@@ -166,12 +210,13 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
         if wrong:
             setup.say(f"{workload.name}: {arm.name}: {wrong}")
     outcome.reasons |= failed
+    setup.keep()
     return _without(arms, failed)
 
 
 def _tops(arm: Arm, workload: Workload) -> Tops:
     reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 600)
-    return reply["tokens"], reply["tops"]
+    return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 
 def _without(arms: list[Arm], failed: Mapping[str, str]) -> list[Arm]:

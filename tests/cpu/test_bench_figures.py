@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -265,3 +266,21 @@ def test_memory_is_held_against_the_cache_that_the_lock_has(monkeypatch: pytest.
     workload = make_workload("sample", SAMPLE, seed=0)
     found = recipe._with_cache_of(workload, Path("many.lock.toml"))
     assert found == replace(workload, cache_bytes=workload.cache_bytes * 33_024 * 8 // Options().context)
+
+
+def test_arms_on_a_gpu_have_the_processors_that_the_recipe_may_run_on() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert recipe._threads(SimpleNamespace(device="cuda:0")) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(("words", "word"), [(["--minutes", "0"], "--minutes"), (["--retry-failed"], "--resume")])
+def test_settings_of_a_run_that_is_cut_are_checked(
+    words: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        recipe.run(words)
+    assert word in capsys.readouterr().err.splitlines()[-1]

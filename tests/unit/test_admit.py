@@ -27,7 +27,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
-from agentcompile.rivals import WIDE, Around
+from agentcompile.rivals import WIDE, Around, _at_once
 from tests.unit import runs
 from tests.unit.graphs import qwen3
 
@@ -266,6 +266,30 @@ def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut)
     assert max(asked.count(region) for region in own) == 2
 
 
+def test_what_a_shorter_context_settled_changes_only_beside_a_neighbour_that_is_new(short: Cut) -> None:
+    long, cost = cut_of((33, 64)), {**dict.fromkeys(range(1, 10), 100), 5: 104}
+    settled = {part.region: part.choice for part in admitted(short, Rivals(short.regions), StepClock(cost)).parts}
+    found = admitted(long, Rivals(long.regions, together=(5,)), CrowdedClock(cost), settled)
+    changed = {part.region for part in found.parts if part.choice != settled.get(part.region)}
+    own = {part.region for part in found.parts} - set(settled)
+    order = [step.region.id for step in schedule(long.graph, long.partition, found.parts)]
+    follows = {frozenset(pair) for pair in itertools.pairwise(order)}
+    assert variants(found) == {1, 5}
+    assert changed & set(settled)
+    assert all(any({region, other} in follows for other in own) for region in changed & set(settled))
+
+
+def test_blocks_of_a_small_grid_leave_room_on_a_multiprocessor_whatever_they_are_made_of() -> None:
+    def takes(grid: int, block: int, shared: int) -> tuple[int, int]:
+        launch = Launch(entry="k", arguments=(), grid=(str(grid),), block=(str(block),), shared_bytes=str(shared))
+        return _at_once(launch, 132)
+
+    assert takes(132, 256, 64 << 10) == (64 << 10, 256)
+    assert takes(1024, 128, 0) == (0, 1024)  # 8 blocks for each
+    assert takes(100_000, 256, 0) == (0, 2048)  # as many as fit
+    assert takes(1000, 64, 100 << 10) == (200 << 10, 128)
+
+
 class Space:
     """A survey over points of three parameters, of which some were measured alone."""
 
@@ -322,15 +346,15 @@ def test_near_rivals_differ_in_one_parameter_and_far_ones_in_two() -> None:
     survey: Any = Space(known)
     chosen = Kernel(candidate=survey.points[0, 0, 0], source="s", speedup=2.0, half_width=0.0)
     part = Part(region=runs.REGION, choice=chosen)
-    Around(survey).of(part)
+    Around(survey, 132).of(part)
     assert {distance(one) for one in survey.asked} == {1}
     assert len(survey.asked) == 15
-    Around(survey).of(part, 2)
+    Around(survey, 132).of(part, 2)
     assert {distance(one) for one in survey.asked} == {2}
     assert len(survey.asked) == WIDE
     # What is known to be fast by itself comes first.
     assert survey.asked[:2] == [survey.points[0, 1, 1], survey.points[0, 5, 5]]
-    assert Around(survey).of(Part(region=runs.REGION, choice=Fallback(reason="none")), 2) == ()
+    assert Around(survey, 132).of(Part(region=runs.REGION, choice=Fallback(reason="none")), 2) == ()
 
 
 def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_faster() -> None:
@@ -346,16 +370,16 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
     survey: Any = Space(known)
     (fastest, *_) = survey.trials[runs.REGION]
     chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
-    found = Around(survey).lean(Part(region=runs.REGION, choice=chosen))
+    found = Around(survey, 132).lean(Part(region=runs.REGION, choice=chosen))
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
     # The fastest is one of them for a region that runs another.
     other = Kernel(candidate=survey.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
-    rivals = Around(survey).lean(Part(region=runs.REGION, choice=other))
+    rivals = Around(survey, 132).lean(Part(region=runs.REGION, choice=other))
     assert isinstance(rivals[0], Kernel)
     assert rivals[0].candidate == fastest.candidate
     survey.seconds = 0.0
-    assert Around(survey).lean(Part(region=runs.REGION, choice=other)) == ()
+    assert Around(survey, 132).lean(Part(region=runs.REGION, choice=other)) == ()
 
 
 def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(short: Cut) -> None:
