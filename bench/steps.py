@@ -123,6 +123,7 @@ class Bench:
             captured.constants,
             here.device,
         )
+        self._memory.furnish()
         self._regions: Mapping[str, Region] = {job.region.id: job.region for job in opened.jobs}
 
     def serving(self, position: int) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -84,12 +85,12 @@ class Cost:
         return self.flops / max(self.bytes, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Region:
     """A kind's operators at one shape, tuned once for all its sites. `body` is its reference and its fallback.
 
     In `body`, the value ids are port names for ports and the kind's own names for what lies between, so that a
-    template's `rounds` can name them.
+    template's `rounds` can name them. Without slots, so that its identity is worked out once.
     """
 
     kind: str
@@ -105,7 +106,7 @@ class Region:
     sites: tuple[Site, ...] = ()
     cost: Cost
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Identity: kind, regime and program; sites and paths do not enter."""
         r = self.regime

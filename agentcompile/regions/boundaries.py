@@ -61,6 +61,8 @@ def _effect(node: Node) -> tuple[Reason, str] | None:
 
 
 def _writes(node: Node, table: dict[str, Value]) -> tuple[Reason, str] | None:
+    if not node.mutates:
+        return None
     aliases = {value.id: value.alias for value in table.values()}
     for k in node.mutates:
         target = table.get(root(aliases, node.inputs[k].value))

@@ -42,7 +42,7 @@ class Kind:
 
     def parse_dims(self) -> tuple[Size, ...]:
         """The named extents."""
-        return parse_sizes(self.name, self.dims, self.parse())
+        return _sizes(self, self.dims)
 
     def parse_views(self) -> tuple[Seen, ...]:
         """The stated views."""
@@ -50,12 +50,17 @@ class Kind:
 
     def parse_constants(self) -> tuple[Size, ...]:
         """The named scalars."""
-        return parse_sizes(self.name, self.constants, self.parse())
+        return _sizes(self, self.constants)
 
 
 @functools.lru_cache(maxsize=256)
 def _pattern(kind: Kind) -> Pattern:
     return parse_pattern(kind.name, kind.pattern, kind.beside)
+
+
+@functools.lru_cache(maxsize=512)
+def _sizes(kind: Kind, text: str) -> tuple[Size, ...]:
+    return parse_sizes(kind.name, text, kind.parse())
 
 
 @functools.lru_cache(maxsize=256)

@@ -57,8 +57,10 @@ class Finder:
         self._nodes = [node for node in graph.nodes if node.id not in refused]
         self._all = graph.nodes
         self._producers = {out: node for node in self._nodes for out in node.outputs}
+        self._by_op: dict[str, list[Node]] = {}
         self._consumers: dict[str, list[Node]] = {}
         for node in self._nodes:
+            self._by_op.setdefault(node.op, []).append(node)
             for value in dict.fromkeys(use.value for use in node.inputs):
                 self._consumers.setdefault(value, []).append(node)
 
@@ -101,7 +103,7 @@ class Finder:
             if (node := self._producers.get(env[step.via])) is not None:
                 yield (node,)
         else:
-            nodes = self._consumers.get(env[step.via], []) if step.via else self._nodes
+            nodes = self._consumers.get(env[step.via], []) if step.via else self._by_op.get(line.op, [])
             yield from ((node,) for node in nodes)
 
     def _families(self, line: Line, value: str, *, inside: bool) -> Iterator[tuple[Node, ...]]:

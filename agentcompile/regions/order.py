@@ -22,7 +22,7 @@ def bits(mask: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Direct and transitive predecessors of every node of a graph."""
+    """Direct and transitive predecessors of every node of a graph, and what they precede."""
 
     index: dict[str, int]
     """Node id to position."""
@@ -30,6 +30,8 @@ class Order:
     """Direct predecessors."""
     ancestors: tuple[int, ...]
     """All predecessors, without the node itself."""
+    descendants: tuple[int, ...]
+    """All successors, without the node itself."""
 
     def mask(self, nodes: Iterable[str]) -> int:
         """The bit set of some nodes."""
@@ -47,10 +49,11 @@ class Order:
 
     def convex(self, mask: int) -> bool:
         """Whether no path leaves the set and comes back."""
-        outside = 0
+        above = below = 0
         for i in bits(mask):
-            outside |= self.ancestors[i]
-        return all(not self.ancestors[i] & mask for i in bits(outside & ~mask))
+            above |= self.ancestors[i]
+            below |= self.descendants[i]
+        return not above & below & ~mask
 
 
 def root(graph_aliases: dict[str, str], value: str) -> str:
@@ -87,8 +90,12 @@ def order(graph: Graph, barriers: Collection[str] = ()) -> Order:
         for j in bits(mask):
             total |= ancestors[j]
         ancestors.append(total)
+    descendants = [0] * len(before)
+    for i in reversed(range(len(before))):
+        for j in bits(before[i]):
+            descendants[j] |= descendants[i] | 1 << i
     index = {node.id: i for i, node in enumerate(graph.nodes)}
-    return Order(index=index, before=tuple(before), ancestors=tuple(ancestors))
+    return Order(index=index, before=tuple(before), ancestors=tuple(ancestors), descendants=tuple(descendants))
 
 
 class _Buffers:

@@ -92,6 +92,7 @@ class Gpu:
             self._weights = None
             read = Checkpoint.open(request.checkpoint).tensor
             known = (request.checkpoint, Memory(programs, read, constants(request.constants), "cuda"))
+            known[1].furnish()
             self._weights = known
         return known[1]
 

@@ -23,6 +23,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position."""
     programs = [arm.program for arm in request.arms]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
+    memory.furnish()
     memory.positions.fill_(request.position)
     libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
     arms = [

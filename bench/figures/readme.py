@@ -51,7 +51,7 @@ def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
 def _steps(run: Mapping[str, Any]) -> Iterator[str]:
     """Where a decode step of one model spends its time."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
-    yield f"{run['machine']['toolchain']}; revision {run['revision'][:12]}. Times reading: over what the bytes of"
+    yield f"{run['machine']['toolchain']}; {_revision(run)}. Times reading: over what the bytes of"
     yield "weights and cache take at the read rate of the same process."
     for title, rows in (
         ("tokens in the cache", run["by_position"]),
@@ -111,4 +111,9 @@ def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
     )
     shown = " · ".join(f"{name.replace('_', '-')} {version}" for name, version in versions.items())
     yield f"`{run['command']}` on {_machine(machine)}; {reads}; {machine['toolchain']} · {shown}; {run['made'][:10]},"
-    yield f"revision {run['revision'][:12]}."
+    yield f"{_revision(run)}."
+
+
+def _revision(run: Mapping[str, Any]) -> str:
+    changed = " with changes" if run["changed_since"] else ""
+    return f"revision {run['revision'][:12]}{changed}"

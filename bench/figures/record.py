@@ -223,9 +223,10 @@ def revision() -> dict[str, Any]:
         ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
         return ran.stdout.strip() if ran.returncode == 0 else ""
 
-    name, carried = git("rev-parse", "HEAD"), here.parent / "REVISION"
-    if not name and carried.exists():
+    carried = here.parent / "REVISION"
+    if carried.exists():  # a repository around the copy is not theirs
         name = carried.read_text(encoding="utf-8").strip()
         return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
+    name = git("rev-parse", "HEAD")
     changed = git("status", "--porcelain", "--untracked-files=no")
     return {"revision": name, "changed_since": bool(changed)}
