@@ -34,7 +34,7 @@ from agentcompile.rivals import Around, RunnersUp
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Subject, Tuner
+from agentcompile.tune import Past, Subject, Tuner, lengths_key
 
 IN_STEP = 0.5
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
@@ -274,7 +274,10 @@ def write(
             policy=policy,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
-        emit(LockWritten(path=str(out), digest=write_lock(out, lock)))
+        hashed = write_lock(out, lock)
+        if ready.prompts:  # the cover was accepted at every length: a replay here need not look again
+            Notes(ready.here.store).put(lengths_key(hashed, ready.here.target.digest), 1)
+        emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))
     return lock
 

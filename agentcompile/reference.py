@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from agentcompile.ir.graph import Graph, Node, Use, View
 
@@ -146,13 +145,11 @@ def attention_at(first: int, last: int) -> Operator:
         assert q.shape[0] == 1, "sequences of a batch have positions of their own"
         seen = visible(first, last, window)
         keys, values = keys[:, :, seen], values[:, :, seen]
-        mask: torch.Tensor | None = None
-        if window and q.shape[2] > 1:
-            mask = _mask(positions, seen.start, seen.stop, window)
-        elif q.shape[2] > 1:
-            # A type of its own, so that the fused kernels know it is causal and need no mask in memory.
-            mask = causal_lower_right(q.shape[2], keys.shape[2])
-        return _attend(q, keys, values, mask, scale)
+        if q.shape[2] == 1:
+            return _attend(q, keys, values, None, scale)
+        if window:
+            return _attend(q, keys, values, _mask(positions, seen.start, seen.stop, window), scale)
+        return _attend_causally(q, keys, values, scale)
 
     return at
 
@@ -174,6 +171,16 @@ def _attend(
 ) -> torch.Tensor:
     grouped = q.shape[1] != keys.shape[1]
     return F.scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=grouped)
+
+
+def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """The last query reads every slot, each before it one less. Told so, the fused kernels need no mask in memory."""
+    if q.shape[2] == keys.shape[2]:
+        grouped = q.shape[1] != keys.shape[1]
+        return F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=scale, enable_gqa=grouped)
+    from torch.nn.attention.bias import causal_lower_right  # loads PyTorch's compiler, which takes a second
+
+    return _attend(q, keys, values, causal_lower_right(q.shape[2], keys.shape[2]), scale)
 
 
 def cast(x: torch.Tensor, *, to: str) -> torch.Tensor:

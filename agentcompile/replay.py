@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from agentcompile.bind import bind
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
-from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import BuildFailed, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
 from agentcompile.options import Options, resolve
 from agentcompile.stages import stage
-from agentcompile.tune import accepted_key
+from agentcompile.tune import accepted_key, lengths_key
 from agentcompile.unlock import Opened, open_lock
-from agentcompile.validate import POLICY as TOLERANCES
 
 if TYPE_CHECKING:
     from agentcompile.runtime.model import CompiledModel
@@ -56,7 +54,7 @@ def _validate(opened: Opened, options: Options) -> int:
     prompt at every length that there is a program for."""
     notes, target = Notes(opened.here.store), opened.here.target
     jobs = {job.source.digest: job for job in opened.jobs}
-    lengths = digest("lengths/2", opened.lock.content_hash, target.digest, TOLERANCES)
+    lengths = lengths_key(opened.lock.content_hash, target.digest)
     if opened.here.device != "cpu" and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
     fresh = [job for job in jobs.values() if notes.get(accepted_key(job, target)) is None]

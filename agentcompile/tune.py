@@ -307,6 +307,11 @@ def proved_key(source: str, region: str, target: str) -> str:
     return digest("accepted/1", source, region, target, TOLERANCES)
 
 
+def lengths_key(lock: str, target: str) -> str:
+    """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
+    return digest("lengths/2", lock, target, TOLERANCES)
+
+
 def fallback_key(region: str, target: str, policy: str) -> str:
     """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
     return digest("fallback/1", region, target, policy)

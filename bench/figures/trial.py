@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ class Outcome:
 
     facts: dict[str, dict[str, Fact]] = field(default_factory=dict)
     load_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of every process that was started, also of one that was cut before its first round."""
+    """Of every process that loaded alone, also of one that was cut before its first round."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why an arm has no row, or not all of its rounds."""
     agreement: dict[str, str] = field(default_factory=dict)
@@ -108,9 +109,7 @@ def run_trial(
         reference = _reference(workload, setup, outcome)
         arms: list[Arm] = []
         try:
-            for name in names:
-                if name not in outcome.reasons:
-                    _start(name, workload, build, setup, outcome, arms)
+            _start([name for name in names if name not in outcome.reasons], workload, build, setup, outcome, arms)
             if reference is not None:
                 arms = _check(arms, reference, workload, setup, outcome)
             first = outcome.done(process)
@@ -154,27 +153,57 @@ def request_for(name: str, workload: Workload, build: Build | None, setup: Setup
     }
 
 
-def _start(name: str, workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[Arm]) -> None:
-    if name == LLAMA and setup.llama_python is None:
-        outcome.reasons[name] = "no interpreter with llama_cpp was named (--llama-python)"
-        return
-    if name == OURS and build is None:
-        outcome.reasons[name] = "there is no lock"
-        return
-    arm = Arm(name, setup.command(name, build, setup), setup.logs / f"{workload.name}-{name}.log")
-    arms.append(arm)
-    try:
-        took = arm.load(request_for(name, workload, build, setup), LOAD_LIMIT_S)
-    except ArmFailed as failure:
-        outcome.reasons[name] = str(failure)
-        arms.remove(arm)
-        arm.close()
-        setup.keep()
-        return
-    outcome.facts[name] = dict(arm.facts)
-    outcome.load_s[name] = (*outcome.load_s.get(name, ()), took)
-    setup.keep()
-    setup.say(f"{workload.name}: {name} loaded in {took:.1f} s")
+def _start(
+    names: Sequence[str], workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[Arm]
+) -> None:
+    """Start and load `names`; those that live are added to `arms`, the others get a reason.
+
+    One after another, as their load times are told; side by side on a GPU once every one has loaded so before, from
+    what it has compiled by then: a load is minutes of one core.
+    """
+    chosen = list[str]()
+    for name in names:
+        if name == LLAMA and setup.llama_python is None:
+            outcome.reasons[name] = "no interpreter with llama_cpp was named (--llama-python)"
+        elif name == OURS and build is None:
+            outcome.reasons[name] = "there is no lock"
+        else:
+            chosen.append(name)
+
+    def begin(name: str) -> Arm:
+        arms.append(Arm(name, setup.command(name, build, setup), setup.logs / f"{workload.name}-{name}.log"))
+        return arms[-1]
+
+    def load(arm: Arm) -> float | ArmFailed:
+        try:
+            return arm.load(request_for(arm.name, workload, build, setup), LOAD_LIMIT_S)
+        except ArmFailed as failure:
+            return failure
+
+    together = setup.kind == "cuda" and all(name in outcome.load_s for name in chosen)
+    # Processes begin in this thread, with which they end; where loads are timed, each when its turn comes.
+    begun = [begin(name) for name in chosen] if together else map(begin, chosen)
+    with ThreadPoolExecutor(max(len(chosen), 1)) as loading:
+        try:
+            loads = (
+                zip(begun, loading.map(load, begun), strict=True) if together else ((arm, load(arm)) for arm in begun)
+            )
+            for arm, took in loads:
+                if isinstance(took, ArmFailed):
+                    outcome.reasons[arm.name] = str(took)
+                    arms.remove(arm)
+                    arm.close()
+                else:
+                    outcome.facts[arm.name] = dict(arm.facts)
+                    if not together:
+                        outcome.load_s[arm.name] = (*outcome.load_s.get(arm.name, ()), took)
+                    how = "beside the others" if together else f"in {took:.1f} s"
+                    setup.say(f"{workload.name}: {arm.name} loaded {how}")
+                setup.keep()
+        except BaseException:
+            for arm in arms:
+                arm.close()  # so that no load is waited for
+            raise
 
 
 def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | None:
@@ -183,7 +212,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
         return outcome.reference
     arms: list[Arm] = []
     try:
-        _start(FP32, workload, None, setup, outcome, arms)
+        _start([FP32], workload, None, setup, outcome, arms)
         for arm in arms:
             outcome.reference = _tops(arm, workload)
     except ArmFailed as failure:

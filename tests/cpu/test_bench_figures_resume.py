@@ -15,7 +15,7 @@ from agentcompile.bench.figures.partial import OutOfTime, Partial, Progress, rea
 from agentcompile.bench.figures.trial import Outcome
 
 from tests.cpu import flows
-from tests.cpu.trials import ARMS, PROCESSES, ROUNDS, Commands, setup, trial
+from tests.cpu.trials import ARMS, MEETING, PROCESSES, ROUNDS, Commands, setup, trial
 
 
 def terminated(words: str, command: list[str], environment: dict[str, str]) -> tuple[int, str]:
@@ -168,3 +168,27 @@ def test_the_recipe_goes_on_where_its_time_ended_and_where_a_signal_came(tmp_pat
     assert second["visits"] != first["visits"]
     assert len(found["models"]["sample"]["arms"]["hf-eager"]["load_s"]) == 2
     assert not list(cache.glob("figures-*"))
+
+
+def test_arms_that_have_compiled_load_side_by_side_on_a_gpu(tmp_path: Path) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    # fp32 and the first process come one by one; of the second process none is through before all have begun.
+    commands = Commands(load=MEETING.format(folder=str(folder), waiting=(4,)))
+    said: list[str] = []
+    found = trial(setup(tmp_path, commands, say=said.append, device="cuda:0"), Outcome())
+    assert len(found.rounds) == PROCESSES * ROUNDS
+    assert not found.reasons
+    assert {name: len(found.load_s[name]) for name in ARMS} == dict.fromkeys(ARMS, 1)
+    assert sum("beside the others" in line for line in said) == len(ARMS)
+
+
+def test_arms_that_fail_side_by_side_get_their_reasons(tmp_path: Path) -> None:
+    # Both loads of the second process fail.
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    load = MEETING.format(folder=str(folder), waiting=()) + "\n    if len(list(folder.iterdir())) > 3: sys.exit(3)"
+    found = trial(setup(tmp_path, Commands(load=load), device="cuda:0"), Outcome())
+    assert set(found.reasons) == set(ARMS)
+    assert all("exit code 3" in reason for reason in found.reasons.values())
+    assert sum(bool(one.visits) for one in found.rounds) == ROUNDS

@@ -32,8 +32,19 @@ class Fake:
         return Generation([7] * new, random.random(), random.random())
     def tops(self, ids, new, count):
         return [7] * new, [[7, 1, 2, 3, 4]] * new
-serve(lambda request: Fake())
+{load}
+serve(lambda request: load() or Fake())
 """
+
+AT_ONCE = "def load(): pass"
+MEETING = """
+def load():
+    import pathlib, time
+    folder = pathlib.Path({folder!r})
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) in {waiting}: time.sleep(0.01)
+"""
+"""Loads that do not end while so many have begun altogether."""
 
 WORK = Workload(
     name="x",
@@ -51,13 +62,13 @@ WORK = Workload(
 class Commands:
     """What starts the arms; remembers which were started, in order."""
 
-    def __init__(self, acts: dict[str, str] | None = None) -> None:
+    def __init__(self, acts: dict[str, str] | None = None, load: str = AT_ONCE) -> None:
         self.started: list[str] = []
-        self.acts = acts or {}
+        self.acts, self.load = acts or {}, load
 
     def __call__(self, name: str, build: Build | None, setup: Setup) -> list[str]:
         self.started.append(name)
-        return [sys.executable, "-c", FAKE.format(act=self.acts.get(name, "pass"))]
+        return [sys.executable, "-c", FAKE.format(act=self.acts.get(name, "pass"), load=self.load)]
 
 
 def nothing() -> None:
@@ -71,10 +82,11 @@ def setup(
     keep: Callable[[], None] = nothing,
     pause: Callable[[], None] = nothing,
     say: Callable[[str], None] = lambda text: None,
+    device: str = "cpu",
 ) -> Setup:
     return Setup(
         threads=1,
-        device="cpu",
+        device=device,
         rounds=ROUNDS,
         processes=PROCESSES,
         seed=0,
