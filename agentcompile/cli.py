@@ -7,6 +7,7 @@ Verbs of front ends come from the entry points of the group ``agentcompile.verbs
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -43,15 +44,10 @@ Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
 Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
-Batch = Annotated[
-    str | None,
-    typer.Option("--batch", metavar="N,…", help="Sequences that steps hold, a plan each: 1,2,4,8; on CUDA alone."),
-]
+Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
-Budget = Annotated[
-    str | None, typer.Option("--budget", metavar="N", help="Trials that the search may spend, for each batch.")
-]
+Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
 Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
@@ -64,6 +60,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr bu
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    # Graphs and programs are hundreds of thousands of small objects that live on: looking for garbage among them takes
+    # a third of the time that making them does.
+    gc.set_threshold(100_000, 20, 50)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -252,6 +251,21 @@ def explain(
     from agentcompile.commands import looking
 
     return looking.explain({"run_dir": run_dir}, region, screen=_screen(json))
+
+
+@app.command()
+@_verb
+def export(
+    format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Who is to read it.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; for T4 of one region, FILE.json.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")] = "",
+    model: Annotated[str | None, typer.Option("--model", help="Where the run's checkpoint lies now.")] = None,
+    json: Json = False,
+) -> int:
+    """Write a run's trials as Kernel Tuner's T4 results or as a FlashInfer-Bench trace set."""
+    from agentcompile.commands import exporting
+
+    return exporting.export({"model": model}, run, format, out, screen=_screen(json))
 
 
 @app.command()
