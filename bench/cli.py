@@ -9,11 +9,14 @@ from agentcompile.errors import AgentCompileError, ExitCode
 Recipe = Callable[[Sequence[str]], int]
 
 RECIPES: Mapping[str, tuple[str, str]] = {
+    "run": ("suite.run", "end-to-end workloads beside peers, one result file; `run` may be left out before options"),
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
     "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
+    "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),
+    "report": ("suite.report", "a suite's result as Markdown, plots and one HTML page"),
     "readme": ("figures.readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""
@@ -24,6 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     from importlib import import_module
 
     name = arguments[0] if arguments else ""
+    if name.startswith("--") and name != "--help":
+        name, arguments = "run", ["run", *arguments]
     if name in ("", "-h", "--help"):
         print("usage: agentcompile bench RECIPE [ARGUMENTS]\n\nrecipes:")
         for recipe, (_, about) in RECIPES.items():

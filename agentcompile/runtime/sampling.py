@@ -9,6 +9,10 @@ import torch
 from agentcompile.errors import AgentCompileError
 
 _MASK = (1 << 64) - 1
+_FIRST, _MORE = 256, 16
+"""Of the likeliest tokens so many are sorted at first, and so many times more whenever a draw falls beyond them."""
+_PEAKED = 0.5
+"""Of the whole mass: where the first ones have less, the rest is sorted at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,39 @@ def probabilities(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tenso
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
-    """The token id for draw number `counter`. `logits` is [vocab], any float dtype."""
+    """The token id for draw number `counter`. `logits` is [vocab], any float dtype.
+
+    What `probabilities` says, looked up in as many of the likeliest tokens as the draw needs: sorting a whole
+    vocabulary takes longer than a small model's step.
+    """
     if sampling.greedy:
         return int(torch.argmax(logits.float()).item())
-    ids, weights = probabilities(logits, sampling)
-    point = uniform(sampling.seed, counter)
-    index = int(torch.searchsorted(torch.cumsum(weights, dim=0), point, right=True).item())
-    return int(ids[min(index, ids.numel() - 1)].item())
+    scores = logits.float() / sampling.temperature
+    point, count = uniform(sampling.seed, counter), sampling.top_k or _FIRST
+    while True:
+        ids = _likeliest(scores, count)[: sampling.top_k or None]
+        wide = scores[ids].double()
+        weights = torch.exp(wide - wide[0])
+        mass = torch.cumsum(weights, dim=0)
+        whole = bool(sampling.top_k) or ids.numel() == scores.numel()
+        total = mass[-1] if whole else torch.exp(scores.double() - wide[0]).sum()
+        if sampling.top_p < 1.0:
+            kept = int(((mass - weights) / total < sampling.top_p).sum().item())
+            known, target = whole or kept < ids.numel(), point * mass[kept - 1]
+        else:
+            kept, target = ids.numel(), point * total
+            known = whole or bool(target < mass[-1])
+        if known:
+            index = int(torch.searchsorted(mass[:kept], target, right=True).item())
+            return int(ids[min(index, kept - 1)].item())
+        count = count * _MORE if mass[-1] > _PEAKED * total else scores.numel()
+
+
+def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """At least `count` tokens of the largest scores, most likely first, the lower id first among equals: whoever is as
+    likely as the last one is among them."""
+    if count >= scores.numel():
+        return torch.argsort(scores, descending=True, stable=True)
+    least = torch.topk(scores, count, sorted=False).values.min()
+    ids = torch.nonzero(scores >= least).view(-1)
+    return ids[torch.argsort(scores[ids], descending=True, stable=True)]

@@ -7,8 +7,10 @@ stderr: the replies have the descriptor that was stdout to themselves.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -44,6 +46,13 @@ class Engine(Protocol):
         """The same tokens, untimed, and for each the `count` tokens of the largest logits it was chosen from."""
 
 
+class Sampler(Protocol):
+    """What an arm that draws its tokens can do besides."""
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """Continue `ids` by exactly `new` tokens that are drawn."""
+
+
 def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     """Load what the first request describes, then answer until the pipe closes."""
     _die_with_parent()
@@ -74,15 +83,26 @@ def _die_with_parent() -> None:
 
 def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
     """Generate again and again until `least_s` has passed, after a short warm-up; caches held others' data before."""
-    ids, new = request["ids"], request["new"]
-    engine.generate(ids, min(new, request["warm"]))
+    ids, new, drawn = request["ids"], request["new"], request.get("sampling")
+    make = functools.partial(engine.sample, **drawn) if drawn else engine.generate  # type: ignore[attr-defined]
+    make(ids, min(new, request["warm"]))
     done: list[Generation] = []
     begin = time.perf_counter()
     while not done or time.perf_counter() - begin < request["least_s"]:
-        done.append(engine.generate(ids, new))
+        done.append(make(ids, new))
     return {
         "tokens": done[-1].tokens,
-        "same": all(one.tokens == done[0].tokens for one in done),
+        # Drawn tokens may differ: not every arm's generator begins anew.
+        "same": bool(drawn) or all(one.tokens == done[0].tokens for one in done),
         "first_s": [one.first_s for one in done],
         "rest_s": [one.rest_s for one in done],
+        "peak_memory_bytes": _peak_memory_bytes(),
     }
+
+
+def _peak_memory_bytes() -> int:
+    """Most that this process has held at once: of the GPU's memory where PyTorch uses one, else of the machine's."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_reserved())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

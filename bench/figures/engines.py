@@ -38,15 +38,25 @@ class Eager:
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """One call; the streamer's calls give the times: the first is the prompt, then one a token."""
+        return self._timed(ids, new, do_sample=False)
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """The same call, drawing."""
+        import torch
+
+        torch.manual_seed(seed)
+        return self._timed(ids, new, do_sample=True, temperature=temperature, top_p=top_p, top_k=0)
+
+    def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
         stamps = _Stamps()
         begin = time.perf_counter()
-        out = self._call(ids, new, streamer=stamps)
+        out = self._call(ids, new, streamer=stamps, **how)
         first = stamps.seen[1]
         return Generation(out[0, len(ids) :].tolist(), first - begin, stamps.seen[-1] - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Raw logits of every step of one call."""
-        out = self._call(ids, new, output_logits=True, return_dict_in_generate=True)
+        out = self._call(ids, new, do_sample=False, output_logits=True, return_dict_in_generate=True)
         tops = [logits[0].float().topk(count).indices.tolist() for logits in out.logits]
         return out.sequences[0, len(ids) :].tolist(), tops
 
@@ -57,7 +67,7 @@ class Eager:
         # The ids of a random prompt may hold the padding id: everything is to be attended to.
         mask = torch.ones_like(prompt)
         with torch.inference_mode():
-            return self._model.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=new, **more)
+            return self._model.generate(prompt, attention_mask=mask, max_new_tokens=new, **more)
 
 
 class _Stamps:
@@ -166,10 +176,17 @@ class Ours:
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """The stream of pieces: the first holds the first token, the last ends the generation."""
+        return self._timed(ids, new)
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """The same stream, drawing."""
+        return self._timed(ids, new, temperature=temperature, top_p=top_p, seed=seed)
+
+    def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
         tokens: list[int] = []
         begin = time.perf_counter()
         first = last = begin
-        for piece in self._model.stream(ids, max_new_tokens=new, ignore_eos=True):
+        for piece in self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how):
             last = time.perf_counter()
             first = last if not tokens else first
             tokens += piece.tokens
@@ -202,6 +219,8 @@ ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "agentcompile": Ours,
 }
 """By arm; `fp32` is the reference that the others' tokens are checked against."""
+SAMPLERS = frozenset({"hf-eager", "agentcompile"})
+"""Arms that can draw their tokens."""
 
 
 if __name__ == "__main__":

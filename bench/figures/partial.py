@@ -60,7 +60,7 @@ class Progress:
         """Raise AgentCompileError (usage) when lock or store are not there as the first compilation left them."""
         if digest_of_lock(build.lock) != self.lock:
             what = f"{build.lock}: is not the lock that was compiled and timed"
-        elif build.home is None or not build.home.is_dir():
+        elif build.home is not None and not build.home.is_dir():
             what = f"{build.home}: the store of the first compilation is gone"
         else:
             return

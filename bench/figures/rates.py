@@ -47,6 +47,11 @@ class Visit:
     others: float
     """Share of all processors that everyone else took meanwhile, the host's other guests included."""
     tries: int
+    firsts_s: tuple[float, ...] = ()
+    """Until the first new token, of every generation."""
+    rests_s: tuple[float, ...] = ()
+    """From the first new token to the last."""
+    peak_memory_bytes: int = 0
 
     @property
     def contended(self) -> bool:
@@ -147,7 +152,14 @@ def run_round(
 
 def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]) -> Visit:
     """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed."""
-    request = {"do": "generate", "ids": workload.ids, "new": workload.new, "warm": WARM_TOKENS, "least_s": least_s}
+    request = {
+        "do": "generate",
+        "ids": workload.ids,
+        "new": workload.new,
+        "warm": WARM_TOKENS,
+        "least_s": least_s,
+        "sampling": workload.sampling,
+    }
     for tried in range(1, TRIES + 1):
         calm()
         waited, begin = waited_s(arm.pid), time.monotonic()
@@ -165,6 +177,9 @@ def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]
             waited=share,
             others=others,
             tries=tried,
+            firsts_s=tuple(reply["first_s"]),
+            rests_s=tuple(reply["rest_s"]),
+            peak_memory_bytes=reply["peak_memory_bytes"],
         )
         if not done.contended:
             break

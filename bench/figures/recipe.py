@@ -28,12 +28,13 @@ from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import Options, resolve
 
 from ..models.locate import MAKERS
+from .building import build_of
 from .identity import Identity, Job, identity_of
-from .partial import FIRST_COMPILE, OutOfTime, PartialFile, Progress, digest_of_lock, open_partial
+from .partial import FIRST_COMPILE, OutOfTime, PartialFile, Progress, open_partial
 from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
 from .report import arm_table, figure_table
 from .serving import own_command
-from .times import Build, Imported, Took, compile_once, first_token, import_time, replay_once
+from .times import Build, Imported, import_time
 from .trial import LLAMA, OURS, Setup, run_trial
 from .workload import Workload, make_workload
 
@@ -196,7 +197,7 @@ def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Pa
     if lock:
         build = Build(model=workload.model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in job.arms:
-        build = _compile(workload, setup, progress, file.folder)
+        build = build_of(workload, setup, progress, file.folder)
     if build is not None:
         workload = _with_cache_of(workload, build.lock)
     least_s = LEAST_S[workload.name] if setup.kind == "cpu" else _GPU_LEAST_S
@@ -223,48 +224,6 @@ def _with_cache_of(workload: Workload, lock: Path) -> Workload:
     read = read_lock(lock)
     seats = max((plan.batch for plan in read.plan), default=1)
     return replace(workload, cache_bytes=workload.cache_bytes // Options().context * read.model.context * seats)
-
-
-def _compile(workload: Workload, setup: Setup, progress: Progress, above: Path) -> Build | None:
-    """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process.
-
-    What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
-    Raises AgentCompileError when they are not what they were.
-    """
-    if FIRST_COMPILE not in progress.times:
-        setup.pause()
-        # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
-        progress.folder = Path(tempfile.mkdtemp(prefix=f"{workload.name}-", dir=above)).name
-        (above / progress.folder / "home").mkdir()
-    folder = above / progress.folder
-    build = Build(
-        model=workload.model,
-        lock=folder / "first.lock.toml",
-        home=folder / "home",
-        threads=setup.threads,
-        target=setup.device,
-    )
-    steps: dict[str, Callable[[], Took]] = {
-        FIRST_COMPILE: lambda: compile_once(build, build.lock),
-        "replay": lambda: replay_once(build),
-    }
-    if setup.kind == "cpu":
-        steps["second compile"] = lambda: compile_once(build, folder / "second.lock.toml")
-    if (workload.model / "tokenizer.json").is_file():
-        steps["replay to first token"] = lambda: first_token(build)
-    if FIRST_COMPILE in progress.times:
-        progress.check(build)
-    for name, step in steps.items():
-        if name not in progress.times:
-            setup.pause()
-            with setup.quiet():
-                took = progress.times[name] = step()
-            progress.lock = digest_of_lock(build.lock)
-            setup.keep()
-            _say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
-        if not build.lock.is_file():
-            break
-    return build if build.lock.is_file() else None
 
 
 def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:

@@ -197,8 +197,17 @@ def _part_record(part: Part) -> dict[str, Any]:
         "times": {name: asdict(took) for name, took in part.times.items()},
         "accuracy": part.accuracy,
         "choices": part.choices,
-        "rounds": [asdict(timed) for timed in outcome.rounds],
+        "rounds": [_round_record(timed) for timed in outcome.rounds],
     }
+
+
+def _round_record(timed: Round) -> dict[str, Any]:
+    """Medians of visits; single generations are thousands of numbers."""
+    told = asdict(timed)
+    for pair in told["visits"].values():
+        for visit in pair:
+            del visit["firsts_s"], visit["rests_s"]
+    return told
 
 
 def _asdict(value: Any) -> dict[str, Any] | None:

@@ -40,6 +40,10 @@ class Build:
     threads: int
     target: str = "cpu"
     """``cpu`` or ``cuda:N``."""
+    context: int = 0
+    """Tokens of the cache; 0: as many as by default."""
+    seconds: float = 0
+    """That the search may spend; 0: any."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -71,7 +75,9 @@ def import_time(processes: int = 10) -> Imported:
 
 def compile_once(build: Build, out: Path) -> Took:
     """`agentcompile compile` to `out`."""
-    return _took(build, ["compile", "--out", str(out), "--quiet"], out.with_suffix(".log"))
+    context = ["--context", str(build.context)] if build.context else []
+    seconds = ["--seconds", f"{build.seconds:g}"] if build.seconds else []
+    return _took(build, ["compile", "--out", str(out), *context, *seconds, "--quiet"], out.with_suffix(".log"))
 
 
 def replay_once(build: Build) -> Took:

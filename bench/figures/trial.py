@@ -148,7 +148,7 @@ def request_for(name: str, workload: Workload, build: Build | None, setup: Setup
         "device": setup.device,
         "context": workload.context,
         "prompts": [len(workload.ids)],
-        "gguf": str(setup.cache / f"{workload.name}.gguf"),
+        "gguf": str(setup.cache / f"{workload.model.name}.gguf"),
         "lock": str(build.lock) if build else "",
     }
 

@@ -16,12 +16,14 @@ PROMPT_TOKENS = {"cpu": 32, "cuda": 128}
 NEW_TOKENS = {"cpu": 64, "cuda": 128}
 CONTEXT = {"cpu": 128, "cuda": 256}
 """Tokens of cache that the peers get: the next power of two from what is used on."""
+_ROOM = 128
+"""Tokens that a cache is longer by at a time: what an attention kernel takes at once."""
 CACHE_ITEM_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One checkpoint with its prompt; greedy, batch 1."""
+    """One checkpoint with its prompt; batch 1."""
 
     name: str
     model: Path
@@ -36,13 +38,27 @@ class Workload:
     cache_bytes: int
     """Of our cache, for one sequence at the context that a lock has by default unless a lock says otherwise."""
     parameters: int
+    sampling: dict[str, float | int] | None = None
+    """How tokens are drawn (temperature, top_p, seed); None: greedily."""
 
 
-def make_workload(name: str, model: Path, *, seed: int, kind: str = "cpu") -> Workload:
-    """Read a checkpoint's header and choose its prompt: text where there is a tokenizer, else random ids."""
+def make_workload(
+    name: str,
+    model: Path,
+    *,
+    seed: int,
+    kind: str = "cpu",
+    tokens: tuple[int, int] | None = None,
+    sampling: dict[str, float | int] | None = None,
+) -> Workload:
+    """Read a checkpoint's header and choose its prompt: text where there is a tokenizer, else random ids.
+
+    `tokens` are those of the prompt and the new ones, by default `PROMPT_TOKENS` and `NEW_TOKENS`.
+    """
     checkpoint = Checkpoint.open(model)
-    ids = tuple(prompt(model, int(checkpoint.config["vocab_size"]), seed, PROMPT_TOKENS[kind]))
-    new = NEW_TOKENS[kind]
+    wanted, new = tokens or (PROMPT_TOKENS[kind], NEW_TOKENS[kind])
+    ids = tuple(prompt(model, int(checkpoint.config["vocab_size"]), seed, wanted))
+    context = CONTEXT[kind] if tokens is None else -(-(wanted + new) // _ROOM) * _ROOM
     tensors = {key: info.nbytes for key, info in checkpoint.tensors().items()}
     shapes = [info.shape for info in checkpoint.tensors().values()]
     return Workload(
@@ -50,11 +66,12 @@ def make_workload(name: str, model: Path, *, seed: int, kind: str = "cpu") -> Wo
         model=model,
         ids=ids,
         new=new,
-        context=CONTEXT[kind],
+        context=context,
         token_bytes=token_bytes(checkpoint.config, tensors, prompt=len(ids), new=new),
         weight_bytes=sum(tensors.values()),
         cache_bytes=CACHE_ITEM_BYTES * per_position(checkpoint.config) * Options().context,
         parameters=sum(math.prod(shape) for shape in shapes),
+        sampling=sampling,
     )
 
 
@@ -68,9 +85,14 @@ def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt
     if "lm_head.weight" in tensors:
         total -= tensors[table]
     total += tensors[table] // int(config["vocab_size"])
+    return total + mean_cache_bytes(config, prompt=prompt, new=new)
+
+
+def mean_cache_bytes(config: Mapping[str, Any], *, prompt: int, new: int) -> int:
+    """Keys and values that a decode step of the generation reads, in the mean."""
     steps = range(prompt, prompt + new - 1)
     mean_context = sum(position + 1 for position in steps) / max(len(steps), 1)
-    return total + round(CACHE_ITEM_BYTES * per_position(config) * mean_context)
+    return round(CACHE_ITEM_BYTES * per_position(config) * mean_context)
 
 
 def per_position(config: Mapping[str, Any]) -> int:

@@ -47,7 +47,7 @@ class ArmResult:
 
     name: str
     state: State
-    """``absent``: not installed here; ``failed``: it crashed, hung or ran out of memory; ``wrong``: its output failed."""
+    """``absent``: not installed here; ``failed``: it crashed, hung or ran out of memory; ``wrong``: its output is."""
     reason: str = ""
     """Why it is not measured; empty when it is."""
     facts: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,168 @@
+"""Running the cases of a suite one after another: the lock of each model, then the rounds of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.target import Ceiling
+from agentcompile.lockfile import read_lock
+from agentcompile.machine import residency
+from agentcompile.options import resolve
+from agentcompile.unlock import open_lock
+
+from ..figures.building import build_of
+from ..figures.partial import FIRST_COMPILE, PartialFile
+from ..figures.times import Build
+from ..figures.trial import OURS, Outcome, Setup, run_trial
+from ..figures.workload import Workload
+from .found import Samples, case_of, region_shares
+from .result import Case, Compiled, Mode, RegionShare
+from .workloads import Shape, Suite
+
+LEAST_S = 0.3
+"""How long a visit generates at least, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One case to run."""
+
+    model: str
+    shape: Shape
+    mode: Mode
+    workload: Workload
+    absent: dict[str, str]
+    """Why an arm is not asked, by name."""
+    cache_bytes: int
+    """Read by a step in the mean."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a run found."""
+
+    cases: list[Case] = field(default_factory=list)
+    compiled: dict[str, Compiled] = field(default_factory=dict)
+    """By model."""
+    samples: dict[str, Samples] = field(default_factory=dict)
+    """By case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locks:
+    """Where the lock of a model comes from: given, committed and good here, or compiled in this run."""
+
+    suite: Suite
+    setup: Setup
+    file: PartialFile
+    given: Path | None
+    seconds: float
+    """That a compilation may search; 0: any."""
+    cache_bytes: tuple[int, ...]
+    """Of the machine's caches."""
+
+    def of(self, case: Asked) -> Build | None:
+        """The lock of a case's model; None when it could not be compiled."""
+        model, setup = case.workload.model, self.setup
+        lock = self.given or self._committed(case)
+        if lock is not None:
+            return Build(model=model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
+        progress = self.file.progress(case.model)
+        # What is compiled is the model's, whichever of its cases comes first.
+        whole = Workload(
+            name=case.model, model=model, ids=(), new=0, context=0, token_bytes=0, weight_bytes=0, cache_bytes=0,
+            parameters=0,
+        )  # fmt: skip
+        return build_of(
+            whole,
+            setup,
+            progress,
+            self.file.folder,
+            context=self.suite.context,
+            seconds=self.seconds,
+            waits=False,
+            fresh=self.suite.fresh,
+        )
+
+    def compile_s(self, case: Asked) -> float | None:
+        """What compiling took in this run; None when it was not, or not with nothing stored."""
+        took = self.file.progress(case.model).times.get(FIRST_COMPILE)
+        return took.seconds if took and self.suite.fresh else None
+
+    def failure(self, case: Asked) -> str:
+        """Why there is no lock."""
+        took = self.file.progress(case.model).times.get(FIRST_COMPILE)
+        return f"compile: {took.reason}" if took and took.reason else "there is no lock"
+
+    def _committed(self, case: Asked) -> Path | None:
+        """The suite's own lock of the model, when nothing it was made for has changed."""
+        if not self.suite.lock or case.model not in self.suite.lock or FIRST_COMPILE in self._times(case):
+            return None
+        path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
+        try:
+            open_lock(path, resolve({"model": str(case.workload.model)}).options, locked=True)
+        except AgentCompileError as error:
+            self.setup.say(f"{path.name}: does not hold here, so {case.model} is compiled: {error}")
+            return None
+        return path
+
+    def _times(self, case: Asked) -> dict[str, object]:
+        return dict(self.file.progress(case.model).times)
+
+
+def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -> Found:
+    """Run every case; what fails becomes a row with its reason. Raises what `setup.keep` and `setup.pause` raise."""
+    found = Found()
+    builds: dict[str, Build | None] = {}
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for case in cases:
+        if OURS in suite.arms and case.model not in builds:
+            build = builds[case.model] = locks.of(case)
+            if build is not None:
+                found.compiled[case.model] = _compiled(build, locks, case, ceiling)
+        build = builds.get(case.model)
+        outcome = locks.file.progress(case.workload.name).outcome
+        _take_over(outcome, outcomes.setdefault((case.model, case.shape.name), outcome))
+        arms = [name for name in suite.arms if name not in case.absent and (name != OURS or build is not None)]
+        run_trial(arms, case.workload, build, LEAST_S, locks.setup, outcome)
+        if OURS in suite.arms and build is None:
+            outcome.reasons[OURS] = locks.failure(case)
+        spent = locks.compile_s(case)
+        made, samples = case_of(
+            suite.arms,
+            model=case.model,
+            workload=case.shape.name,
+            mode=case.mode,
+            asked=case.workload,
+            outcome=outcome,
+            absent=case.absent,
+            baseline=suite.baseline,
+            cache_bytes=case.cache_bytes,
+            ceiling=ceiling,
+            cached=case.workload.token_bytes <= max(locks.cache_bytes, default=0),
+            compile_s={OURS: spent} if spent is not None else {},
+        )
+        found.cases.append(made)
+        found.samples[made.key] = samples
+    return found
+
+
+def _take_over(outcome: Outcome, known: Outcome) -> None:
+    """What another mode of the same prompt was told already: greedy tokens are the same, however this case draws."""
+    outcome.reference = outcome.reference or known.reference
+    outcome.agreement = {**known.agreement, **outcome.agreement}
+
+
+def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Compiled:
+    regions: tuple[RegionShare, ...] = ()
+    try:
+        settings = {"model": str(build.model), "target": build.target}
+        opened = open_lock(build.lock, resolve(settings).options)
+        where = residency(opened.model.captured.decode, opened.here.target)
+        regions = region_shares(opened, ceiling, where)
+    except AgentCompileError as error:  # the times of the arms stand without them
+        locks.setup.say(f"{case.model}: no shares by region: {error}")
+    return Compiled(lock=read_lock(build.lock).content_hash, compile_s=locks.compile_s(case), regions=regions)

@@ -1,0 +1,191 @@
+"""From a trial's rounds to a case of the result: medians, tails, paired ratios, and how far from the floor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+
+from agentcompile.ir.target import Ceiling, Residency
+from agentcompile.lockfile import Lock, LockChoice
+from agentcompile.unlock import Opened
+
+from ..figures.rates import Estimate, Round, estimate, first_s
+from ..figures.trial import Outcome
+from ..figures.workload import Workload
+from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
+
+Samples = dict[str, list[list[float]]]
+"""By arm: process, round of the process, seconds to the first token and from there to the last, a generation each."""
+
+
+def case_of(
+    names: Sequence[str],
+    *,
+    model: str,
+    workload: str,
+    mode: Mode,
+    asked: Workload,
+    outcome: Outcome,
+    absent: Mapping[str, str],
+    baseline: str,
+    cache_bytes: int,
+    ceiling: Ceiling,
+    cached: bool,
+    compile_s: Mapping[str, float],
+) -> tuple[Case, Samples]:
+    """The case, and its single generations. `absent` says why an arm was not asked, `compile_s` what ahead-of-time
+    compilation took, `cache_bytes` what a step reads of keys and values in the mean; `cached`: all that it reads stays
+    in the machine's caches, whose rate is then the ceiling's."""
+    kept = [timed for timed in outcome.rounds if not timed.contended]
+    reads = [timed.read_bytes_per_s for timed in kept or outcome.rounds]
+    reads = [ceiling.cache_bytes_per_s] if cached and reads else reads
+    floor = None
+    if reads:
+        floor = Floor(
+            weight_bytes=asked.token_bytes - cache_bytes,
+            cache_bytes=cache_bytes,
+            read_bytes_per_s=median(reads),
+            flops_per_s=ceiling.flops_per_s,
+        )
+    arms = tuple(
+        _arm(name, asked, outcome, kept, absent.get(name, ""), baseline, floor, compile_s.get(name)) for name in names
+    )
+    samples = _samples(outcome.rounds)
+    made = Case(
+        model=model,
+        workload=workload,
+        mode=mode,
+        prompt_tokens=len(asked.ids),
+        new_tokens=asked.new,
+        baseline=baseline,
+        floor=floor,
+        arms=arms,
+        rounds=tuple(_times(timed) for timed in outcome.rounds),
+        samples=samples_digest(samples),
+    )
+    return made, samples
+
+
+def _arm(
+    name: str,
+    asked: Workload,
+    outcome: Outcome,
+    kept: Sequence[Round],
+    absent: str,
+    baseline: str,
+    floor: Floor | None,
+    compile_s: float | None,
+) -> ArmResult:
+    visits = [visit for timed in kept if name in timed.visits for visit in timed.visits[name]]
+    wrong = outcome.agreement.get(name)
+    state, reason = _state(absent, outcome.reasons.get(name, ""), wrong or "", bool(visits))
+    facts = {fact: str(value) for fact, value in outcome.facts.get(name, {}).items()}
+    if not visits:
+        return ArmResult(name=name, state=state, reason=reason, facts=facts, agrees=wrong)
+    firsts = [first for visit in visits for first in visit.firsts_s]
+    rests = [rest for visit in visits for rest in visit.rests_s]
+    tokens = spread([rest / (asked.new - 1) for rest in rests])
+    both = [timed for timed in kept if name in timed.visits and baseline in timed.visits]
+    beside = both if name != baseline else []
+    return ArmResult(
+        name=name,
+        state=state,
+        reason=reason,
+        facts=facts,
+        first_s=spread(firsts),
+        token_s=tokens,
+        total_s=spread([first + rest for first, rest in zip(firsts, rests, strict=True)]),
+        tokens_per_s=1 / tokens.median,
+        peak_memory_bytes=max(visit.peak_memory_bytes for visit in visits) or None,
+        load_s=outcome.load_s.get(name, ()),
+        compile_s=compile_s,
+        agrees=wrong,
+        times_floor=tokens.median / floor.token_s if floor else None,
+        speedup=_interval([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
+        first_speedup=_interval([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
+    )
+
+
+def _state(absent: str, failed: str, wrong: str, timed: bool) -> tuple[State, str]:
+    if absent:
+        return "absent", absent
+    if failed:
+        return "failed", failed
+    if wrong:
+        return "wrong", wrong
+    return ("measured", "") if timed else ("failed", "no round was undisturbed")
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and 95th percentile (the nearest rank) of one or more values."""
+    ordered = sorted(values)
+    return Spread(median=median(ordered), p95=ordered[math.ceil(0.95 * len(ordered)) - 1], count=len(ordered))
+
+
+def _interval(logs: Sequence[float]) -> Interval | None:
+    found: Estimate | None = estimate(logs)
+    if found is None:
+        return None
+    return Interval(value=found.value, low=found.low, high=found.high, rounds=found.rounds)
+
+
+def _times(timed: Round) -> RoundTimes:
+    return RoundTimes(
+        process=timed.process,
+        kept=not timed.contended,
+        token_s={name: timed.token_s(name) for name in timed.visits},
+        first_s={name: fmean(visit.first_s for visit in pair) for name, pair in timed.visits.items()},
+        read_bytes_per_s=timed.read_bytes_per_s,
+    )
+
+
+def _samples(rounds: Sequence[Round]) -> Samples:
+    found: Samples = {}
+    counted: dict[int, int] = {}
+    for timed in rounds:
+        number = counted[timed.process] = counted.get(timed.process, -1) + 1
+        for name, pair in timed.visits.items():
+            found.setdefault(name, []).extend(
+                [float(timed.process), float(number), first, rest]
+                for visit in pair
+                for first, rest in zip(visit.firsts_s, visit.rests_s, strict=True)
+            )
+    return found
+
+
+def region_shares(opened: Opened, ceiling: Ceiling, residency: Residency) -> tuple[RegionShare, ...]:
+    """What each region of the first decode plan of a lock takes, by the trials that the lock has as evidence."""
+    lock = opened.lock
+    known = {job.region.id: job.region for job in opened.jobs}
+    measured = {one.region: one for one in lock.evidence.regions}
+    found = []
+    for choice in _first_decode(lock):
+        evidence = measured.get(choice.region)
+        if evidence is None:
+            continue
+        region = known.get(choice.region)
+        kernel = choice.use == "kernel"
+        found.append(
+            RegionShare(
+                name=choice.name,
+                kind=choice.name.partition("@")[0],
+                sites=choice.sites,
+                ns=float(evidence.median_ns if kernel else evidence.baseline_ns),
+                floor_ns=region.floor_ns(ceiling, residency) if region else 0.0,
+                choice=_told(choice) if kernel else "pytorch",
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.ns * one.sites))
+
+
+def _first_decode(lock: Lock) -> Iterator[LockChoice]:
+    for plan in lock.plan:
+        if plan.phase == "decode":
+            yield from plan.choices
+            return
+
+
+def _told(choice: LockChoice) -> str:
+    inner = ", ".join(f"{name}={value}" for name, value in choice.params.items())
+    return f"{choice.template}({inner})" if inner else choice.template

@@ -1,0 +1,296 @@
+"""A suite's result as tables, and those as Markdown. Pure: strings in, strings out, no number that is not the result's.
+
+The tables hold plain text; who renders them escapes it. Times are milliseconds and seconds, as the heads say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from agentcompile.tables import Table, amount
+
+from ..figures.trial import OURS
+from .result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, SuiteResult
+
+Waits = tuple[tuple[float, ...], tuple[float, ...]]
+NOTHING = "-"
+_BASELINE = "baseline"
+_ARMS = (
+    "Time per output token and time to the first token: over the single generations of all kept rounds. "
+    "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval; above 1 "
+    "is faster. × floor: the median over what reading the weights, and the keys and values at the mean context of the "
+    "generation, takes at the read rate of the same process. Load: the median of the processes that loaded alone."
+)
+_CASES = "Floor: the weights and the cache's keys and values at the mean context, over the read rate of the process."
+_REGIONS = (
+    "By each region's own trial; share: of the sum of all regions over their sites; × floor: over its own roofline."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One table with its title and what a reader must know to read it."""
+
+    title: str
+    about: str
+    table: Table
+
+
+def plain(text: str) -> str:
+    """`text` on one line, with a sign for what no text can hold: control characters, halves of a pair."""
+    return "".join(
+        sign if sign.isprintable() else " " if sign.isspace() else "\N{REPLACEMENT CHARACTER}" for sign in text
+    )
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """`value` with so many telling digits and no exponent; a dash for what is not known."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def short(text: str, letters: int) -> str:
+    """`text` on one line of at most so many letters."""
+    text = plain(text)
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+
+
+def models(result: SuiteResult) -> tuple[str, ...]:
+    """Every model with a case or a lock, in the result's order."""
+    return tuple(dict.fromkeys([*(case.model for case in result.cases), *result.compiled]))
+
+
+def device(result: SuiteResult) -> str:
+    """The machine in a few words."""
+    machine = result.machine
+    return f"{machine.device}, {machine.threads} {'threads' if machine.kind == 'cpu' else 'multiprocessors'}"
+
+
+def revision(result: SuiteResult) -> str:
+    """The commit that ran."""
+    return result.revision[:12] + (" with changes" if result.changed_since else "")
+
+
+def rounds(cases: Iterable[Case]) -> tuple[int, int]:
+    """How many rounds were kept and how many were dropped."""
+    kept = [one.kept for case in cases for one in case.rounds]
+    return sum(kept), len(kept) - sum(kept)
+
+
+def arm_names(cases: Iterable[Case]) -> list[str]:
+    """Every arm of the cases, in their order."""
+    return list(dict.fromkeys(arm.name for case in cases for arm in case.arms))
+
+
+def measured(case: Case) -> list[ArmResult]:
+    """The arms whose times count."""
+    return [arm for arm in case.arms if arm.state == "measured"]
+
+
+def token_times(case: Case) -> dict[str, list[float]]:
+    """Milliseconds a token of every measured arm, by kept round, in the order they were timed."""
+    kept = [one.token_s for one in case.rounds if one.kept]
+    return {arm.name: [one[arm.name] * 1e3 for one in kept if one.get(arm.name, 0) > 0] for arm in measured(case)}
+
+
+def waits_of(
+    cases: Sequence[Case], name: str, compiled: Compiled | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds of every load of an arm, and of every compile; our own arm's compile may be known from its lock alone."""
+    found = [arm for case in cases for arm in measured(case) if arm.name == name]
+    loads = tuple(second for arm in found for second in arm.load_s)
+    builds = tuple(arm.compile_s for arm in found if arm.compile_s is not None)
+    if name == OURS and not builds and compiled is not None and compiled.compile_s is not None:
+        builds = (compiled.compile_s,)
+    return loads, builds
+
+
+def shares(compiled: Compiled) -> list[tuple[RegionShare, float]]:
+    """Every region with its part of the step, largest first."""
+    whole = sum(region.ns * region.sites for region in compiled.regions)
+    found = [(region, region.ns * region.sites / whole if whole else 0.0) for region in compiled.regions]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0].name))
+
+
+def head(result: SuiteResult) -> Table:
+    """What ran where, when and by which rules."""
+    machine = result.machine
+    kept, dropped = rounds(result.cases)
+    facts = [
+        ("machine", device(result)),
+        ("architecture", " ".join([machine.arch, *machine.isa])),
+        ("caches", ", ".join(amount(size) for size in machine.cache_bytes)),
+        ("toolchain", machine.toolchain),
+        ("libraries", " · ".join(f"{name} {version}" for name, version in machine.libraries)),
+        *result.environment.items(),
+        ("command", result.command),
+        ("revision", revision(result)),
+        ("date", result.made),
+        ("suite", result.suite),
+        ("timing policy", result.policy),
+        ("seed", str(result.seed)),
+        ("rounds", f"{kept} kept, {dropped} dropped as disturbed"),
+        *([("resumed", f"{result.resumed} times")] if result.resumed else []),
+    ]
+    return Table(heads=("", ""), rows=[(name, value) for name, value in facts if value])
+
+
+def parts(result: SuiteResult, model: str) -> Iterator[Part]:
+    """The tables on one model."""
+    cases = [case for case in result.cases if case.model == model]
+    if cases:
+        yield Part(title="Arms by workload", about=_ARMS, table=arms_table(cases))
+        yield Part(title="Cases", about=_CASES, table=cases_table(cases))
+    if (compiled := result.compiled.get(model)) is not None:
+        took = "was given" if compiled.compile_s is None else f"compiled in {number(compiled.compile_s)} s"
+        about = f"Lock {compiled.lock[:16]}, {took}. {_REGIONS}"
+        yield Part(title="Regions of the decode step", about=about, table=regions_table(compiled))
+    if (facts := facts_table(cases)).rows:
+        yield Part(title="Versions and settings of the arms", about="", table=facts)
+
+
+def arms_table(cases: Sequence[Case]) -> Table:
+    """Arms by workloads; a column of which nothing is known is left out, an arm never."""
+    rows = [
+        (f"{case.workload}, {case.mode}", arm.name, *_cells(case, arm), _note(arm))
+        for case in cases
+        for arm in case.arms
+    ]
+    heads = ("workload", "arm", *_COLUMNS, "note")
+    told = [at for at in range(len(heads)) if at < 2 or any(row[at] not in ("", NOTHING, _BASELINE) for row in rows)]
+    kept = [tuple(row[at] for at in told) for row in rows]
+    right = tuple(new for new, at in enumerate(told) if 2 <= at < len(heads) - 1)
+    return Table(heads=tuple(heads[at] for at in told), rows=kept, right=right)
+
+
+def cases_table(cases: Sequence[Case]) -> Table:
+    """What each case asked for, what a token must read at least, and which rounds count."""
+    heads = (
+        "workload", "prompt", "new tokens", "baseline", "weights", "KV at the mean context", "read GB/s", "floor, ms",
+        "rounds kept", "dropped", "samples",
+    )  # fmt: skip
+    rows = []
+    for case in cases:
+        kept, dropped = rounds([case])
+        sizes = (str(case.prompt_tokens), str(case.new_tokens), case.baseline)
+        counts = (str(kept), str(dropped), case.samples[:16] or NOTHING)
+        rows.append((f"{case.workload}, {case.mode}", *sizes, *_floor(case), *counts))
+    return Table(heads=heads, rows=rows, right=(1, 2, 4, 5, 6, 7, 8, 9))
+
+
+def regions_table(compiled: Compiled) -> Table:
+    """Where the decode step's time goes, largest share first."""
+    heads = ("region", "kind", "sites", "share of the step", "µs a site", "× floor", "choice")
+    rows = []
+    for region, share in shares(compiled):
+        times = number(region.ns / region.floor_ns, 3) if region.floor_ns else NOTHING
+        found = (str(region.sites), f"{share:.1%}", number(region.ns / 1e3), times, region.choice)
+        rows.append((region.name, region.kind, *found))
+    return Table(heads=heads, rows=rows, right=(2, 3, 4, 5))
+
+
+def facts_table(cases: Sequence[Case]) -> Table:
+    """Versions and settings by arm; where cases differ, all of them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for arm in (arm for case in cases for arm in case.arms):
+        for name, value in arm.facts.items():
+            seen = found.setdefault(arm.name, {}).setdefault(name, [])
+            if value not in seen:
+                seen.append(value)
+    rows = [
+        (arm, " · ".join(f"{name} {' / '.join(seen)}" for name, seen in facts.items())) for arm, facts in found.items()
+    ]
+    return Table(heads=("arm", "facts"), rows=rows)
+
+
+def markdown(result: SuiteResult, plots: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """The report. `plots`: for a model the titles and file names of its figures, beside this file."""
+    lines = [f"# {escaped(f'Suite {result.suite} on {device(result)}')}", "", *_rendered(head(result)), ""]
+    for model in models(result):
+        lines += [f"## {escaped(model)}", ""]
+        for part in parts(result, model):
+            lines += [f"### {escaped(part.title)}", "", *_rendered(part.table), ""]
+            lines += [escaped(part.about), ""] if part.about else []
+        for title, name in plots.get(model, ()):
+            lines += [f"![{escaped(title)}]({name})", ""]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """`text` so that Markdown shows it as it is, within a table too."""
+    shown = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = re.sub(r"([\\`*\[\]|~])", r"\\\1", shown)
+    # Within a word an underscore is no sign of its own, and most names have one.
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", shown)
+
+
+def _rendered(table: Table) -> list[str]:
+    marks = ["--:" if at in table.right else "---" for at in range(len(table.heads))]
+    rows = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in (table.heads, *table.rows)]
+    return [rows[0], f"|{'|'.join(marks)}|", *rows[1:]]
+
+
+def _note(arm: ArmResult) -> str:
+    if arm.state != "measured":
+        return f"{arm.state}: {arm.reason}" if arm.reason else arm.state
+    return "output not compared" if arm.agrees is None else arm.agrees
+
+
+def _floor(case: Case) -> tuple[str, ...]:
+    if (floor := case.floor) is None:
+        return (NOTHING,) * 4
+    rate = number(floor.read_bytes_per_s / 1e9)
+    return (
+        amount(floor.weight_bytes),
+        amount(floor.cache_bytes),
+        rate,
+        _ms(floor.token_s if floor.read_bytes_per_s else None),
+    )
+
+
+def _cells(case: Case, arm: ArmResult) -> Iterator[str]:
+    # A time of an arm that does not compute what was asked for is no result.
+    for cell in _COLUMNS.values():
+        yield cell(case, arm) if arm.state == "measured" else NOTHING
+
+
+def _ms(seconds: float | None) -> str:
+    return number(None if seconds is None else seconds * 1e3)
+
+
+def _median(spread: Spread | None) -> str:
+    return _ms(spread.median if spread else None)
+
+
+def _p95(spread: Spread | None) -> str:
+    return _ms(spread.p95 if spread else None)
+
+
+def _beside(case: Case, arm: ArmResult, found: Interval | None) -> str:
+    if found is None:
+        return _BASELINE if arm.name == case.baseline else NOTHING
+    return f"{number(found.value, 3)}× ({number(found.low, 3)}–{number(found.high, 3)})"
+
+
+_COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
+    "tokens/s": lambda _, arm: number(arm.tokens_per_s),
+    "token, median ms": lambda _, arm: _median(arm.token_s),
+    "token, p95 ms": lambda _, arm: _p95(arm.token_s),
+    "first token, median ms": lambda _, arm: _median(arm.first_s),
+    "first token, p95 ms": lambda _, arm: _p95(arm.first_s),
+    "× floor": lambda _, arm: number(arm.times_floor, 3),
+    "speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.speedup),
+    "first token's speed-up": lambda case, arm: _beside(case, arm, arm.first_speedup),
+    "peak memory": lambda _, arm: NOTHING if arm.peak_memory_bytes is None else amount(arm.peak_memory_bytes),
+    "load, s": lambda _, arm: number(median(arm.load_s), 3) if arm.load_s else NOTHING,
+    "compile, s": lambda _, arm: number(arm.compile_s, 3),
+    "J/token": lambda _, arm: number(arm.joules_per_token, 3),
+}
+"""A head of the arms' table, and how its cell is made."""

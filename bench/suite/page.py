@@ -1,0 +1,128 @@
+"""A suite's result as one HTML page: tables, plots and raw facts, with no script and nothing from elsewhere.
+
+Every string of the result is escaped, and the page's own policy lets a browser load nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from agentcompile.tables import Table
+
+from ..figures.trial import OURS
+from .markdown import NOTHING, device, head, models, number, parts, plain, revision
+from .plots import GRID, INK, MUTED, PAPER, Plot
+from .result import Case, SuiteResult
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --muted: #626a75; --grid: #d9dce1; --paper: #ffffff;
+  --ours: #fdf0e6; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --muted: #9aa2ad; --grid: #363c45; --paper: #14171b;
+  --ours: #33231a; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
+p { color: var(--muted); max-width: 60rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
+  overflow-wrap: normal; }
+td { max-width: 36rem; overflow-wrap: break-word; } th { color: var(--muted); font-weight: 600; }
+.right { text-align: right; white-space: nowrap; } .ours { background: var(--ours); }
+.first { white-space: nowrap; }
+figure { margin: 1.5rem 0; overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 36rem; max-width: 54rem; height: auto; }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
+summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
+
+
+def page(result: SuiteResult, plots: Sequence[Plot]) -> str:
+    """The whole page."""
+    title = _text(f"Suite {result.suite} on {device(result)}")
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
+        f"<p>{_text(f'{result.made}, revision {revision(result)}')}</p>",
+        *_table(head(result)),
+    ]
+    for model in models(result):
+        lines += _model(result, model, [plot for plot in plots if plot.model == model])
+    return "\n".join([*lines, "</body></html>", ""])
+
+
+def _model(result: SuiteResult, model: str, plots: Sequence[Plot]) -> Iterator[str]:
+    yield f"<h2>{_text(model)}</h2>"
+    shown = list(parts(result, model))
+    for part in shown[:1]:
+        yield from _part(part.title, part.about, part.table)
+    for plot in plots:
+        yield f"<figure>{_inline(plot)}</figure>"
+    for part in shown[1:]:
+        yield from _part(part.title, part.about, part.table)
+    cases = [case for case in result.cases if case.model == model and case.rounds]
+    for case in cases:
+        yield f"<details><summary>Rounds of {_text(case.workload)}, {case.mode}: ms a token</summary>"
+        yield from _table(_rounds(case))
+        yield "</details>"
+
+
+def _part(title: str, about: str, table: Table) -> Iterator[str]:
+    yield f"<h3>{_text(title)}</h3>"
+    yield from _table(table)
+    if about:
+        yield f"<p>{_text(about)}</p>"
+
+
+def _rounds(case: Case) -> Table:
+    """Every round as it was timed, the dropped ones too."""
+    names = [arm.name for arm in case.arms if any(arm.name in one.token_s for one in case.rounds)]
+    rows = []
+    for at, one in enumerate(case.rounds):
+        times = [number(one.token_s[name] * 1e3) if name in one.token_s else NOTHING for name in names]
+        what = ("kept" if one.kept else "dropped", number(one.read_bytes_per_s / 1e9))
+        rows.append((str(at + 1), str(one.process), *what, *times))
+    heads = ("round", "process", "", "read GB/s", *names)
+    return Table(heads=heads, rows=rows, right=(0, 1, *range(3, len(heads))))
+
+
+def _table(table: Table) -> Iterator[str]:
+    def kind(at: int) -> str:
+        return ' class="right"' if at in table.right else ' class="first"' if at == 0 else ""
+
+    yield '<div class="wide"><table>'
+    if any(table.heads):
+        yield f"<tr>{''.join(f'<th{kind(at)}>{_text(cell)}</th>' for at, cell in enumerate(table.heads))}</tr>"
+    for row in table.rows:
+        ours = ' class="ours"' if OURS in row[:2] else ""
+        yield f"<tr{ours}>{''.join(f'<td{kind(at)}>{_text(cell)}</td>' for at, cell in enumerate(row))}</tr>"
+    yield "</table></div>"
+
+
+def _text(text: str) -> str:
+    return escape(plain(text))
+
+
+def _inline(plot: Plot) -> str:
+    """The plot as a part of the page: without its prologue, its names its own, its greys those of the theme."""
+    svg = re.sub(r"<style.*?</style>", "", plot.svg[plot.svg.index("<svg") :], flags=re.DOTALL)
+    named = svg.replace("<svg", f'<svg role="img" aria-label="{_text(plot.title)}"', 1)
+    # Text between tags has no bare `<`, so that nothing the result says is taken for a tag.
+    return re.sub(r"<[a-z][^>]*>", lambda tag: _themed(tag[0], plot.name), named)
+
+
+def _themed(tag: str, name: str) -> str:
+    if "aria-label" in tag:
+        return tag
+    for grey, variable in _THEMED.items():
+        tag = tag.replace(grey, variable)
+    return re.sub(r'( id="|href="#|url\(#)', rf"\1{name}-", tag)

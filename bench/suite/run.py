@@ -1,0 +1,288 @@
+"""`agentcompile bench`: end-to-end workloads, every arm in the same run, one result file.
+
+In: checkpoints, workloads, arms. Every case (a workload on a model, greedy or sampled) has fresh processes of all its
+arms, timed in interleaved rounds; greedy tokens are held against fp32's. Out: RESULT.json, the single generations in
+RESULT.samples.json beside it, and a table. A run that is cut goes on with --resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agentcompile.decode import hint_of
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.exits import Stopped, Terminated
+from agentcompile.machine import Machine, judge_of, this_machine
+from agentcompile.options import resolve
+from agentcompile.proving import policy_digest
+from agentcompile.render import columns
+from agentcompile.tables import Table
+
+from ..figures.engines import ENGINES, SAMPLERS
+from ..figures.identity import Job, identity_of
+from ..figures.partial import OutOfTime, PartialFile, open_partial
+from ..figures.record import revision
+from ..figures.trial import LLAMA, Setup
+from ..figures.workload import make_workload, mean_cache_bytes
+from ..models.locate import MAKERS
+from . import bounds as committed
+from .environment import environment
+from .finding import Asked, Found, Locks, find
+from .result import Case, Mode, SuiteResult, write_result
+from .workloads import Suite, load_workloads
+
+_EXIT_CODES = (
+    "exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or one of `_EXIT_CODES`.
+
+    Raises AgentCompileError for what the user can fix, and Stopped for a signal.
+    """
+    asked = _parse(arguments)
+    suite = _suite(asked)
+    until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
+    target = asked.target or ("cpu" if suite.kind == "cpu" else "cuda:0")
+    machine, begun = this_machine(resolve({"threads": asked.threads, "target": target}).options), revision()
+    if machine.target.kind != suite.kind:
+        raise AgentCompileError(
+            f"--suite {suite.name}: is for {suite.kind}, --target {target} is not", hint="name another"
+        )
+    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    cases = _cases(suite, asked, machine, cache)
+    settings = {
+        "device": machine.device,
+        "seed": asked.seed,
+        "rounds": suite.rounds,
+        "processes": suite.processes,
+        "threads": _threads(machine),
+    }
+    jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
+    identity = identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
+    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=_say) as file:
+        try:
+            found = _find(cases, suite, asked, machine, file)
+        except OutOfTime:
+            done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
+            total = len(cases) * suite.rounds * suite.processes
+            _say(f"stopped after {asked.minutes:g} minutes with {done} of {total} rounds; {_goes_on(arguments)}")
+            return ExitCode.UNDECIDED
+        except KeyboardInterrupt as ended:
+            number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
+            raise Stopped(number, f"finished rounds are kept; {_goes_on(arguments)}") from None
+        result = SuiteResult(
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=_command(arguments),
+            revision=str(begun["revision"]),
+            changed_since=bool(begun["changed_since"]),
+            suite=suite.name,
+            machine=machine.target,
+            environment=environment(machine, _threads(machine)),
+            policy=policy_digest("dram"),
+            seed=asked.seed,
+            resumed=file.content.resumed,
+            cases=tuple(found.cases),
+            compiled=found.compiled,
+        )
+        write_result(asked.out, result)
+        beside = asked.out.with_suffix(".samples.json")
+        beside.write_text(json.dumps(found.samples, separators=(",", ":")) + "\n", encoding="utf-8")
+        file.remove()
+    print("\n".join(_table(found.cases)))
+    _say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
+    return _verdict(result) if asked.bounds else ExitCode.OK
+
+
+def _verdict(result: SuiteResult) -> ExitCode:
+    found = committed.breaches(result, committed.load_bounds())
+    for breach in found:
+        _say(f"{'WRONG' if breach.code == ExitCode.CORRECTNESS else 'REGRESSION'}: {breach.text}")
+    return committed.worst(found)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    read = load_workloads()
+    listed = ", ".join(suite.name for suite in read.suite)
+    parser = argparse.ArgumentParser(prog="agentcompile bench", description=__doc__, epilog=_EXIT_CODES)
+    parser.add_argument("--suite", default="cpu", help=f"{listed}: models, workloads and arms, unless named below")
+    parser.add_argument("--model", action="append", help=f"repeatable: {', '.join(MAKERS)}")
+    parser.add_argument(
+        "--workload", action="append", help=f"repeatable: {', '.join(one.name for one in read.workload)}"
+    )
+    parser.add_argument("--mode", action="append", choices=("greedy", "sampled"), help="repeatable")
+    parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
+    parser.add_argument("--target", default="", help="cpu or cuda:N")
+    parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one model")
+    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
+    parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
+    parser.add_argument("--rounds", type=int, help="of every process")
+    parser.add_argument("--processes", type=int, help="fresh ones of every arm, one after another")
+    parser.add_argument("--seconds", type=float, default=0, help="that compiling our lock may search; 0: any")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="where peers' artefacts, made checkpoints and partial results lie")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the JSON file")
+    parser.add_argument("--bounds", action="store_true", help="hold the result against the committed bounds")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
+    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
+    return parser.parse_args(arguments)
+
+
+def _suite(asked: argparse.Namespace) -> Suite:
+    """The suite with what was asked for instead."""
+    read = load_workloads()
+    suite = read.of(asked.suite)
+    for name in asked.model or ():
+        if name not in MAKERS:
+            raise AgentCompileError(f"--model: {name!r}: no such checkpoint", hint=hint_of(name, list(MAKERS)))
+    arms: tuple[str, ...] = asked.arms or suite.arms
+    for name in arms:
+        if name not in _known_arms():
+            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(name, list(_known_arms())))
+    if len(set(arms)) < len(arms):
+        raise AgentCompileError(f"--arms: {','.join(arms)}: one is named twice", hint="name each once")
+    for option in ("rounds", "processes"):
+        value = getattr(asked, option)
+        if value is not None and value < 1:
+            raise AgentCompileError(f"--{option}: {value}: is less than 1", hint="at least 1")
+    made = replace(
+        suite,
+        models=tuple(asked.model or suite.models),
+        workloads=tuple(read.shape(name).name for name in asked.workload or suite.workloads),
+        modes=tuple(asked.mode or suite.modes),
+        arms=arms,
+        baseline=suite.baseline if suite.baseline in arms else arms[0],
+        rounds=asked.rounds or suite.rounds,
+        processes=asked.processes or suite.processes,
+    )
+    if asked.lock and len(made.models) != 1:
+        raise AgentCompileError(
+            f"--lock: {asked.lock}: is of one model, not {len(made.models)}", hint="give one --model"
+        )
+    return made
+
+
+def _known_arms() -> tuple[str, ...]:
+    return (*(name for name in ENGINES if name != "fp32"), LLAMA)
+
+
+def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Path) -> list[Asked]:
+    read = load_workloads()
+    found = []
+    for model in suite.models:
+        path = MAKERS[model](cache / "presets" / model)
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        for shape in (read.shape(name) for name in suite.workloads):
+            for mode in suite.modes:
+                sampling = read.sampling
+                drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+                workload = make_workload(
+                    f"{model}.{shape.name}.{mode}",
+                    path,
+                    seed=asked.seed,
+                    kind=machine.target.kind,
+                    tokens=(shape.prompt, shape.new),
+                    sampling=drawn if mode == "sampled" else None,
+                )
+                held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
+                absent = _absent(suite.arms, mode, asked.llama_python)
+                found.append(
+                    Asked(model=model, shape=shape, mode=mode, workload=workload, absent=absent, cache_bytes=held)
+                )
+    return found
+
+
+def _absent(arms: Sequence[str], mode: Mode, llama: Path | None) -> dict[str, str]:
+    """Arms that this machine has not, or that cannot do what is asked, with the reason."""
+    found = {}
+    if LLAMA in arms and llama is None:
+        found[LLAMA] = "no interpreter with llama_cpp was named (--llama-python)"
+    if mode == "sampled":
+        found |= {
+            name: "draws no tokens in this harness" for name in arms if name not in SAMPLERS and name not in found
+        }
+    return found
+
+
+def _threads(machine: Machine) -> int:
+    return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
+
+
+def _find(
+    cases: Sequence[Asked], suite: Suite, asked: argparse.Namespace, machine: Machine, file: PartialFile
+) -> Found:
+    """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
+    work = Path(tempfile.mkdtemp(prefix="bench."))
+    try:
+        with judge_of(machine, asked.seed) as judge:
+            setup = Setup(
+                threads=_threads(machine),
+                device=machine.device,
+                rounds=suite.rounds,
+                processes=suite.processes,
+                seed=asked.seed,
+                cache=file.path.parent,
+                logs=work,
+                llama_python=asked.llama_python,
+                quiet=nullcontext,
+                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
+                say=_say,
+                keep=file.keep,
+                pause=file.pause,
+            )
+            locks = Locks(
+                suite=suite,
+                setup=setup,
+                file=file,
+                given=asked.lock,
+                seconds=asked.seconds,
+                cache_bytes=machine.target.cache_bytes,
+            )
+            return find(cases, suite, locks, judge.ceiling())
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _table(cases: Sequence[Case]) -> list[str]:
+    """Aligned lines, an arm of a case each."""
+    rows = []
+    for case in cases:
+        for arm in case.arms:
+            times = "-" if arm.times_floor is None else f"{arm.times_floor:.2f}"
+            rate = "-" if arm.tokens_per_s is None else f"{arm.tokens_per_s:.1f}"
+            first = "-" if arm.first_s is None else f"{arm.first_s.median * 1e3:.1f}"
+            gain = arm.speedup
+            beside = "-" if gain is None else f"{gain.value:.2f} ({gain.low:.2f} … {gain.high:.2f})"
+            note = "" if arm.state == "measured" else f"{arm.state}: {arm.reason}"
+            rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
+    heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
+    return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command without this machine's paths: a file that is committed names no folder of whoever made it."""
+    return shlex.join(["agentcompile", "bench", *(Path(word).name if "/" in word else word for word in arguments)])
+
+
+def _goes_on(arguments: Sequence[str]) -> str:
+    words = [word for word in arguments if word != "--resume"]
+    return "go on with: " + shlex.join(["agentcompile", "bench", *words, "--resume"])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,366 @@
+"""Two runs of the suite, or two arms of one run, against each other: rounds → verdicts. Pure.
+
+In: results. Out: rows, each a comparison with its interval or why there is none. A ratio above 1, as a log ratio above
+0, says that B is faster. All deciding intervals of one report hold together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Literal
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.trial import Comparison
+from agentcompile.measure.policy import POLICY
+from agentcompile.measure.statistics import MIN_ROUNDS
+from agentcompile.measure.student import t_quantile
+
+from .result import ArmResult, Case, State, SuiteResult
+
+Quantity = Literal["token", "first"]
+"""Time per output token, time to the first token."""
+QUANTITIES: tuple[Quantity, ...] = ("token", "first")
+View = Literal["ratio", "absolute", "paired"]
+"""Two runs: the speed-ups over the baseline of the same run, or the times themselves. One run: two arms by round."""
+_MOST_LOG = 700.0
+"""Beyond it a float has no exponential; no ratio of times is that large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A ratio, as the mean of logarithms, with its two-sided interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How many times as fast B is as A."""
+
+    span: Span | None
+    """None when there are too few rounds for an interval."""
+    rounds: tuple[int, int]
+    """Used, of A and of B; the same ones when paired."""
+    comparison: Comparison
+    why: str
+    """For INCONCLUSIVE: what stands in the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One of the two times of an arm that both sides measured."""
+
+    kind: Literal["compared"] = "compared"
+    case: str
+    arm: str
+    quantity: Quantity
+    a_s: float | None
+    b_s: float | None
+    """Medians, as the files have them."""
+    changes: dict[View, Change]
+    """The one that decides is missing for the baseline of two runs, which nothing else is beside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """An arm that one side at least did not measure."""
+
+    kind: Literal["unmeasured"] = "unmeasured"
+    case: str
+    arm: str
+    a: State | Literal["missing"]
+    b: State | Literal["missing"]
+    """``missing``: the file does not list it."""
+    reason: str
+
+
+Row = Compared | Unmeasured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All comparisons of one command."""
+
+    decides: View
+    claim: float
+    """Relative: the smallest difference that is claimed."""
+    alpha: float
+    """Chance that any interval of the deciding view misses its truth."""
+    comparisons: int
+    """How many share `alpha` evenly (Bonferroni)."""
+    rows: tuple[Row, ...]
+
+    @property
+    def level(self) -> float:
+        """Chance that one interval misses its truth."""
+        return self.alpha / max(self.comparisons, 1)
+
+    def verdict(self, row: Compared) -> Change | None:
+        """What decides; None for the baseline of two runs."""
+        return row.changes.get(self.decides)
+
+    @property
+    def slower(self) -> bool:
+        """Whether anything that decides is SLOWER."""
+        found = (self.verdict(row) for row in self.rows if isinstance(row, Compared))
+        return any(change is not None and change.comparison == "SLOWER" for change in found)
+
+    @property
+    def wrong(self) -> tuple[Unmeasured, ...]:
+        """Arms whose output is wrong in B."""
+        return tuple(row for row in self.rows if isinstance(row, Unmeasured) and row.b == "wrong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welch:
+    """The difference of two means."""
+
+    mean: float
+    half_width: float
+    freedom: float
+
+
+def welch(a: Sequence[float], b: Sequence[float], level: float) -> Welch:
+    """The mean of `b` minus that of `a`, with a two-sided interval that misses with chance `level`.
+
+    The spreads may differ: B. L. Welch, "The generalization of 'Student's' problem when several different population
+    variances are involved", Biometrika 34 (1947), 28–35, with the degrees of freedom of F. E. Satterthwaite, "An
+    approximate distribution of estimates of variance components", Biometrics Bulletin 2 (1946), 110–114. ValueError
+    for fewer than two values on a side.
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError(f"{len(a)} and {len(b)} values: an interval needs two on each side")
+    part_a, part_b = variance(a) / len(a), variance(b) / len(b)
+    parts = part_a**2 / (len(a) - 1) + part_b**2 / (len(b) - 1)
+    freedom = (part_a + part_b) ** 2 / parts if parts > 0 else float(len(a) + len(b) - 2)
+    half = t_quantile(1 - level / 2, freedom) * math.sqrt(part_a + part_b)
+    return Welch(mean=fmean(b) - fmean(a), half_width=half, freedom=freedom)
+
+
+def paired(logs: Sequence[float], level: float) -> Welch:
+    """The mean of paired differences, with the same kind of interval. ValueError for fewer than two."""
+    if len(logs) < 2:
+        raise ValueError(f"{len(logs)} values: an interval needs two")
+    half = t_quantile(1 - level / 2, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
+    return Welch(mean=fmean(logs), half_width=half, freedom=float(len(logs) - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """One logarithm a round, by process; NaN or infinite where the clock stood still."""
+
+    by_process: tuple[tuple[float, ...], ...]
+    total: int
+    """Rounds of the case, those left out included."""
+
+    @property
+    def pooled(self) -> list[float]:
+        """Of all processes."""
+        return [value for part in self.by_process for value in part]
+
+
+def logs_of(case: Case, quantity: Quantity, arm: str, beside: str = "") -> Logs:
+    """ln(time of `beside` / time of `arm`) of every kept round that has both; without `beside`, ln(1 s / time)."""
+    parts: dict[int, list[float]] = {}
+    for timed in case.rounds:
+        times = timed.token_s if quantity == "token" else timed.first_s
+        if timed.kept and arm in times and (not beside or beside in times):
+            value = (_ln(times[beside]) if beside else 0.0) - _ln(times[arm])
+            parts.setdefault(timed.process, []).append(value)
+    return Logs(by_process=tuple(tuple(part) for part in parts.values()), total=len(case.rounds))
+
+
+def _ln(time_s: float) -> float:
+    return math.log(time_s) if time_s > 0 else math.nan
+
+
+def change_between(a: Logs, b: Logs, *, claim: float, level: float) -> Change:
+    """Two independent runs: Welch's interval of the difference of their means."""
+    ours, theirs = b.pooled, a.pooled
+    rounds = (len(theirs), len(ours))
+    why = _objection(a, "A: ") or _objection(b, "B: ")
+    if min(rounds) < MIN_ROUNDS or not all(map(math.isfinite, [*ours, *theirs])):
+        return Change(span=None, rounds=rounds, comparison="INCONCLUSIVE", why=why)
+    apart = [fmean(part) - fmean(theirs) for part in b.by_process] + [fmean(ours) - fmean(p) for p in a.by_process]
+    return _change(welch(theirs, ours, level), apart, rounds, why, claim)
+
+
+def change_paired(logs: Logs, *, claim: float, level: float) -> Change:
+    """Two arms of one run: the t interval of the mean over rounds that have both."""
+    values, why = logs.pooled, _objection(logs, "")
+    rounds = (len(values), len(values))
+    if len(values) < MIN_ROUNDS or not all(map(math.isfinite, values)):
+        return Change(span=None, rounds=rounds, comparison="INCONCLUSIVE", why=why)
+    return _change(paired(values, level), [fmean(part) for part in logs.by_process], rounds, why, claim)
+
+
+def _objection(logs: Logs, side: str) -> str:
+    """Why nothing may be claimed whatever the numbers are; empty when something may."""
+    used = len(logs.pooled)
+    if used < MIN_ROUNDS:
+        return f"{side}{used} kept rounds are too few"
+    if not all(map(math.isfinite, logs.pooled)):
+        return f"{side}a time is not above 0: the clock does not measure"
+    if logs.total - used > POLICY.max_dropped * logs.total:
+        return f"{side}{logs.total - used} of {logs.total} rounds were dropped"
+    return ""
+
+
+def _change(found: Welch, apart: Sequence[float], rounds: tuple[int, int], why: str, claim: float) -> Change:
+    """The verdict. `apart` is the difference by process: rounds of one process share its luck with memory and clocks,
+    which an interval over rounds does not see, so processes that disagree in sign claim nothing."""
+    low, high = found.mean - found.half_width, found.mean + found.half_width
+    comparison: Comparison = "INCONCLUSIVE" if why else _verdict(low, high, math.log1p(claim))
+    if comparison in ("FASTER", "SLOWER") and any(one * found.mean <= 0 for one in apart):
+        comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
+    if comparison == "INCONCLUSIVE":
+        why = why or f"the interval is too wide for a claim of {claim:.1%}"
+    span = Span(value=_exp(found.mean), low=_exp(low), high=_exp(high))
+    return Change(span=span, rounds=rounds, comparison=comparison, why=why)
+
+
+def _exp(log_ratio: float) -> float:
+    return math.exp(min(log_ratio, _MOST_LOG))
+
+
+def _verdict(low: float, high: float, edge: float) -> Comparison:
+    if low > edge:
+        return "FASTER"
+    if high < -edge:
+        return "SLOWER"
+    return "SAME" if low >= -edge and high <= edge else "INCONCLUSIVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Two measured arms of one workload."""
+
+    a: Case
+    arm_a: ArmResult
+    b: Case
+    arm_b: ArmResult
+    label: str
+
+    def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
+        """What was found, beside the medians."""
+        spreads = [arm.token_s if quantity == "token" else arm.first_s for arm in (self.arm_a, self.arm_b)]
+        a_s, b_s = (None if spread is None else spread.median for spread in spreads)
+        return Compared(case=self.a.key, arm=self.label, quantity=quantity, a_s=a_s, b_s=b_s, changes=changes)
+
+
+def compare_runs(
+    a: SuiteResult, b: SuiteResult, *, claim: float, alpha: float = POLICY.alpha, absolute: bool = False
+) -> Report:
+    """Every arm of the cases that both runs have, B against A.
+
+    What decides is the speed-up over the baseline of A's case, or with `absolute` the time itself, which holds only as
+    far as the machine did not change between the runs. AgentCompileError for a file with a case or an arm twice.
+    """
+    decides: View = "absolute" if absolute else "ratio"
+    planned = list(_pairs(a, b))
+    judged = [one for one in planned if isinstance(one, _Pair) and (absolute or one.label != one.a.baseline)]
+    comparisons = len(judged) * len(QUANTITIES)
+    level = alpha / max(comparisons, 1)
+
+    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+        name = pair.label
+        alone = (logs_of(pair.a, quantity, name), logs_of(pair.b, quantity, name))
+        found: dict[View, Change] = {"absolute": change_between(*alone, claim=claim, level=level)}
+        if name != pair.a.baseline:
+            found["ratio"] = _beside(pair, quantity, claim=claim, level=level)
+        return found
+
+    rows: list[Row] = []
+    for one in planned:
+        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
+    return Report(decides=decides, claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+
+
+def _beside(pair: _Pair, quantity: Quantity, *, claim: float, level: float) -> Change:
+    """The speed-up of B over the baseline against that of A."""
+    name, beside = pair.label, pair.a.baseline
+    for side, case in (("A", pair.a), ("B", pair.b)):
+        baseline = case.arm(beside)
+        if baseline is None or baseline.state != "measured":
+            why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
+            return Change(span=None, rounds=(0, 0), comparison="INCONCLUSIVE", why=why)
+    runs = (logs_of(pair.a, quantity, name, beside), logs_of(pair.b, quantity, name, beside))
+    return change_between(*runs, claim=claim, level=level)
+
+
+def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
+    """Arm `b` against arm `a` in every case of one run that has either, paired by round."""
+    planned = [
+        _pair(case, case.arm(a), case, case.arm(b), f"{b} against {a}", sides=(a, b))
+        for case in _by_key(result, "A").values()
+        if case.arm(a) or case.arm(b)
+    ]
+    comparisons = len(QUANTITIES) * sum(isinstance(one, _Pair) for one in planned)
+    level = alpha / max(comparisons, 1)
+
+    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+        return {"paired": change_paired(logs_of(pair.a, quantity, b, a), claim=claim, level=level)}
+
+    rows: list[Row] = []
+    for one in planned:
+        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
+    return Report(decides="paired", claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+
+
+def common_cases(a: SuiteResult, b: SuiteResult) -> list[str]:
+    """Keys of the cases that both have, in A's order."""
+    theirs = {case.key for case in b.cases}
+    return [case.key for case in a.cases if case.key in theirs]
+
+
+def _pairs(a: SuiteResult, b: SuiteResult) -> Iterator[_Pair | Unmeasured]:
+    cases_a, cases_b = _by_key(a, "A"), _by_key(b, "B")
+    for key in common_cases(a, b):
+        one, other = cases_a[key], cases_b[key]
+        names = dict.fromkeys(arm.name for case in (one, other) for arm in case.arms)
+        for name in names:
+            found = [arm for case in (one, other) if (arm := case.arm(name))]
+            if all(arm.state == "absent" for arm in found):
+                continue  # nothing was asked of either machine
+            yield _pair(one, one.arm(name), other, other.arm(name), name)
+
+
+def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
+    """A file that says two things about one arm cannot be paired."""
+    for case in result.cases:
+        names = [arm.name for arm in case.arms]
+        if len(set(names)) < len(names):
+            raise AgentCompileError(f"{side}: {case.key}: lists an arm twice", hint="make it again")
+    found = {case.key: case for case in result.cases}
+    if len(found) < len(result.cases):
+        raise AgentCompileError(f"{side}: lists a case twice", hint="make it again with agentcompile bench")
+    return found
+
+
+def _pair(
+    a: Case,
+    arm_a: ArmResult | None,
+    b: Case,
+    arm_b: ArmResult | None,
+    label: str,
+    sides: tuple[str, str] = ("A", "B"),
+) -> _Pair | Unmeasured:
+    if arm_a and arm_b and arm_a.state == arm_b.state == "measured":
+        return _Pair(a=a, arm_a=arm_a, b=b, arm_b=arm_b, label=label)
+    told = [
+        ": ".join(filter(None, (side, arm.state if arm else "not listed", arm.reason if arm else "")))
+        for side, arm in zip(sides, (arm_a, arm_b), strict=True)
+        if arm is None or arm.state != "measured"
+    ]
+    return Unmeasured(
+        case=a.key,
+        arm=label,
+        a=arm_a.state if arm_a else "missing",
+        b=arm_b.state if arm_b else "missing",
+        reason="; ".join(told),
+    )

@@ -1,0 +1,132 @@
+"""The suite's workloads and suites, read from ``workloads.toml``."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from agentcompile.decode import from_value, hint_of, read_text
+from agentcompile.errors import AgentCompileError
+
+from .result import Mode
+
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One workload: tokens of the prompt and tokens that are made."""
+
+    name: str
+    prompt: int
+    new: int
+    about: str
+    small: str = ""
+    """The workload that it is a scaled-down twin of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a sampled case draws its tokens."""
+
+    temperature: float
+    top_p: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """What is run together."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    models: tuple[str, ...]
+    workloads: tuple[str, ...]
+    modes: tuple[Mode, ...]
+    arms: tuple[str, ...]
+    baseline: str
+    rounds: int
+    """Of every process."""
+    processes: int
+    context: int
+    """Tokens of the cache that our arm is compiled for."""
+    lock: dict[str, str] = field(default_factory=dict)
+    """By model, a lock in the project that is timed where it holds; elsewhere one is compiled."""
+    fresh: bool = True
+    """Whether our lock is compiled with nothing stored, as its time is told; else with the user's store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """The file."""
+
+    workload: tuple[Shape, ...]
+    sampling: Sampling
+    suite: tuple[Suite, ...]
+
+    def shape(self, name: str) -> Shape:
+        """The workload called `name`; AgentCompileError naming the nearest."""
+        return _named(self.workload, name, "--workload")
+
+    def of(self, name: str) -> Suite:
+        """The suite called `name`; AgentCompileError naming the nearest."""
+        return _named(self.suite, name, "--suite")
+
+
+T = TypeVar("T", Shape, Suite)
+
+
+def _named(known: tuple[T, ...], name: str, option: str) -> T:
+    found = {one.name: one for one in known}
+    if name not in found:
+        raise AgentCompileError(f"{option}: {name!r}: there is none of this name", hint=hint_of(name, list(found)))
+    return found[name]
+
+
+@functools.cache
+def load_workloads(path: Path = WORKLOADS) -> Workloads:
+    """Read and check the file. Raises AgentCompileError with file, key and value."""
+    import tomllib
+
+    try:
+        data = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise AgentCompileError(f"{path}: not TOML: {error}", hint="correct the syntax there") from error
+    read = from_value(Workloads, _underscored(data), file=path.name)
+    for fault in _faults(read):
+        raise AgentCompileError(f"{path.name}: {fault}", hint="every number is at least 1, every name is defined once")
+    return read
+
+
+def _underscored(value: object) -> object:
+    """Keys are written with dashes."""
+    if isinstance(value, dict):
+        return {str(key).replace("-", "_"): _underscored(item) for key, item in value.items()}
+    return [_underscored(item) for item in value] if isinstance(value, list) else value
+
+
+def _faults(read: Workloads) -> list[str]:
+    names = [one.name for one in read.workload]
+    found = [f"workload: {name}: is defined twice" for name in {name for name in names if names.count(name) > 1}]
+    for one in read.workload:
+        found += [f"workload: {one.name}: {key}: {value} is less than 1" for key, value in _sizes(one) if value < 1]
+        if one.small and one.small not in names:
+            found.append(f"workload: {one.name}: small: {one.small!r} is no workload")
+    for suite in read.suite:
+        longest = max((one.prompt + one.new for one in read.workload if one.name in suite.workloads), default=0)
+        found += [f"suite: {suite.name}: {name!r} is no workload" for name in suite.workloads if name not in names]
+        if suite.baseline not in suite.arms:
+            found.append(f"suite: {suite.name}: baseline: {suite.baseline!r} is none of its arms")
+        if suite.context < longest:
+            found.append(f"suite: {suite.name}: context: {suite.context} is less than the {longest} tokens it needs")
+        if min(suite.rounds, suite.processes) < 1:
+            found.append(f"suite: {suite.name}: rounds and processes are at least 1")
+    if read.sampling.temperature <= 0 or not 0 < read.sampling.top_p <= 1:
+        found.append("sampling: temperature is more than 0, top-p in (0, 1]")
+    return found
+
+
+def _sizes(one: Shape) -> tuple[tuple[str, int], ...]:
+    return ("prompt", one.prompt), ("new", one.new)
