@@ -15,7 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made
-from agentcompile.runtime.openmp import dismiss_threads
+from agentcompile.runtime.openmp import dismiss_threads, one_thread
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.text import TextStream, Tokenizer
 
@@ -315,9 +315,11 @@ class CompiledModel:
 
     def _python_loop(self, made: int, prompt: int, request: Request) -> Iterator[Piece]:
         finish: Finish | None = None
+        dismiss_threads()
         while finish is None:
             logits = self._decode.again()
-            token, logprobs = chosen(logits, request, made)
+            with one_thread():
+                token, logprobs = chosen(logits, request, made)
             self._memory.stand(token, prompt + made)
             made += 1
             finish = ended(self.info, token, made, prompt, request)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 _SOFT = 1
 
@@ -22,6 +26,18 @@ def dismiss_threads() -> None:
     library = _libgomp()
     if library is not None:
         library.omp_pause_resource_all(_SOFT)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep PyTorch's small operators to the calling thread: what they would wake spins beside our own pool, which costs
+    the step after them more than they gain."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 @functools.cache

@@ -27,8 +27,8 @@ def build_of(
 
     What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
     With a `context` the lock is for so many tokens, else for as many as by default; `seconds` bound the search. Without
-    `waits` only the first compilation is done, and unless it is `fresh`, with the user's store. Raises AgentCompileError when they
-    are not what they were.
+    `waits` only the first compilation is done, and unless it is `fresh`, with the user's store. Raises
+    AgentCompileError when they are not what they were.
     """
     if FIRST_COMPILE not in progress.times:
         setup.pause()
