@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Literal
 from ..figures.trial import OURS
 from .markdown import Waits, arm_names, device, measured, models, number, plain, shares, short, token_times, waits_of
 from .result import ArmResult, Case, Compiled, SuiteResult
+from .ticks import log_ticks, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#626a75", "#d9dce1", "#ffffff"
@@ -157,7 +157,7 @@ def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str,
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_ylabel("× as fast" + (", log scale" if log else ""))
     if log:
-        _log_ticks(axes.yaxis, axes.set_yscale, max(ends) / min(ends))
+        log_ticks(axes.yaxis, axes.set_yscale, max(ends) / min(ends))
         low, high = math.log(min(ends)), math.log(max(ends))
         room = (high - low) * 0.16
         axes.set_ylim(math.exp(low - (room if low < 0 else room / 4)), math.exp(high + room))
@@ -209,9 +209,9 @@ def _latencies(title: str, under: str, cases: Sequence[Case], looks: Mapping[str
         axes.set_title(f"{short(case.workload, 36)}: {case.prompt_tokens} tokens of prompt, {case.new_tokens} new")
         axes.grid(axis="x")
         if log:
-            _log_ticks(axes.xaxis, axes.set_xscale, max(spans) / min(spans))
+            log_ticks(axes.xaxis, axes.set_xscale, max(spans) / min(spans))
         else:
-            _plain_ticks(axes.xaxis)
+            plain_ticks(axes.xaxis)
     for axes in panels:
         if axes is not panels[0]:
             axes.sharex(panels[0])
@@ -231,18 +231,23 @@ def _regions(title: str, under: str, compiled: Compiled) -> Figure:
     height = max(len(found), 2) * _ROW_IN + 0.6
     figure, (axes,) = _sheet(title, under, height, 1, legend=list(marks), looks=marks)
     ratios = [region.ns / region.floor_ns if region.floor_ns else math.nan for region, _ in found]
+    ends = [1.0, *(ratio for ratio in ratios if math.isfinite(ratio))]
+    first = 1 if max(ends) / min(ends) > _SPAN else 0  # where bars begin: at the roofline on a log axis
     for at, ((region, share), ratio) in enumerate(zip(found, ratios, strict=True)):
         theirs = region.choice.lower().startswith("pytorch")
-        known = math.isfinite(ratio)
-        axes.barh(at, ratio if known else 0, 0.72, color=_PYTORCH if theirs else _ACCENT)
-        _label(axes, f"{number(ratio, 3)}×" if known else "no floor", (ratio if known else 0, at), (3, 0))
+        end = ratio if math.isfinite(ratio) else first
+        axes.barh(at, end - first, 0.72, first, color=_PYTORCH if theirs else _ACCENT)
+        _label(axes, f"{number(ratio, 3)}×" if math.isfinite(ratio) else "no floor", (end, at), (3, 0))
         _at_right(axes, at, f"{share:.1%}")
     _at_right(axes, -0.85, "of the step", colour=MUTED)
     axes.axvline(1, color=INK, linewidth=1, zorder=3)
     _name_rows(axes, [f"{short(region.name, 30)} × {region.sites}" for region, _ in found])
-    axes.set_xlim(0, max([1.0, *(ratio for ratio in ratios if math.isfinite(ratio))]) * 1.1)
-    axes.set_xlabel("× the time of the floor, 1 is the roofline")
-    _plain_ticks(axes.xaxis)
+    if first:
+        log_ticks(axes.xaxis, axes.set_xscale, max(ends) / min(ends))
+    else:
+        plain_ticks(axes.xaxis)
+    axes.set_xlim(min(ends) / 1.1 if first else 0, max(ends) ** (1.08 if first else 1) * 1.1)
+    axes.set_xlabel("× the time of the floor, 1 is the roofline" + (", log scale" if first else ""))
     axes.grid(axis="x")
     return figure
 
@@ -274,7 +279,7 @@ def _wait_bars(
         _name_rows(axes, list(waits) if axes is panels[0] else [""] * len(waits))
         axes.set_title(("Load alone", "Compile")[kind])
         axes.set_xlabel("s")
-        _plain_ticks(axes.xaxis)
+        plain_ticks(axes.xaxis)
         axes.grid(axis="x")
     return figure
 
@@ -377,22 +382,6 @@ def _missing(axes: Axes, row: int, arm: ArmResult, letters: int = 64) -> None:
 def _ground() -> dict[str, object]:
     """Keeps lines behind a text from running through it."""
     return {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
-
-
-def _log_ticks(axis: Axis, scale: Callable[[str], None], span: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    scale("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _plain_ticks(axis: Axis) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
 
 
 def _wrapped(text: str, letters: int) -> str:
