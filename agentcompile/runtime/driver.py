@@ -19,6 +19,8 @@ from agentcompile.images import ANY, unpack
 from agentcompile.ir.template import Launch
 
 _DEFAULT_SHARED_BYTES = 48 << 10
+_ALL_SHARED = 100
+"""Percent of what cache and shared memory have together, as far as the device allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,11 @@ class Module:
             handle, image = self._loaded.get(name) or self._loaded[ANY]
             found = driver.cuModuleGetFunction(handle, name.encode())
             function = _checked(found, f"{self.path}: has no entry {name!r}")
+            # A multiprocessor that has to divide its memory anew between cache and shared memory first runs empty: all
+            # kernels ask for the same, so that each may begin while the one before it is still there.
+            carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            asked = driver.cuFuncSetAttribute(function, carveout, _ALL_SHARED)
+            _checked(asked, f"{self.path}: {name}: shared memory cannot be preferred")
             parameters = tuple(_parameters(function))
             self._entries[name] = Entry(function=function, shared_bytes=image.shared_bytes, parameters=parameters)
         entry = self._entries[name]
