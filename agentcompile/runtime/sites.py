@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agentcompile.ir.graph import concrete
+from agentcompile.ir.graph import Dim, Graph, concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
-from agentcompile.reference import Interpreter, attention_at
+from agentcompile.reference import OPERATORS, Interpreter, Operator, apply_views, attention_at, keywords
 from agentcompile.runtime import library
 from agentcompile.runtime.memory import Memory
 
@@ -36,35 +36,86 @@ def torch_site(
     that is a view. With a `span` the positions are known, and nothing is asked of the device.
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
-    body = (
-        library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body, operators=operators)
-    )
     names = dict(call.bindings)
-    inputs = [
-        (port.name, names[port.name], concrete(port.shape, tokens)) for port in region.ports if port.role != "output"
-    ]
+    inputs = [(port.name, names[port.name], _seen(port.shape, buffers[names[port.name]], tokens))
+              for port in region.ports if port.role != "output"]  # fmt: skip
     outputs = [
         (port.name, names[port.name], concrete(buffers[names[port.name]].shape, tokens))
         for port in region.ports
         if port.role == "output"
     ]
     places = {name for _, name, _ in outputs if name in env}
+    packed = {name for _, name, _ in inputs if buffers[name].layout != "row-major"}
 
-    def dense(name: str) -> torch.Tensor:
-        """A buffer as PyTorch wants it: row-major."""
-        return memory.dense(buffers[name]) if buffers[name].layout != "row-major" else env[name]
+    def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
+        """A buffer as PyTorch wants it: row-major, in the port's shape."""
+        tensor = memory.dense(buffers[name]) if name in packed else env[name]
+        return tensor if shape is None else tensor.view(shape)
+
+    def store(name: str, made: torch.Tensor, shape: tuple[int, ...]) -> None:
+        if name in places:
+            env[name].copy_(made.reshape(shape))
+        else:
+            env[name] = made.reshape(shape)
+
+    single = None if call.call else one_operator(region.body, tokens, operators)
+    if single is not None:
+        of = {port: (name, shape) for port, name, shape in inputs}
+        order = [of[port] for port in region.body.inputs]
+        ends = [(name, shape) for _, name, shape in outputs]
+
+        def act_once() -> None:
+            with torch.no_grad():
+                made = single([read(name, shape) for name, shape in order])
+                for name, shape in ends:
+                    store(name, made, shape)
+            for name in dying:
+                env.pop(name, None)
+
+        return act_once
+
+    body = (
+        library.bind(call.call, region, call.settings) if call.call else Interpreter(region.body, operators=operators)
+    )
 
     def act() -> None:
-        made = body({port: dense(name).view(shape) for port, name, shape in inputs})
+        made = body({port: read(name, shape) for port, name, shape in inputs})
         for port, name, shape in outputs:
-            if name in places:
-                env[name].copy_(made[port].reshape(shape))
-            else:
-                env[name] = made[port].reshape(shape)
+            store(name, made[port], shape)
         for name in dying:
             env.pop(name, None)
 
     return act
+
+
+def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
+    """The shape that a port sees, or None when it is the buffer's own."""
+    seen = concrete(shape, tokens)
+    return None if seen == concrete(buffer.shape, tokens) else seen
+
+
+def one_operator(
+    graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None
+) -> Callable[[Sequence[torch.Tensor]], torch.Tensor] | None:
+    """What `Interpreter` does for a graph of one operator, without what it takes to be ready for more: a function of
+    the tensors in the order of ``graph.inputs`` to the operator's result, with T bound to `tokens`.
+
+    None for any other graph, for several or viewed results, and for an operator that the table has not.
+    """
+    if len(graph.nodes) != 1 or len(graph.nodes[0].outputs) != 1:
+        return None
+    (node,), made = graph.nodes, graph.nodes[0].outputs[0]
+    operator = {**OPERATORS, **(operators or {})}.get(node.op)
+    if operator is None or any(use.value != made or use.views for _, use in graph.outputs):
+        return None
+    attrs, at = keywords(graph, node), {name: i for i, name in enumerate(graph.inputs)}
+    if any(use.value not in at for use in node.inputs):
+        return None
+    reads = [(at[use.value], use.views) for use in node.inputs]
+    if not any(views for _, views in reads):
+        places = [place for place, _ in reads]
+        return lambda tensors: operator(*[tensors[place] for place in places], **attrs)
+    return lambda tensors: operator(*[apply_views(tensors[i], views, tokens) for i, views in reads], **attrs)
 
 
 def dying_after(program: Program, keep: set[str]) -> list[tuple[str, ...]]:

@@ -11,8 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.ir.graph import Graph, Node, Use, Value, View
-from agentcompile.reference import Interpreter, aten, attention, rms_norm, rope, run
+from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
+from agentcompile.ir.region import Regime
+from agentcompile.reference import DTYPES, Interpreter, aten, attention, rms_norm, rope, run
+from agentcompile.regions.partition import partition
+from agentcompile.runtime.sites import one_operator
+from tests.unit.graphs import qwen3
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -196,3 +200,30 @@ def test_tensors_at_odd_offsets_are_read_all_the_same(tmp_path: Path) -> None:
     sizes = {"vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
     assert Checkpoint.open(tmp_path).tensor("f").tolist() == [1.5, -2.0]
+
+
+def test_one_operator_by_itself_is_what_the_interpreter_makes_of_it() -> None:
+    graph = qwen3(2)
+    found = partition(graph, Regime(phase="decode", context=(1, 32)))
+    singles = [region for region in found.regions if len(region.body.nodes) == 1]
+    tried = 0
+    for region in singles:
+        run = one_operator(region.body, 1)
+        if run is None:
+            continue
+        generator = torch.Generator().manual_seed(3)
+        values = region.body.table()
+        inputs = {
+            name: torch.zeros(concrete(values[name].shape), dtype=torch.int64)
+            if values[name].dtype == "int64"
+            else torch.randn(concrete(values[name].shape), generator=generator).to(DTYPES[values[name].dtype])
+            for name in region.body.inputs
+        }
+        other = {name: tensor.clone() for name, tensor in inputs.items()}
+        expected = Interpreter(region.body)(inputs)
+        made = run([other[name] for name in region.body.inputs])
+        assert all(torch.equal(made, tensor) for tensor in expected.values())
+        assert all(torch.equal(other[name], inputs[name]) for name in inputs)  # what an append writes, too
+        tried += 1
+    assert tried >= 10
+    assert one_operator(graph, 1) is None
