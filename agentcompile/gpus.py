@@ -93,6 +93,36 @@ def find_driver(load: Load = ctypes.CDLL) -> Driver | None:
         nvml.call("nvmlShutdown")
 
 
+class EnergyMeter:
+    """What one GPU has drawn since its driver was loaded, as NVML counts it (Volta and later)."""
+
+    def __init__(self, device: str, visible: str | None, load: Load = ctypes.CDLL) -> None:
+        """`device` is ``cuda:N``, `visible` what CUDA_VISIBLE_DEVICES holds, or None."""
+        self._handle: ctypes.c_void_p | None = None
+        try:
+            self._nvml = _Nvml(load(NVML))
+        except OSError:
+            return
+        if not self._nvml.start():
+            self._handle = self._nvml.handle(*_device_of(device, visible))
+
+    def joules(self) -> float | None:
+        """Until now; None where nobody counts."""
+        drawn_mj = ctypes.c_ulonglong(0)
+        if self._handle is None:
+            return None
+        asked = self._nvml.call("nvmlDeviceGetTotalEnergyConsumption", self._handle, ctypes.byref(drawn_mj))
+        return drawn_mj.value / 1e3 if asked == 0 else None
+
+
+def _device_of(device: str, visible: str | None) -> tuple[int, str]:
+    """Number of a device in the driver's order, or its identity: the other one is -1 or empty."""
+    at = int(device.partition(":")[2] or 0)
+    named = [word.strip() for word in visible.split(",")] if visible else []
+    word = named[at] if at < len(named) else str(at)
+    return (int(word), "") if word.isdigit() else (-1, word)
+
+
 def _without_nvml(load: Load, problem: str) -> Driver | None:
     """What the driver library alone says. It is there in containers that compute and may not manage."""
     version = ctypes.c_int(0)
@@ -146,6 +176,15 @@ class _Nvml:
         value = ctypes.c_uint(0)
         return value.value if self.call(name, *arguments, ctypes.byref(value)) == 0 else None
 
+    def handle(self, index: int, uuid: str) -> ctypes.c_void_p | None:
+        """A device by its identity, or where that is empty by its number."""
+        found = ctypes.c_void_p()
+        if uuid:
+            status = self.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(found))
+        else:
+            status = self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(found))
+        return found if status == 0 else None
+
     def cuda(self) -> tuple[int, int] | None:
         """The newest CUDA that the driver runs."""
         number = self.number("nvmlSystemGetCudaDriverVersion_v2")
@@ -158,8 +197,7 @@ class _Nvml:
             return None
         found = []
         for index in range(count):
-            handle = ctypes.c_void_p()
-            if self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)) == 0:
+            if (handle := self.handle(index, "")) is not None:
                 found.append(self._gpu(index, handle))
         return tuple(found)
 

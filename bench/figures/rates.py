@@ -52,6 +52,8 @@ class Visit:
     rests_s: tuple[float, ...] = ()
     """From the first new token to the last."""
     peak_memory_bytes: int = 0
+    joules: float | None = None
+    """That the GPU drew from the request to the answer; None where nobody counts."""
 
     @property
     def contended(self) -> bool:
@@ -125,6 +127,7 @@ def run_round(
     bandwidth: Callable[[], float],
     beside: str,
     calm: Callable[[], None] = wait_for_calm,
+    joules: Callable[[], float | None] = lambda: None,
 ) -> tuple[Round, dict[str, str]]:
     """One round; also why arms failed in it, by name. An arm that failed is not in the round.
 
@@ -143,14 +146,20 @@ def run_round(
             try:
                 if arm.name == beside:
                     reads.append(bandwidth())
-                seen[arm.name].append(visit(arm, workload, least_s, calm))
+                seen[arm.name].append(visit(arm, workload, least_s, calm, joules))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
     pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
     return Round(process=process, visits=pairs, read_bytes_per_s=fmean(reads)), failed
 
 
-def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]) -> Visit:
+def visit(
+    arm: Arm,
+    workload: Workload,
+    least_s: float,
+    calm: Callable[[], None],
+    joules: Callable[[], float | None] = lambda: None,
+) -> Visit:
     """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed."""
     request = {
         "do": "generate",
@@ -163,8 +172,9 @@ def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]
     for tried in range(1, TRIES + 1):
         calm()
         waited, begin = waited_s(arm.pid), time.monotonic()
-        (busy, total), own = _ticks(), own_ticks(arm.pid)
+        (busy, total), own, drawn = _ticks(), own_ticks(arm.pid), joules()
         reply = arm.ask(request, LIMIT_S)
+        drawn_now = joules()
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
         (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)
         others = max(0, (busy_now - busy) - (own_now - own)) / max(total_now - total, 1)
@@ -180,6 +190,7 @@ def visit(arm: Arm, workload: Workload, least_s: float, calm: Callable[[], None]
             firsts_s=tuple(reply["first_s"]),
             rests_s=tuple(reply["rest_s"]),
             peak_memory_bytes=reply["peak_memory_bytes"],
+            joules=None if drawn is None or drawn_now is None else drawn_now - drawn,
         )
         if not done.contended:
             break

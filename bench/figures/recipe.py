@@ -51,7 +51,7 @@ LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
 """How long a visit generates at least, in seconds: a generation of the small model is shorter than a scheduler's slice.
 On a GPU every visit has several."""
 _GPU_LEAST_S = 0.5
-RESULT = Path(__file__).resolve().parents[1] / "results" / "cpu-figures.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 _EXIT_CODES = (
     "Exit code 0: finished, also when a figure falls short. 7 (undecided): --minutes stopped it, and --resume goes on. "
     "128 + n: signal n ended it, and --resume goes on."
@@ -100,7 +100,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--model", action="append", choices=known, help="repeatable; all when not given")
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
-    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file")
+    parser.add_argument("--out", type=Path, help="the JSON file; else one among the results, by kind of device")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")
     parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
     parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
@@ -115,7 +115,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
     parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
     asked = parser.parse_args(arguments)
-    here = ARMS["cpu" if asked.target == "cpu" else "cuda"]
+    kind = "cpu" if asked.target == "cpu" else "cuda"
+    here = ARMS[kind]
+    asked.out = asked.out or RESULTS / f"{kind}-figures.json"
     asked.model = asked.model or sorted(here, reverse=True)
     if foreign := sorted(set(asked.model) - set(here)):
         parser.error(f"--model: {', '.join(foreign)}: on {asked.target}: {', '.join(sorted(here))}")

@@ -66,6 +66,8 @@ class Setup:
     """Called before what takes long: the place to raise, when the run should not go on."""
     command: Callable[[str, Build | None, Setup], list[str]] = command_of
     calm: Callable[[], None] = wait_for_calm
+    joules: Callable[[], float | None] = lambda: None
+    """What the device has drawn until now."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -127,6 +129,7 @@ def run_trial(
                     bandwidth=setup.bandwidth,
                     beside=OURS,
                     calm=setup.calm,
+                    joules=setup.joules,
                 )
                 outcome.rounds += (timed,)
                 outcome.reasons |= failed

@@ -102,8 +102,11 @@ class Locks:
         if not self.suite.lock or case.model not in self.suite.lock or FIRST_COMPILE in self._times(case):
             return None
         path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
+        settings = {"model": str(case.workload.model), "target": self.setup.device}
+        if self.setup.kind == "cpu":
+            settings["threads"] = str(self.setup.threads)
         try:
-            open_lock(path, resolve({"model": str(case.workload.model)}).options, locked=True)
+            open_lock(path, resolve(settings).options, locked=True)
         except AgentCompileError as error:
             self.setup.say(f"{path.name}: does not hold here, so {case.model} is compiled: {error}")
             return None

@@ -10,7 +10,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.unlock import Opened
 
-from ..figures.rates import Estimate, Round, estimate, first_s
+from ..figures.rates import Estimate, Round, Visit, estimate, first_s
 from ..figures.trial import Outcome
 from ..figures.workload import Workload
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
@@ -100,11 +100,18 @@ def _arm(
         peak_memory_bytes=max(visit.peak_memory_bytes for visit in visits) or None,
         load_s=outcome.load_s.get(name, ()),
         compile_s=compile_s,
+        joules_per_token=_joules_per_token(visits, asked.new),
         agrees=wrong,
         times_floor=tokens.median / floor.token_s if floor else None,
         speedup=_interval([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
         first_speedup=_interval([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
     )
+
+
+def _joules_per_token(visits: Sequence[Visit], new: int) -> float | None:
+    """All that was drawn during the visits, prompts and warm-up included, over the new tokens of their generations."""
+    drawn = [visit.joules for visit in visits if visit.joules is not None]
+    return sum(drawn) / (new * sum(visit.generations for visit in visits)) if len(drawn) == len(visits) else None
 
 
 def _state(absent: str, failed: str, wrong: str, timed: bool) -> tuple[State, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agentcompile.errors import AgentCompileError
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
@@ -178,9 +178,20 @@ class SuiteResult:
 
 
 def write_result(path: Path, result: SuiteResult) -> None:
-    """Write `result` as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(encode(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write `result` as JSON. Raises as `write_text` does."""
+    write_text(path, json.dumps(encode(result), indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of a run. Raises AgentCompileError (environment) when that is impossible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        hint = "make room, or name another file with --out; --resume goes on from what was found"
+        raise AgentCompileError(
+            f"{path}: {error.strerror or error}", exit_code=ExitCode.ENVIRONMENT, hint=hint
+        ) from error
 
 
 def read_result(path: Path) -> SuiteResult:

@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,8 +25,9 @@ from pathlib import Path
 from agentcompile.decode import hint_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.exits import Stopped, Terminated
+from agentcompile.gpus import EnergyMeter
 from agentcompile.machine import Machine, judge_of, this_machine
-from agentcompile.options import resolve
+from agentcompile.options import resolve, visible_devices
 from agentcompile.proving import policy_digest
 from agentcompile.render import columns
 from agentcompile.tables import Table
@@ -34,6 +35,7 @@ from agentcompile.tables import Table
 from ..figures.engines import ENGINES, SAMPLERS
 from ..figures.identity import Job, identity_of
 from ..figures.partial import OutOfTime, PartialFile, open_partial
+from ..figures.rates import wait_for_calm
 from ..figures.record import revision
 from ..figures.trial import LLAMA, Setup
 from ..figures.workload import make_workload, mean_cache_bytes
@@ -41,7 +43,7 @@ from ..models.locate import MAKERS
 from . import bounds as committed
 from .environment import environment
 from .finding import Asked, Found, Locks, find
-from .result import Case, Mode, SuiteResult, write_result
+from .result import Case, Mode, SuiteResult, write_result, write_text
 from .workloads import Suite, load_workloads
 
 _EXIT_CODES = (
@@ -49,10 +51,11 @@ _EXIT_CODES = (
 )
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
     """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or one of `_EXIT_CODES`.
 
-    Raises AgentCompileError for what the user can fix, and Stopped for a signal.
+    `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
+    what the user can fix, and Stopped for a signal.
     """
     asked = _parse(arguments)
     suite = _suite(asked)
@@ -72,12 +75,14 @@ def run(arguments: Sequence[str]) -> int:
         "rounds": suite.rounds,
         "processes": suite.processes,
         "threads": _threads(machine),
+        "suite": suite.name,
+        "seconds": f"{asked.seconds:g}",
     }
     jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
     identity = identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
     with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=_say) as file:
         try:
-            found = _find(cases, suite, asked, machine, file)
+            found = _find(cases, suite, asked, machine, file, calm)
         except OutOfTime:
             done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
             total = len(cases) * suite.rounds * suite.processes
@@ -102,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
         )
         write_result(asked.out, result)
         beside = asked.out.with_suffix(".samples.json")
-        beside.write_text(json.dumps(found.samples, separators=(",", ":")) + "\n", encoding="utf-8")
+        write_text(beside, json.dumps(found.samples, separators=(",", ":")) + "\n")
         file.remove()
     print("\n".join(_table(found.cases)))
     _say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
@@ -147,7 +152,7 @@ def _suite(asked: argparse.Namespace) -> Suite:
     """The suite with what was asked for instead."""
     read = load_workloads()
     suite = read.of(asked.suite)
-    for name in asked.model or ():
+    for name in asked.model or suite.models:
         if name not in MAKERS:
             raise AgentCompileError(f"--model: {name!r}: no such checkpoint", hint=hint_of(name, list(MAKERS)))
     arms: tuple[str, ...] = asked.arms or suite.arms
@@ -160,15 +165,17 @@ def _suite(asked: argparse.Namespace) -> Suite:
         value = getattr(asked, option)
         if value is not None and value < 1:
             raise AgentCompileError(f"--{option}: {value}: is less than 1", hint="at least 1")
+    shapes = [read.shape(name) for name in asked.workload or suite.workloads]
     made = replace(
         suite,
         models=tuple(asked.model or suite.models),
-        workloads=tuple(read.shape(name).name for name in asked.workload or suite.workloads),
+        workloads=tuple(shape.name for shape in shapes),
         modes=tuple(asked.mode or suite.modes),
         arms=arms,
         baseline=suite.baseline if suite.baseline in arms else arms[0],
         rounds=asked.rounds or suite.rounds,
         processes=asked.processes or suite.processes,
+        context=max(suite.context, *(shape.prompt + shape.new for shape in shapes)),
     )
     if asked.lock and len(made.models) != 1:
         raise AgentCompileError(
@@ -224,7 +231,12 @@ def _threads(machine: Machine) -> int:
 
 
 def _find(
-    cases: Sequence[Asked], suite: Suite, asked: argparse.Namespace, machine: Machine, file: PartialFile
+    cases: Sequence[Asked],
+    suite: Suite,
+    asked: argparse.Namespace,
+    machine: Machine,
+    file: PartialFile,
+    calm: Callable[[], None],
 ) -> Found:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
     work = Path(tempfile.mkdtemp(prefix="bench."))
@@ -244,6 +256,8 @@ def _find(
                 say=_say,
                 keep=file.keep,
                 pause=file.pause,
+                calm=calm,
+                joules=_joules(machine),
             )
             locks = Locks(
                 suite=suite,
@@ -256,6 +270,11 @@ def _find(
             return find(cases, suite, locks, judge.ceiling())
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _joules(machine: Machine) -> Callable[[], float | None]:
+    """What the device has drawn until now; nobody counts that of a CPU here."""
+    return EnergyMeter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
 
 
 def _table(cases: Sequence[Case]) -> list[str]:

@@ -96,22 +96,24 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
         raise AgentCompileError(f"{path}: not TOML: {error}", hint="correct the syntax there") from error
     read = from_value(Workloads, _underscored(data), file=path.name)
     for fault in _faults(read):
-        raise AgentCompileError(f"{path.name}: {fault}", hint="every number is at least 1, every name is defined once")
+        raise AgentCompileError(f"{path.name}: {fault}", hint="correct it there; every name is defined once")
     return read
 
 
 def _underscored(value: object) -> object:
-    """Keys are written with dashes."""
+    """Keys are written with dashes; those of a table of locks are names of models."""
     if isinstance(value, dict):
-        return {str(key).replace("-", "_"): _underscored(item) for key, item in value.items()}
+        return {key.replace("-", "_"): item if key == "lock" else _underscored(item) for key, item in value.items()}
     return [_underscored(item) for item in value] if isinstance(value, list) else value
 
 
 def _faults(read: Workloads) -> list[str]:
     names = [one.name for one in read.workload]
-    found = [f"workload: {name}: is defined twice" for name in {name for name in names if names.count(name) > 1}]
+    found = [f"workload: {name}: is defined twice" for name in _twice(names)]
+    found += [f"suite: {name}: is defined twice" for name in _twice([suite.name for suite in read.suite])]
     for one in read.workload:
-        found += [f"workload: {one.name}: {key}: {value} is less than 1" for key, value in _sizes(one) if value < 1]
+        found += _less(f"workload: {one.name}", "prompt", one.prompt, 1)
+        found += _less(f"workload: {one.name}", "new", one.new, 2)  # the time per token is of those after the first
         if one.small and one.small not in names:
             found.append(f"workload: {one.name}: small: {one.small!r} is no workload")
     for suite in read.suite:
@@ -121,12 +123,18 @@ def _faults(read: Workloads) -> list[str]:
             found.append(f"suite: {suite.name}: baseline: {suite.baseline!r} is none of its arms")
         if suite.context < longest:
             found.append(f"suite: {suite.name}: context: {suite.context} is less than the {longest} tokens it needs")
-        if min(suite.rounds, suite.processes) < 1:
-            found.append(f"suite: {suite.name}: rounds and processes are at least 1")
-    if read.sampling.temperature <= 0 or not 0 < read.sampling.top_p <= 1:
-        found.append("sampling: temperature is more than 0, top-p in (0, 1]")
+        found += _less(f"suite: {suite.name}", "rounds", suite.rounds, 1)
+        found += _less(f"suite: {suite.name}", "processes", suite.processes, 1)
+    if read.sampling.temperature <= 0:
+        found.append(f"sampling: temperature: {read.sampling.temperature:g} is not more than 0")
+    if not 0 < read.sampling.top_p <= 1:
+        found.append(f"sampling: top-p: {read.sampling.top_p:g} is not in (0, 1]")
     return found
 
 
-def _sizes(one: Shape) -> tuple[tuple[str, int], ...]:
-    return ("prompt", one.prompt), ("new", one.new)
+def _twice(names: list[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _less(where: str, key: str, value: int, least: int) -> list[str]:
+    return [f"{where}: {key}: {value} is less than {least}"] if value < least else []

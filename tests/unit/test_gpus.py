@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.gpus import CUDA, NVML, Driver, Process, find_driver
+from agentcompile.gpus import CUDA, NVML, Driver, EnergyMeter, Process, find_driver
 
 Load = Callable[[str], Any]
 UNKNOWN = 2**64 - 1
@@ -29,6 +29,8 @@ FUNCTIONS = {
     "nvmlDeviceGetClockInfo": "clock",
     "nvmlDeviceGetMaxClockInfo": "most_clock",
     "nvmlDeviceGetComputeRunningProcesses_v3": "running",
+    "nvmlDeviceGetHandleByUUID": "by_uuid",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy",
     "cuDriverGetVersion": "version",
 }
 """Functions of the two libraries, and what the classes below call them."""
@@ -62,6 +64,16 @@ class Nvml:
 
     def handle(self, index: Any, handle: Any) -> int:
         handle._obj.value = 0x1000 + index.value
+        return 0
+
+    def by_uuid(self, uuid: Any, handle: Any) -> int:
+        if uuid.value != b"GPU-second":
+            return 2
+        handle._obj.value = 0x1001
+        return 0
+
+    def energy(self, handle: Any, drawn_mj: Any) -> int:
+        drawn_mj._obj.value = 7_500 + handle.value - 0x1000
         return 0
 
     def name(self, handle: Any, room: Any, size: Any) -> int:
@@ -213,3 +225,28 @@ def test_the_layouts_are_those_of_the_header() -> None:
     assert ctypes.sizeof(gpus._Memory) == 24
     assert ctypes.sizeof(gpus._ProcessInfo) == 24
     assert gpus._ProcessInfo.memory.offset == 8
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "drawn"),
+    [
+        ("cuda:0", None, 7.5),
+        ("cuda:1", None, 7.501),
+        ("cuda:0", "3,1", 7.503),
+        ("cuda:1", "3,1", 7.501),
+        ("cuda:0", "GPU-second", 7.501),
+        ("cuda:0", "GPU-gone", None),
+    ],
+)
+def test_energy_is_that_of_the_device_that_is_visible(device: str, visible: str | None, drawn: float | None) -> None:
+    meter = EnergyMeter(device, visible, lambda name: library(Nvml()))
+    assert meter.joules() == drawn
+
+
+def test_nobody_counts_energy_without_nvml_or_on_an_older_device() -> None:
+    def missing(name: str) -> Any:
+        raise OSError(name)
+
+    assert EnergyMeter("cuda:0", None, missing).joules() is None
+    old = library(Nvml(), "nvmlDeviceGetTotalEnergyConsumption")
+    assert EnergyMeter("cuda:0", None, lambda name: old).joules() is None
