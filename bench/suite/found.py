@@ -11,7 +11,7 @@ from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.unlock import Opened
 
 from ..figures.rates import Estimate, Round, Visit, estimate, first_s
-from ..figures.trial import Outcome
+from ..figures.trial import FP32, Outcome
 from ..figures.workload import Workload
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 
@@ -62,6 +62,7 @@ def case_of(
         floor=floor,
         arms=arms,
         rounds=tuple(_times(timed) for timed in outcome.rounds),
+        reference=outcome.reasons.get(FP32, ""),
         samples=samples_digest(samples),
     )
     return made, samples
@@ -82,7 +83,8 @@ def _arm(
     state, reason = _state(absent, outcome.reasons.get(name, ""), wrong or "", bool(visits))
     facts = {fact: str(value) for fact, value in outcome.facts.get(name, {}).items()}
     if not visits:
-        return ArmResult(name=name, state=state, reason=reason, facts=facts, agrees=wrong)
+        load_s = outcome.load_s.get(name, ())
+        return ArmResult(name=name, state=state, reason=reason, facts=facts, load_s=load_s, agrees=wrong)
     firsts = [first for visit in visits for first in visit.firsts_s]
     rests = [rest for visit in visits for rest in visit.rests_s]
     tokens = spread([rest / (asked.new - 1) for rest in rests])

@@ -141,6 +141,8 @@ class Case:
     floor: Floor | None
     arms: tuple[ArmResult, ...]
     rounds: tuple[RoundTimes, ...]
+    reference: str = ""
+    """Why fp32 said nothing to hold outputs against; empty when it did."""
     samples: str = ""
     """SHA-256 of this case's entry in the file of samples."""
 

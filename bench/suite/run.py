@@ -287,7 +287,8 @@ def _table(cases: Sequence[Case]) -> list[str]:
             first = "-" if arm.first_s is None else f"{arm.first_s.median * 1e3:.1f}"
             gain = arm.speedup
             beside = "-" if gain is None else f"{gain.value:.2f} ({gain.low:.2f} … {gain.high:.2f})"
-            note = "" if arm.state == "measured" else f"{arm.state}: {arm.reason}"
+            note = f"fp32: {case.reference}" if case.reference else ""
+            note = note if arm.state == "measured" else f"{arm.state}: {arm.reason}"
             rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
     heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
     return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))
@@ -295,7 +296,12 @@ def _table(cases: Sequence[Case]) -> list[str]:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command without this machine's paths: a file that is committed names no folder of whoever made it."""
-    return shlex.join(["agentcompile", "bench", *(Path(word).name if "/" in word else word for word in arguments)])
+    return shlex.join(["agentcompile", "bench", *(_nameless(word) for word in arguments)])
+
+
+def _nameless(word: str) -> str:
+    option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
+    return option + given + (Path(path).name if "/" in path else path)
 
 
 def _goes_on(arguments: Sequence[str]) -> str:
