@@ -144,7 +144,7 @@ class _Step:
             found = self._fastest(arms, seed + done, region.name, "rivals", "a rival makes")
             stirred -= {region.id}
             if found != parts:
-                stirred |= {region.id, *self._beside(parts, region.id)}
+                stirred |= {region.id}.union(*(pair for pair in self._neighbours(parts) if region.id in pair))
             parts = found
         return parts, stirred
 
@@ -152,12 +152,13 @@ class _Step:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
         takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
         beside it."""
+        neighbours = self._neighbours(parts)
         several = [at for at in _worth_trying(self._cut, parts, self._kind) if len(parts[at].sites) > 1]
         pairs = [
             (one, other)
             for one, other in itertools.combinations(several, 2)
             if {parts[one].region, parts[other].region} & set(free)
-            and parts[other].region in self._beside(parts, parts[one].region)
+            and frozenset((parts[one].region, parts[other].region)) in neighbours
         ]
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
@@ -168,11 +169,10 @@ class _Step:
             parts = self._fastest(arms, seed + done, names, "rivals of both", "rivals of both make")
         return parts
 
-    def _beside(self, parts: Sequence[Part], region: str) -> frozenset[str]:
-        """The regions that run right before or after a site of `region`."""
+    def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
+        """Every two regions of which one runs right after a site of the other."""
         order = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
-        pairs = [*itertools.pairwise(order), *itertools.pairwise(reversed(order))]
-        return frozenset(other for one, other in pairs if one == region) - {region}
+        return frozenset(frozenset(pair) for pair in itertools.pairwise(order))
 
     def _fastest(
         self, arms: Sequence[tuple[Part, ...]], seed: int, name: str, who: str, makes: str

@@ -167,17 +167,22 @@ def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Te
 
 
 def _attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    *,
+    causal: bool = False,
 ) -> torch.Tensor:
     grouped = q.shape[1] != keys.shape[1]
-    return F.scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(q, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
 def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
     """The last query reads every slot, each before it one less. Told so, the fused kernels need no mask in memory."""
     if q.shape[2] == keys.shape[2]:
-        grouped = q.shape[1] != keys.shape[1]
-        return F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=scale, enable_gqa=grouped)
+        return _attend(q, keys, values, None, scale, causal=True)
     from torch.nn.attention.bias import causal_lower_right  # loads PyTorch's compiler, which takes a second
 
     return _attend(q, keys, values, causal_lower_right(q.shape[2], keys.shape[2]), scale)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import types
 import typing
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Literal, TypeVar, Union, cast
 
 from agentcompile.ir.digest import Json
@@ -129,14 +130,7 @@ def _sequence(of: Any) -> Decoder:
     def sequence(data: Json) -> object:
         if not isinstance(data, list):
             raise _FaultError(f"expected a list, got {type(data).__name__}")
-        found: list[object] = []
-        try:
-            for one in data:
-                found.append(item(one))
-        except _FaultError as fault:
-            fault.steps.append(f"[{len(found)}]")
-            raise
-        return tuple(found)
+        return _each(itertools.repeat(item), data)
 
     return sequence
 
@@ -149,16 +143,20 @@ def _fixed(args: tuple[Any, ...]) -> Decoder:
             raise _FaultError(f"expected a list, got {type(data).__name__}")
         if len(items) != len(data):
             raise _FaultError(f"expected {len(items)} items, got {len(data)}")
-        found: list[object] = []
-        try:
-            for item, one in zip(items, data, strict=True):
-                found.append(item(one))
-        except _FaultError as fault:
-            fault.steps.append(f"[{len(found)}]")
-            raise
-        return tuple(found)
+        return _each(items, data)
 
     return fixed
+
+
+def _each(items: Iterable[Decoder], data: list[Json]) -> tuple[object, ...]:
+    found: list[object] = []
+    try:
+        for item, one in zip(items, data, strict=False):
+            found.append(item(one))
+    except _FaultError as fault:
+        fault.steps.append(f"[{len(found)}]")
+        raise
+    return tuple(found)
 
 
 def _table(of: Any) -> Decoder:

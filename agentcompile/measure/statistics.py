@@ -60,7 +60,7 @@ def contrast(
     half = _half_width(pooled, policy.alpha / max(comparisons, 1))
     clear = len(pooled) >= CLEAR_ROUNDS and abs(mean) - half > policy.overwhelming
     why = _objection(timing, (a, b), ratios, 0 if clear else dropped, total, policy)
-    comparison: Comparison = "INCONCLUSIVE" if why else _verdict(mean, half, claim)
+    comparison: Comparison = "INCONCLUSIVE" if why else verdict(mean, half, claim)
     if not why and comparison in ("FASTER", "SLOWER") and any(fmean(part) * mean <= 0 for part in ratios):
         comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
     if not why and comparison == "INCONCLUSIVE":
@@ -161,7 +161,8 @@ def _half_width(ratios: Sequence[float], level: float) -> float:
     return t_quantile(1.0 - level, n - 1) * stdev(ratios) / math.sqrt(n)
 
 
-def _verdict(mean: float, half: float, claim: float) -> Comparison:
+def verdict(mean: float, half: float, claim: float) -> Comparison:
+    """What an interval of a log ratio, mean ± half, says of a relative difference of `claim`."""
     edge = math.log1p(claim)
     if mean - half > edge:
         return "FASTER"

@@ -9,11 +9,11 @@ from pathlib import Path
 from .partial import FIRST_COMPILE, Progress, digest_of_lock
 from .times import Build, Took, compile_once, first_token, replay_once
 from .trial import Setup
-from .workload import Workload
 
 
 def build_of(
-    workload: Workload,
+    name: str,
+    model: Path,
     setup: Setup,
     progress: Progress,
     above: Path,
@@ -23,7 +23,8 @@ def build_of(
     waits: bool = True,
     fresh: bool = True,
 ) -> Build | None:
-    """Compile with nothing stored, again with everything stored, replay, and generate; each in its own process.
+    """Compile the checkpoint at `model`, called `name`, with nothing stored, again with everything stored, replay, and
+    generate; each in its own process.
 
     What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
     With a `context` the lock is for so many tokens, else for as many as by default; `seconds` bound the search. Without
@@ -33,11 +34,11 @@ def build_of(
     if FIRST_COMPILE not in progress.times:
         setup.pause()
         # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
-        progress.folder = Path(tempfile.mkdtemp(prefix=f"{workload.name}-", dir=above)).name
+        progress.folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=above)).name
         (above / progress.folder / "home").mkdir()
     folder = above / progress.folder
     build = Build(
-        model=workload.model,
+        model=model,
         lock=folder / "first.lock.toml",
         home=folder / "home" if fresh else None,
         threads=setup.threads,
@@ -45,25 +46,23 @@ def build_of(
         context=context,
         seconds=seconds,
     )
-    steps: dict[str, Callable[[], Took]] = {
-        FIRST_COMPILE: lambda: compile_once(build, build.lock),
-    }
+    steps: dict[str, Callable[[], Took]] = {FIRST_COMPILE: lambda: compile_once(build, build.lock)}
     if waits:
         steps["replay"] = lambda: replay_once(build)
     if waits and setup.kind == "cpu":
         steps["second compile"] = lambda: compile_once(build, folder / "second.lock.toml")
-    if waits and (workload.model / "tokenizer.json").is_file():
+    if waits and (model / "tokenizer.json").is_file():
         steps["replay to first token"] = lambda: first_token(build)
     if FIRST_COMPILE in progress.times:
         progress.check(build)
-    for name, step in steps.items():
-        if name not in progress.times:
+    for what, step in steps.items():
+        if what not in progress.times:
             setup.pause()
             with setup.quiet():
-                took = progress.times[name] = step()
+                took = progress.times[what] = step()
             progress.lock = digest_of_lock(build.lock)
             setup.keep()
-            setup.say(f"{workload.name}: {name}: {took.reason or f'{took.seconds:.1f} s'}")
+            setup.say(f"{name}: {what}: {took.reason or f'{took.seconds:.1f} s'}")
         if not build.lock.is_file():
             break
     return build if build.lock.is_file() else None

@@ -7,7 +7,6 @@ stderr: the replies have the descriptor that was stdout to themselves.
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import os
 import resource
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 _SET_PARENT_DEATH_SIGNAL = 1
 """`PR_SET_PDEATHSIG` of Linux."""
@@ -84,7 +83,10 @@ def _die_with_parent() -> None:
 def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
     """Generate again and again until `least_s` has passed, after a short warm-up; caches held others' data before."""
     ids, new, drawn = request["ids"], request["new"], request.get("sampling")
-    make = functools.partial(engine.sample, **drawn) if drawn else engine.generate  # type: ignore[attr-defined]
+
+    def make(ids: Sequence[int], new: int) -> Generation:
+        return cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+
     make(ids, min(new, request["warm"]))
     done: list[Generation] = []
     begin = time.perf_counter()

@@ -25,6 +25,7 @@ from agentcompile.options import resolve
 from agentcompile.render import columns
 from agentcompile.tables import Table
 
+from .course import nameless
 from .rates import estimate
 from .record import revision
 from .serving import Arm, ArmFailed, own_command
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         shutil.rmtree(work, ignore_errors=True)
     found = {
         "format": 1,
-        "command": "agentcompile bench firsts " + " ".join(_shown(arguments)),
+        "command": "agentcompile bench firsts " + " ".join(nameless(arguments)),
         **begun,
         "machine": encode(machine.target),
         "model": build.model.name,
@@ -104,11 +105,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-def _shown(arguments: Sequence[str]) -> list[str]:
-    """The command line without the folders of this machine."""
-    return [Path(argument).name if "/" in argument else argument for argument in arguments]
 
 
 def _start(name: str, build: Build, prompts: Sequence[int], work: Path) -> Arm:

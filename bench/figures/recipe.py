@@ -8,12 +8,8 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
-import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
-from agentcompile.exits import Stopped, Terminated
 from agentcompile.lockfile import read_lock
 from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import Options, resolve
 
 from ..models.locate import MAKERS
 from .building import build_of
+from .course import say, threads_of, whole
 from .identity import Identity, Job, identity_of
-from .partial import FIRST_COMPILE, OutOfTime, PartialFile, Progress, open_partial
+from .partial import FIRST_COMPILE, PartialFile, Progress, open_partial
 from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
 from .report import arm_table, figure_table
 from .serving import own_command
@@ -72,17 +68,13 @@ def run(arguments: Sequence[str]) -> int:
     cache.mkdir(parents=True, exist_ok=True)
     jobs = [_job(name, asked, machine, cache) for name in asked.model]
     identity = _identity(jobs, asked, machine, begun)
-    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=_say) as file:
-        try:
-            imported, parts = _find(jobs, asked, machine, file)
-        except OutOfTime:
-            total = len(jobs) * asked.processes * asked.rounds
-            done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
-            _say(f"stopped after {asked.minutes:g} minutes with {done} of {total} rounds; {_goes_on(arguments)}")
+    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=say) as file:
+        command = ["agentcompile", "bench", "figures", *arguments]
+        rounds = len(jobs) * asked.processes * asked.rounds
+        found = whole(lambda: _find(jobs, asked, machine, file), file, command, minutes=asked.minutes, rounds=rounds)
+        if found is None:
             return ExitCode.UNDECIDED
-        except KeyboardInterrupt as ended:
-            number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
-            raise Stopped(number, f"finished rounds are kept; {_goes_on(arguments)}") from None
+        imported, parts = found
         figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
         print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
         print("\n".join(figure_table(figures)))
@@ -90,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         file.remove()
-    _say(f"wrote {asked.out}")
+    say(f"wrote {asked.out}")
     return ExitCode.OK
 
 
@@ -148,15 +140,10 @@ def _identity(
         "seed": asked.seed,
         "rounds": asked.rounds,
         "processes": asked.processes,
-        "threads": _threads(machine),
+        "threads": threads_of(machine),
         "llama-python": (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else "",
     }
     return identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
-
-
-def _threads(machine: Machine) -> int:
-    """Of every arm: on a GPU, where the host only feeds it, one a processor that this process may run on."""
-    return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
 
 
 def _find(
@@ -168,10 +155,10 @@ def _find(
         if (imported := file.content.imported) is None:
             imported = file.content.imported = import_time()
             file.keep()
-            _say(f"import agentcompile: {imported.median_ms:.1f} ms")
+            say(f"import agentcompile: {imported.median_ms:.1f} ms")
         with judge_of(machine, asked.seed) as judge:
             setup = Setup(
-                threads=_threads(machine),
+                threads=threads_of(machine),
                 device=machine.device,
                 rounds=asked.rounds,
                 processes=asked.processes,
@@ -181,7 +168,7 @@ def _find(
                 llama_python=asked.llama_python,
                 quiet=_quiet(asked.quiet),
                 bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=_say,
+                say=say,
                 keep=file.keep,
                 pause=file.pause,
             )
@@ -199,7 +186,7 @@ def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Pa
     if lock:
         build = Build(model=workload.model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in job.arms:
-        build = build_of(workload, setup, progress, file.folder)
+        build = build_of(workload.name, workload.model, setup, progress, file.folder)
     if build is not None:
         workload = _with_cache_of(workload, build.lock)
     least_s = LEAST_S[workload.name] if setup.kind == "cpu" else _GPU_LEAST_S
@@ -254,13 +241,3 @@ def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
             yield
 
     return held
-
-
-def _goes_on(arguments: Sequence[str]) -> str:
-    """The command that continues this run, for whoever stopped it."""
-    words = [word for word in arguments if word not in ("--resume", "--retry-failed")]
-    return "go on with: " + shlex.join(["agentcompile", "bench", "figures", *words, "--resume"])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

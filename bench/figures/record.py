@@ -16,6 +16,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
+from .course import nameless
 from .rates import Round, bandwidth_share, estimate, first_s, speedup
 from .report import (
     BANDWIDTH,
@@ -62,7 +63,7 @@ def record(
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": _command(arguments),
+        "command": " ".join(["agentcompile", "bench", "figures", *nameless(arguments)]),
         "resumed": resumed,
         **revision,
         "machine": encode(target),
@@ -212,12 +213,6 @@ def _round_record(timed: Round) -> dict[str, Any]:
 
 def _asdict(value: Any) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
-
-
-def _command(arguments: Sequence[str]) -> str:
-    """The command without this machine's paths: a file that is committed names no folder of whoever made it."""
-    shown = [Path(word).name if "/" in word else word for word in arguments]
-    return " ".join(["agentcompile", "bench", "figures", *shown])
 
 
 def revision() -> dict[str, Any]:

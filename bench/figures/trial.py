@@ -23,6 +23,8 @@ LOAD_LIMIT_S = 2400.0
 """Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
 TOPS = 5
 LLAMA = "llama.cpp"
+NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
+"""Why that arm has no row."""
 OURS = "agentcompile"
 FP32 = "fp32"
 """Not an arm: the reference that their tokens are checked against."""
@@ -167,7 +169,7 @@ def _start(
     chosen = list[str]()
     for name in names:
         if name == LLAMA and setup.llama_python is None:
-            outcome.reasons[name] = "no interpreter with llama_cpp was named (--llama-python)"
+            outcome.reasons[name] = NO_LLAMA
         elif name == OURS and build is None:
             outcome.reasons[name] = "there is no lock"
         else:

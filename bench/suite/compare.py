@@ -7,12 +7,12 @@ against A, as a table, as Markdown or as JSON. A ratio above 1 says that B is fa
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.decode import nearest
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import clean
 from agentcompile.ir.codec import encode
@@ -146,8 +146,8 @@ def _known(path: Path, result: SuiteResult, names: Sequence[str]) -> None:
     known = list(dict.fromkeys(arm.name for case in result.cases for arm in case.arms))
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"arms: {', '.join(known) or 'none'}"
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"arms: {', '.join(known) or 'none'}"
             raise AgentCompileError(f"{path}: --arms: no arm is called {name!r}", hint=hint)
 
 
@@ -210,7 +210,7 @@ def _workload(case: Case) -> dict[str, str]:
 
 def _header(result: SuiteResult) -> dict[str, str]:
     return {
-        "revision": result.revision + (" with changes" if result.changed_since else ""),
+        "revision": result.sources(),
         "suite": result.suite,
         "seed": str(result.seed),
         "toolchain": result.machine.toolchain,
@@ -227,8 +227,7 @@ def _told(what: str, a: Mapping[str, str], b: Mapping[str, str], *, refuses: boo
 
 
 def _side(path: Path, result: SuiteResult) -> dict[str, str]:
-    revision = result.revision + (" with changes" if result.changed_since else "")
-    told = {"file": str(path), "revision": revision, "made": result.made, "device": result.machine.device}
+    told = {"file": str(path), "revision": result.sources(), "made": result.made, "device": result.machine.device}
     return {name: clean(text) for name, text in told.items()}
 
 

@@ -15,7 +15,7 @@ from agentcompile.unlock import open_lock
 
 from ..figures.building import build_of
 from ..figures.partial import FIRST_COMPILE, PartialFile
-from ..figures.times import Build
+from ..figures.times import Build, Took
 from ..figures.trial import OURS, Outcome, Setup, run_trial
 from ..figures.workload import Workload
 from .found import Samples, case_of, region_shares
@@ -70,16 +70,11 @@ class Locks:
         lock = self.given or self._committed(case)
         if lock is not None:
             return Build(model=model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
-        progress = self.file.progress(case.model)
-        # What is compiled is the model's, whichever of its cases comes first.
-        whole = Workload(
-            name=case.model, model=model, ids=(), new=0, context=0, token_bytes=0, weight_bytes=0, cache_bytes=0,
-            parameters=0,
-        )  # fmt: skip
         return build_of(
-            whole,
+            case.model,
+            model,
             setup,
-            progress,
+            self.file.progress(case.model),
             self.file.folder,
             context=self.suite.context,
             seconds=self.seconds,
@@ -89,17 +84,17 @@ class Locks:
 
     def compile_s(self, case: Asked) -> float | None:
         """What compiling took in this run; None when it was not, or not with nothing stored."""
-        took = self.file.progress(case.model).times.get(FIRST_COMPILE)
+        took = self._compiled(case)
         return took.seconds if took and self.suite.fresh else None
 
     def failure(self, case: Asked) -> str:
         """Why there is no lock."""
-        took = self.file.progress(case.model).times.get(FIRST_COMPILE)
+        took = self._compiled(case)
         return f"compile: {took.reason}" if took and took.reason else "there is no lock"
 
     def _committed(self, case: Asked) -> Path | None:
         """The suite's own lock of the model, when nothing it was made for has changed."""
-        if not self.suite.lock or case.model not in self.suite.lock or FIRST_COMPILE in self._times(case):
+        if not self.suite.lock or case.model not in self.suite.lock or self._compiled(case):
             return None
         path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
         settings = {"model": str(case.workload.model), "target": self.setup.device}
@@ -112,8 +107,9 @@ class Locks:
             return None
         return path
 
-    def _times(self, case: Asked) -> dict[str, object]:
-        return dict(self.file.progress(case.model).times)
+    def _compiled(self, case: Asked) -> Took | None:
+        """How long this run compiled the case's model; None when it did not."""
+        return self.file.progress(case.model).times.get(FIRST_COMPILE)
 
 
 def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -> Found:

@@ -75,7 +75,7 @@ def device(result: SuiteResult) -> str:
 
 def revision(result: SuiteResult) -> str:
     """The commit that ran."""
-    return result.revision[:12] + (" with changes" if result.changed_since else "")
+    return result.sources(digits=12)
 
 
 def rounds(cases: Iterable[Case]) -> tuple[int, int]:

@@ -178,6 +178,10 @@ class SuiteResult:
     compiled: dict[str, Compiled] = field(default_factory=dict)
     """By model."""
 
+    def sources(self, digits: int | None = None) -> str:
+        """The revision for people, `digits` of it, and whether the sources were changed since."""
+        return self.revision[:digits] + (" with changes" if self.changed_since else "")
+
 
 def write_result(path: Path, result: SuiteResult) -> None:
     """Write `result` as JSON. Raises as `write_text` does."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +21,6 @@ from pathlib import Path
 
 from agentcompile.decode import hint_of
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.exits import Stopped, Terminated
 from agentcompile.gpus import EnergyMeter
 from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve, visible_devices
@@ -32,12 +28,13 @@ from agentcompile.proving import policy_digest
 from agentcompile.render import columns
 from agentcompile.tables import Table
 
+from ..figures.course import nameless, say, threads_of, whole
 from ..figures.engines import ENGINES, SAMPLERS
 from ..figures.identity import Job, identity_of
-from ..figures.partial import OutOfTime, PartialFile, open_partial
+from ..figures.partial import PartialFile, open_partial
 from ..figures.rates import wait_for_calm
 from ..figures.record import revision
-from ..figures.trial import LLAMA, Setup
+from ..figures.trial import LLAMA, NO_LLAMA, Setup
 from ..figures.workload import make_workload, mean_cache_bytes
 from ..models.locate import MAKERS
 from . import bounds as committed
@@ -74,31 +71,32 @@ def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -
         "seed": asked.seed,
         "rounds": suite.rounds,
         "processes": suite.processes,
-        "threads": _threads(machine),
+        "threads": threads_of(machine),
         "suite": suite.name,
         "seconds": f"{asked.seconds:g}",
     }
     jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
     identity = identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
-    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=_say) as file:
-        try:
-            found = _find(cases, suite, asked, machine, file, calm)
-        except OutOfTime:
-            done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
-            total = len(cases) * suite.rounds * suite.processes
-            _say(f"stopped after {asked.minutes:g} minutes with {done} of {total} rounds; {_goes_on(arguments)}")
+    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=say) as file:
+        command = ["agentcompile", "bench", *arguments]
+        rounds = len(cases) * suite.rounds * suite.processes
+        found = whole(
+            lambda: _find(cases, suite, asked, machine, file, calm),
+            file,
+            command,
+            minutes=asked.minutes,
+            rounds=rounds,
+        )
+        if found is None:
             return ExitCode.UNDECIDED
-        except KeyboardInterrupt as ended:
-            number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
-            raise Stopped(number, f"finished rounds are kept; {_goes_on(arguments)}") from None
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=_command(arguments),
+            command=shlex.join(nameless(command)),
             revision=str(begun["revision"]),
             changed_since=bool(begun["changed_since"]),
             suite=suite.name,
             machine=machine.target,
-            environment=environment(machine, _threads(machine)),
+            environment=environment(machine, threads_of(machine)),
             policy=policy_digest("dram"),
             seed=asked.seed,
             resumed=file.content.resumed,
@@ -110,14 +108,14 @@ def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -
         write_text(beside, json.dumps(found.samples, separators=(",", ":")) + "\n")
         file.remove()
     print("\n".join(_table(found.cases)))
-    _say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
+    say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
     return _verdict(result) if asked.bounds else ExitCode.OK
 
 
 def _verdict(result: SuiteResult) -> ExitCode:
     found = committed.breaches(result, committed.load_bounds())
     for breach in found:
-        _say(f"{'WRONG' if breach.code == ExitCode.CORRECTNESS else 'REGRESSION'}: {breach.text}")
+        say(f"{'WRONG' if breach.code == ExitCode.CORRECTNESS else 'REGRESSION'}: {breach.text}")
     return committed.worst(found)
 
 
@@ -218,16 +216,12 @@ def _absent(arms: Sequence[str], mode: Mode, llama: Path | None) -> dict[str, st
     """Arms that this machine has not, or that cannot do what is asked, with the reason."""
     found = {}
     if LLAMA in arms and llama is None:
-        found[LLAMA] = "no interpreter with llama_cpp was named (--llama-python)"
+        found[LLAMA] = NO_LLAMA
     if mode == "sampled":
         found |= {
             name: "draws no tokens in this harness" for name in arms if name not in SAMPLERS and name not in found
         }
     return found
-
-
-def _threads(machine: Machine) -> int:
-    return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
 
 
 def _find(
@@ -243,7 +237,7 @@ def _find(
     try:
         with judge_of(machine, asked.seed) as judge:
             setup = Setup(
-                threads=_threads(machine),
+                threads=threads_of(machine),
                 device=machine.device,
                 rounds=suite.rounds,
                 processes=suite.processes,
@@ -253,7 +247,7 @@ def _find(
                 llama_python=asked.llama_python,
                 quiet=nullcontext,
                 bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=_say,
+                say=say,
                 keep=file.keep,
                 pause=file.pause,
                 calm=calm,
@@ -292,22 +286,3 @@ def _table(cases: Sequence[Case]) -> list[str]:
             rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
     heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
     return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))
-
-
-def _command(arguments: Sequence[str]) -> str:
-    """The command without this machine's paths: a file that is committed names no folder of whoever made it."""
-    return shlex.join(["agentcompile", "bench", *(_nameless(word) for word in arguments)])
-
-
-def _nameless(word: str) -> str:
-    option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
-    return option + given + (Path(path).name if "/" in path else path)
-
-
-def _goes_on(arguments: Sequence[str]) -> str:
-    words = [word for word in arguments if word != "--resume"]
-    return "go on with: " + shlex.join(["agentcompile", "bench", *words, "--resume"])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

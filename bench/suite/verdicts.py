@@ -15,7 +15,7 @@ from typing import Literal
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.trial import Comparison
 from agentcompile.measure.policy import POLICY
-from agentcompile.measure.statistics import MIN_ROUNDS
+from agentcompile.measure.statistics import MIN_ROUNDS, verdict
 from agentcompile.measure.student import t_quantile
 
 from .result import ArmResult, Case, State, SuiteResult
@@ -215,7 +215,7 @@ def _change(found: Welch, apart: Sequence[float], rounds: tuple[int, int], why: 
     """The verdict. `apart` is the difference by process: rounds of one process share its luck with memory and clocks,
     which an interval over rounds does not see, so processes that disagree in sign claim nothing."""
     low, high = found.mean - found.half_width, found.mean + found.half_width
-    comparison: Comparison = "INCONCLUSIVE" if why else _verdict(low, high, math.log1p(claim))
+    comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.mean, found.half_width, claim)
     if comparison in ("FASTER", "SLOWER") and any(one * found.mean <= 0 for one in apart):
         comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
     if comparison == "INCONCLUSIVE":
@@ -226,14 +226,6 @@ def _change(found: Welch, apart: Sequence[float], rounds: tuple[int, int], why: 
 
 def _exp(log_ratio: float) -> float:
     return math.exp(min(log_ratio, _MOST_LOG))
-
-
-def _verdict(low: float, high: float, edge: float) -> Comparison:
-    if low > edge:
-        return "FASTER"
-    if high < -edge:
-        return "SLOWER"
-    return "SAME" if low >= -edge and high <= edge else "INCONCLUSIVE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from agentcompile.bench.figures import recipe
+from agentcompile.bench.figures import course, recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
 from agentcompile.bench.figures.engines import Eager
 from agentcompile.bench.figures.gguf_file import gguf_name
@@ -272,7 +272,7 @@ def test_arms_on_a_gpu_have_the_processors_that_the_recipe_may_run_on() -> None:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        assert recipe._threads(SimpleNamespace(device="cuda:0")) == 1
+        assert course.threads_of(SimpleNamespace(device="cuda:0")) == 1
     finally:
         os.sched_setaffinity(0, allowed)
 
