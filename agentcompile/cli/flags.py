@@ -1,0 +1,56 @@
+"""What verbs of the command line share: their flags, the screen that they print to, and how they end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.exits import guarded
+from agentcompile.options import terminal
+from agentcompile.render import Format, Screen
+
+P = ParamSpec("P")
+
+Checkpoint = Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")]
+Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
+LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
+Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
+Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
+Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
+Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
+Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
+Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
+Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
+Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
+Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
+RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run's events lie.")]
+Templates = Annotated[list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
+Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="A line of JSON an event on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
+
+
+def verb(function: Callable[P, int]) -> Callable[P, None]:
+    """A verb's exit code, or its exception's, becomes the process's."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        raise typer.Exit(guarded(lambda: function(*args, **kwargs)))
+
+    return run
+
+
+def screen_of(json: bool = False, events: str = "", quiet: bool = False) -> Screen:
+    """Where a verb prints: text, one JSON value, or a line an event. Raises `AgentCompileError` (2) for both."""
+    if events not in ("", "jsonl"):
+        raise AgentCompileError(f"--events: {events!r} is not allowed", hint="allowed: jsonl")
+    if json and events:
+        raise AgentCompileError("--json and --events share stdout", hint="give one of them")
+    format: Format = "json" if json else "events" if events else "text"
+    redraws, colour = terminal()
+    return Screen.standard(format, quiet=quiet, redraws=redraws, colour=colour)

@@ -1,0 +1,208 @@
+"""The verbs on a checkpoint and on its lock. What each does lies in `commands/`, imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentcompile.cli.flags import (
+    Advisor,
+    Batch,
+    Budget,
+    Checkpoint,
+    Context,
+    Events,
+    Json,
+    LockFile,
+    Model,
+    Out,
+    Quiet,
+    RunDir,
+    Seconds,
+    Seed,
+    Target,
+    Templates,
+    Threads,
+    screen_of,
+    verb,
+)
+
+app = typer.Typer(
+    name="agentcompile",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="An inference compiler: specialises a checkpoint's regions, judges them, and locks what is faster.",
+)
+
+
+@app.command()
+@verb
+def compile(
+    model: Checkpoint = None,
+    target: Target = None,
+    context: Context = None,
+    batch: Batch = None,
+    threads: Threads = None,
+    advisor: Advisor = None,
+    budget: Budget = None,
+    seconds: Seconds = None,
+    seed: Seed = None,
+    out: Out = None,
+    run_dir: RunDir = None,
+    templates: Templates = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished run.")
+    ] = False,
+    json: Json = False,
+    events: Events = "",
+    quiet: Quiet = False,
+) -> int:
+    """Compile a checkpoint: capture, search, judge, and write its lock."""
+    from agentcompile.commands import compiling
+
+    flags = {
+        "model": model,
+        "target": target,
+        "context": context,
+        "batch": batch,
+        "threads": threads,
+        "advisor": advisor,
+        "budget": budget,
+        "seconds": seconds,
+        "seed": seed,
+        "out": out,
+        "run_dir": run_dir,
+        "templates": templates or None,
+    }
+    return compiling.compile(flags, resume=resume, screen=screen_of(json, events, quiet))
+
+
+@app.command()
+@verb
+def inspect(
+    model: Checkpoint = None,
+    context: Context = None,
+    threads: Threads = None,
+    templates: Templates = None,
+    json: Json = False,
+    events: Events = "",
+    quiet: Quiet = False,
+) -> int:
+    """Show a checkpoint's regions: sites, FLOPs, bytes, floors, shares, and how many candidates each has."""
+    from agentcompile.commands import compiling
+
+    flags = {"model": model, "context": context, "threads": threads, "templates": templates or None}
+    return compiling.inspect(flags, screen=screen_of(json, events, quiet))
+
+
+@app.command()
+@verb
+def replay(
+    lock: LockFile,
+    model: Model = None,
+    threads: Threads = None,
+    templates: Templates = None,
+    locked: Annotated[bool, typer.Option("--locked", help="Any drift is exit 3.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare only; build nothing.")] = False,
+    json: Json = False,
+    events: Events = "",
+    quiet: Quiet = False,
+) -> int:
+    """Rebuild and validate a lock on this machine, without an adviser or a network."""
+    from agentcompile.commands import running
+
+    flags = {"model": model, "threads": threads, "templates": templates or None}
+    return running.replay(flags, lock, locked=locked, check=check, screen=screen_of(json, events, quiet))
+
+
+@app.command()
+@verb
+def generate(
+    lock: LockFile,
+    prompt: Annotated[str, typer.Option("--prompt", help="The text to go on from.")],
+    model: Model = None,
+    threads: Threads = None,
+    templates: Templates = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="0: all.")] = 0,
+    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 1.0,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="A text that ends it; repeatable.")] = None,
+    beside_eager: Annotated[bool, typer.Option("--beside-eager", help="Time PyTorch eager on the same.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Stream text from a lock."""
+    from agentcompile.commands import running
+    from agentcompile.commands.flow import Request
+
+    request = Request(
+        prompt=prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    flags = {"model": model, "threads": threads, "templates": templates or None}
+    return running.generate(flags, lock, request, beside_eager=beside_eager, screen=screen_of(json, "", quiet))
+
+
+@app.command()
+@verb
+def verify(
+    lock: LockFile,
+    prompts: Annotated[Path, typer.Option("--prompts", metavar="FILE", help="Your prompts, one a line.")],
+    model: Model = None,
+    threads: Threads = None,
+    templates: Templates = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Measure a lock's end-to-end accuracy on your own prompts."""
+    from agentcompile.commands import running
+
+    flags = {"model": model, "threads": threads, "templates": templates or None}
+    return running.verify(flags, lock, prompts, screen=screen_of(json, "", quiet))
+
+
+@app.command()
+@verb
+def explain(
+    region: Annotated[str, typer.Argument(metavar="REGION", help="A region's name, kind or id.")],
+    run_dir: RunDir = None,
+    json: Json = False,
+) -> int:
+    """Say why a region's winner won: findings, errors and times of every candidate."""
+    from agentcompile.commands import looking
+
+    return looking.explain({"run_dir": run_dir}, region, screen=screen_of(json))
+
+
+@app.command()
+@verb
+def export(
+    format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Who is to read it.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; for T4 of one region, FILE.json.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")] = "",
+    model: Annotated[str | None, typer.Option("--model", help="Where the run's checkpoint lies now.")] = None,
+    json: Json = False,
+) -> int:
+    """Write a run's trials as Kernel Tuner's T4 results or as a FlashInfer-Bench trace set."""
+    from agentcompile.commands import exporting
+
+    return exporting.export({"model": model}, run, format, out, screen=screen_of(json))
+
+
+@app.command()
+@verb
+def doctor(threads: Threads = None, json: Json = False) -> int:
+    """Check what compiling needs on this machine: software, folders, and for CUDA driver, NVRTC, PyTorch and GPUs."""
+    from agentcompile.commands import doctor as check
+
+    return check.doctor({"threads": threads}, screen=screen_of(json))
