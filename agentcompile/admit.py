@@ -3,7 +3,7 @@
 In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
 baseline's. Coordinate descent (one region at a time, largest share first): a kernel that is fastest alone is not always
 fastest between its neighbours, whose weights and barriers it shares. Where many rivals stand beside a choice, short
-looks pick the few that are timed long. A prompt's step is a chunk of tokens.
+looks pick the few that are judged and timed long. A prompt's step is a chunk of tokens.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ a region's gains are as small."""
 ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
 LOOK_ROUNDS = 3
 """Of a look at more than `FEW` rivals, at samples of a step or two."""
+ABREAST = 32
+"""Rivals that are looked at beside one another: all of them are in memory at once."""
 FEW = 4
 """Rivals that are timed long after a look."""
+JUDGED = 8
+"""Of those that looked best, how many are judged to find the few."""
 HOPE = 0.004
 """Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
 
@@ -58,8 +62,10 @@ class StepClock(Protocol):
         processes: int,
         claim: float,
         seed: int,
+        trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
-        """Time labelled programs in interleaved rounds, in the middle of what a regime serves."""
+        """Time labelled programs in interleaved rounds, in the middle of what a regime serves. What is not `trusted`
+        may hang, and is not waited for as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +94,12 @@ def admit(
     step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
-    found, untried = start, free
+    wider = free | step.beside(start, free) if kind == "cuda" else free
+    found, untried = start, wider
     for number in range(PASSES[kind]):
         found, stirred = step.descend(found, untried, seed + (number << 8))
-        untried = free & stirred
+        untried = wider & stirred
     found = step.pair_up(found, free, seed + (PASSES[kind] << 8))
-    found, _ = step.descend(found, free, seed + (PASSES[kind] + 1 << 8), reach=2)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     return step.proved(found, planned.exact, seed)
@@ -131,7 +137,7 @@ class _Step:
         self.notes: list[str] = []
 
     def descend(
-        self, parts: tuple[Part, ...], free: Collection[str], seed: int, *, reach: int = 1
+        self, parts: tuple[Part, ...], free: Collection[str], seed: int
     ) -> tuple[tuple[Part, ...], frozenset[str]]:
         """One pass over the `free` regions: each gets the alternative that makes the whole step fastest. Also the
         regions that changed since they were tried, or whose neighbours did."""
@@ -140,13 +146,42 @@ class _Step:
         for done, index in enumerate(tried):
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
-            arms = [parts, *(_swap(parts, index, choice) for choice in self._rivals.of(parts[index], reach))]
-            found = self._fastest(arms, seed + done, region.name, "rivals", "a rival makes")
+            rivals = self._rivals.of(parts[index])
+            near = self._nearest(parts, index, rivals, seed + done, region.name)
+            arms = [parts, *(_swap(parts, index, choice) for choice in near)]
+            found = self._fastest(arms, len(rivals), seed + done, region.name, "rivals", "a rival makes")
             stirred -= {region.id}
             if found != parts:
-                stirred |= {region.id}.union(*(pair for pair in self._neighbours(parts) if region.id in pair))
+                stirred |= {region.id} | self.beside(parts, {region.id})
             parts = found
         return parts, stirred
+
+    def beside(self, parts: Sequence[Part], regions: Collection[str]) -> frozenset[str]:
+        """`regions`, where they run, and what runs right before or after a site of theirs."""
+        return frozenset[str]().union(*(pair for pair in self._neighbours(parts) if pair & set(regions)))
+
+    def _nearest(
+        self, parts: tuple[Part, ...], index: int, rivals: Sequence[Choice], seed: int, name: str
+    ) -> Sequence[Choice]:
+        """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
+        if self._kind != "cuda" or len(rivals) <= FEW:
+            return self._rivals.proven(parts[index], rivals)
+        looks: dict[int, float] = {}
+        for first in range(0, len(rivals), ABREAST):
+            if self._rivals.left() <= 0 and looks:
+                break
+            some = range(first, min(first + ABREAST, len(rivals)))
+            arms = [parts, *(_swap(parts, index, rivals[at]) for at in some)]
+            look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted=False)
+            if isinstance(look, Timing):
+                gains = _gains(look, len(arms), POLICY.search_claim, 1)
+                looks |= {first + arm - 1: found.log_ratio for arm, found in gains.items()}
+            else:
+                self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
+        order = sorted(looks, key=lambda at: (-looks[at], at))
+        self._rivals.ranked(parts[index], [rivals[at] for at in order])
+        best = [rivals[at] for at in order if looks[at] > -HOPE][:JUDGED]
+        return self._rivals.proven(parts[index], best)[:FEW]
 
     def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
@@ -166,7 +201,7 @@ class _Step:
             both = list(itertools.product(firsts, seconds))  # the first is what the step has now
             arms = [_swap(_swap(parts, one, mine), other, its) for mine, its in both]
             names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
-            parts = self._fastest(arms, seed + done, names, "rivals of both", "rivals of both make")
+            parts = self._fastest(arms, len(arms) - 1, seed + done, names, "rivals of both", "rivals of both make")
         return parts
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
@@ -175,9 +210,10 @@ class _Step:
         return frozenset(frozenset(pair) for pair in itertools.pairwise(order))
 
     def _fastest(
-        self, arms: Sequence[tuple[Part, ...]], seed: int, name: str, who: str, makes: str
+        self, arms: Sequence[tuple[Part, ...]], among: int, seed: int, name: str, who: str, makes: str
     ) -> tuple[Part, ...]:
-        """The first of `arms`, or the one that makes the step fastest; what is noted calls `name`'s rivals `who`."""
+        """The first of `arms`, or the one that makes the step fastest. The others were chosen `among` so many; what is
+        noted calls `name`'s rivals `who`."""
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
             look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed)
@@ -190,7 +226,7 @@ class _Step:
             timing = self._timed(_labelled(kept), ROUNDS[self._kind], 1, claim, seed)
             if isinstance(timing, Timing):
                 # All that were looked at compete: the few that are timed long were chosen from them.
-                best = _best(timing, len(kept), claim, len(arms) - 1)
+                best = _best(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
                     self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
@@ -243,11 +279,17 @@ class _Step:
             parts = tuple(_fallen(part, reason) if i in dropped else part for i, part in enumerate(parts))
 
     def _timed(
-        self, arms: Sequence[tuple[str, Sequence[Part]]], rounds: int, processes: int, claim: float, seed: int
+        self,
+        arms: Sequence[tuple[str, Sequence[Part]]],
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
+        trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
         sources, at = self._rivals.sources(), self._cut.partition.regime
         programs = [(label, self._program(parts, sources)) for label, parts in arms]
-        return self._clock(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed)
+        return self._clock(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted)
 
     def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
         cut = self._cut

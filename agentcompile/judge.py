@@ -32,6 +32,8 @@ Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
 _ON_GPU = 8
 """Candidates that are validated at once on one GPU."""
+_LOOK_S, _LOOK_PER_GIGABYTE_S = 60.0, 8.0
+"""How long steps of kernels that may hang are waited for, weights read from disk included."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
 
@@ -67,6 +69,9 @@ class Judge(Protocol):
 
     def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate, several at once; results come in any order, one for each job."""
+
+    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Build alone, several at once; the jobs whose binaries are in the store now, in any order."""
 
     def time(
         self,
@@ -150,6 +155,15 @@ class WorkerJudge:
     def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
         """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
         itself fails: no disk, or a canary that died twice."""
+        for job, result in self._prepare(jobs, depth):
+            assert not isinstance(result, Binary)
+            yield job, result
+
+    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Build alone. Raises as `prepare` does."""
+        return (job for job, result in self._prepare(jobs, None) if isinstance(result, Binary))
+
+    def _prepare(self, jobs: Iterable[Job], depth: Depth | None) -> Iterator[tuple[Job, Prepared | Binary | Verdict]]:
         waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
         running: dict[int, _Work] = {}
         try:
@@ -162,7 +176,7 @@ class WorkerJudge:
                     return
                 done = wait(alive([seats[index] for index in running]))
                 for index in [index for index in running if seats[index].worker in done]:
-                    result = self._settle(seats[index], running.pop(index))
+                    result = self._settle(seats[index], running.pop(index), depth)
                     if isinstance(result, _Work):
                         built.append(result)
                     else:
@@ -180,7 +194,7 @@ class WorkerJudge:
             return _Work(job=job, binary=None)
         return None
 
-    def _start(self, seat: Seat, work: _Work, depth: Depth) -> None:
+    def _start(self, seat: Seat, work: _Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
             # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
@@ -192,15 +206,15 @@ class WorkerJudge:
             implementation=_implementation(job, work.binary),
             seed=self._seed,
             repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
-            depth=depth,
+            depth=depth or "search",
         )
         self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
-    def _settle(self, seat: Seat, work: _Work) -> _Work | tuple[Job, Prepared | Verdict]:
+    def _settle(self, seat: Seat, work: _Work, depth: Depth | None) -> _Work | tuple[Job, Prepared | Binary | Verdict]:
         assert seat.worker is not None
         outcome = seat.worker.take()
         if isinstance(outcome, p.Built):
-            return replace(work, binary=outcome.binary)
+            return replace(work, binary=outcome.binary) if depth else (work.job, outcome.binary)
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
         seat.clear(shaken=self._shakes(outcome))
@@ -256,11 +270,13 @@ class WorkerJudge:
         claim: float,
         residency: Residency,
         seed: int,
+        trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
         """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
         `time` does regions.
 
-        `binaries` has the path of every source that a program calls; `residency` only labels the result.
+        `binaries` has the path of every source that a program calls; `residency` only labels the result. Kernels that
+        are not `trusted`, because nothing has judged them yet, may hang.
         """
 
         def request(live: Sequence[int]) -> p.TimeSteps:
@@ -279,6 +295,8 @@ class WorkerJudge:
         labels = tuple(label for label, _ in programs)
         nbytes = sum(file.stat().st_size for file in checkpoint.iterdir() if file.is_file())
         limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
+        if not trusted:
+            limit_s = min(limit_s, _LOOK_S + _LOOK_PER_GIGABYTE_S * nbytes / 1e9)
         return self._beside(labels, request, processes, frozenset(), residency, limit_s)
 
     def _beside(

@@ -30,7 +30,7 @@ from agentcompile.options import Options
 from agentcompile.plans import NEAR, Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.rivals import Around, RunnersUp
+from agentcompile.rivals import Everywhere, RunnersUp
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
@@ -222,7 +222,7 @@ def prove(
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
-        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey, ready.here.target.threads)
+        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Everywhere(survey, ready.here.target.threads)
         clock = StepClock(ready.here, judge, ready.model, rivals.sources)
         begin, spent = time.monotonic(), 0.0
         for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):

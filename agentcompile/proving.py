@@ -68,6 +68,7 @@ class StepClock:
         processes: int,
         claim: float,
         seed: int,
+        trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
         """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
         calls = [call for _, program in programs for call in program.calls]
@@ -84,4 +85,5 @@ class StepClock:
             claim=claim,
             residency=self._residency,
             seed=seed,
+            trusted=trusted,
         )

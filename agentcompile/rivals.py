@@ -1,27 +1,25 @@
 """What may be tried in the step in place of a choice, and what it takes for such a rival to enter the plan.
 
 On a CPU the rivals are the runners-up of the isolated comparison. On a GPU launches overlap, so that what a kernel is
-worth between its neighbours differs from what it is worth alone by more than the best differ: there the space is
-searched on, around each choice, and the step decides.
+worth between its neighbours differs from what it is worth alone by more than the best differ: there the step looks at
+every point of the space that builds, and those that look best are judged alone before they are timed in earnest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from agentcompile.choose import Ranking
-from agentcompile.ir.template import Candidate, Launch, Source
+from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.survey import Survey
 
 RUNNERS_UP = 2
 """Rivals of a choice on a CPU."""
-ELSEWHERE = 2
-"""Best candidates of each other template that are tried beside those around a choice, on a GPU."""
-WIDE = 24
-"""Candidates two parameters away that are tried when none that is nearer is better, on a GPU."""
+AGAIN = 16
+"""Rivals of a choice, on a GPU, that are looked at again when a neighbour changed: those that looked best before."""
 LEAN = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
 NOT_MUCH_SLOWER = 1.3
@@ -33,8 +31,17 @@ MOST_THREADS, MOST_SHARED = 2048, 227 << 10
 class Rivals(Protocol):
     """Who may stand in for a choice."""
 
-    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
-        """What to try in the step in place of the part's choice; empty: nothing. `reach` 2: what is farther away."""
+    def of(self, part: Part) -> tuple[Choice, ...]:
+        """What to try in the step in place of the part's choice; empty: nothing. On a GPU some are not judged yet."""
+
+    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+        """Take note of how rivals of a part looked in the step, the fastest first."""
+
+    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+        """Those of `choices` that are correct, judged now where they were not."""
+
+    def left(self) -> float:
+        """Seconds in which rivals may still be looked at."""
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """What to try together with other regions' choices: kernels that leave room for their neighbours."""
@@ -52,14 +59,23 @@ class RunnersUp:
     def __init__(self, survey: Survey, rankings: Mapping[str, Ranking]) -> None:
         self._survey, self._rankings = survey, rankings
 
-    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
+    def of(self, part: Part) -> tuple[Choice, ...]:
         """At most `RUNNERS_UP`."""
-        if reach > 1:
-            return ()
         for _, kernels in self._rankings[part.region].kernels:
             if part.choice in kernels:
                 return tuple(kernel for kernel in kernels if kernel != part.choice)[:RUNNERS_UP]
         return ()
+
+    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+        """Nothing to note: the few that there are are timed in earnest."""
+
+    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+        """All: they were judged to become runners-up."""
+        return tuple(choices)
+
+    def left(self) -> float:
+        """Any time: nothing new is judged."""
+        return math.inf
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """None: kernels on a CPU run one after another."""
@@ -74,23 +90,43 @@ class RunnersUp:
         return self._survey.sources()
 
 
-class Around:
-    """Points of the space that differ from the choice in one parameter, and the best of every other template; farther
-    away, some of those that differ in two."""
+class Everywhere:
+    """The points of a region's space that build, then those of them that looked best."""
 
     def __init__(self, survey: Survey, multiprocessors: int) -> None:
         self._survey, self._multiprocessors = survey, multiprocessors
+        self._order: dict[str, tuple[Choice, ...]] = {}
+        self._sources: dict[str, Source] = {}
 
-    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
-        """Candidates that are correct and faster than PyTorch by themselves, judged now where they were not."""
+    def of(self, part: Part) -> tuple[Choice, ...]:
+        """What has been looked at before, the best `AGAIN`; else every hopeful point that builds. A look is no
+        judgement: a kernel may be wrong, and is then found out before it is timed in earnest."""
         if not isinstance(part.choice, Kernel):
             return ()
-        own, chosen = part.region, part.choice.candidate
-        near = [*self._at(own, chosen, 1), *self._elsewhere(own, chosen)]
-        wanted = near if reach == 1 else self._promising(own, list(self._at(own, chosen, 2)))
-        trials = self._survey.judged(own, wanted)
-        found = [_provisional(trial) for trial in trials if trial.candidate.id != chosen.id]
+        if part.region not in self._order:
+            built = self._survey.built(part.region, self._survey.hopeful(part.region))
+            self._sources |= {source.digest: source for _, source in built}
+            self._order[part.region] = tuple(
+                Kernel(candidate=candidate, source=source.digest, speedup=1.0, half_width=0.0)
+                for candidate, source in built
+            )
+        own = part.choice.candidate.id
+        return tuple(one for one in self._order[part.region] if isinstance(one, Kernel) and one.candidate.id != own)
+
+    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+        """Keeps the best, and what the step had when they were looked at."""
+        self._order[part.region] = (part.choice, *order[:AGAIN])
+
+    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+        """Those that are correct and faster than PyTorch by themselves, in their order."""
+        wanted = [one.candidate for one in choices if isinstance(one, Kernel)]
+        trials = {trial.candidate.id: trial for trial in self._survey.judged(part.region, wanted)}
+        found = [_provisional(trials[one.id]) for one in wanted if one.id in trials]
         return tuple(kernel for kernel in found if kernel is not None)
+
+    def left(self) -> float:
+        """As the survey has it."""
+        return self._survey.left()
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
@@ -124,17 +160,14 @@ class Around:
         return confirmed
 
     def sources(self) -> Mapping[str, Source]:
-        """Of the survey, which grows as rivals are judged."""
-        return self._survey.sources()
+        """Of the survey, and of what the step looked at."""
+        return {**self._sources, **self._survey.sources()}
 
     def _takes(self, source: Source) -> tuple[int, int]:
         """Shared bytes and threads that a launch takes of a multiprocessor at once, as far as its geometry tells, of
         the launch that takes most; nothing of a library call."""
         found = [_at_once(launch, self._multiprocessors) for launch in source.launches]
         return max((shared for shared, _ in found), default=0), max((threads for _, threads in found), default=0)
-
-    def _at(self, region: str, chosen: Candidate, distance: int) -> Iterator[Candidate]:
-        return (candidate for candidate in self._survey.space(region) if candidate.distance(chosen) == distance)
 
     def _times(self, region: str) -> dict[str, int]:
         """Last known median of a site in ns, by candidate."""
@@ -143,26 +176,6 @@ class Around:
             for trial in self._survey.trials.get(region, ())
             if isinstance(trial.verdict, Measured)
         }
-
-    def _promising(self, region: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """At most `WIDE`: half of them the fastest by themselves, as far as they are known, half any others."""
-        times = self._times(region)
-        known = sorted((one for one in candidates if one.id in times), key=lambda one: times[one.id])[: WIDE // 2]
-        rest = sorted((one for one in candidates if one.id not in times), key=lambda one: one.id)
-        return [*known, *rest[: WIDE - len(known)]]
-
-    def _elsewhere(self, region: str, chosen: Candidate) -> Iterator[Candidate]:
-        """What is known to do best, and the default."""
-        known = [trial for trial in self._survey.trials.get(region, ()) if isinstance(trial.verdict, Measured)]
-        best = sorted(known, key=lambda trial: -trial.verdict.measurement.log_ratio)  # type: ignore[union-attr]
-        for template in dict.fromkeys(candidate.template for candidate in self._survey.space(region)):
-            if template != chosen.template:
-                own = dict.fromkeys(trial.candidate.id for trial in best if trial.candidate.template == template)
-                by_id = {trial.candidate.id: trial.candidate for trial in best}
-                yield from [by_id[id] for id in own][:ELSEWHERE]
-                default = self._survey.default(region, template)
-                if default is not None and default.id not in list(own)[:ELSEWHERE]:
-                    yield default
 
 
 def _at_once(launch: Launch, multiprocessors: int) -> tuple[int, int]:

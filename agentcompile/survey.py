@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -24,6 +25,11 @@ LEAST = 6
 """Candidates that a searched region may spend however small its share."""
 MOST = 48
 """Candidates beyond which a region's search stops paying, whatever the budget."""
+HOPELESS = 1.6
+"""How much longer than the region's fastest the best known of a template takes by itself whose points are not looked at
+in the step."""
+LOOKED_AT = 384
+"""Points of a region that are looked at in the step at most."""
 
 
 class Survey:
@@ -105,13 +111,34 @@ class Survey:
         """The candidates of those of `jobs` that do not pass what ships has to pass."""
         return [trial.candidate for trial in self._tuner.proved(jobs)]
 
-    def space(self, region: str) -> tuple[Candidate, ...]:
-        """Every legal point of a region."""
-        return tuple(self._subjects[region].space)
+    def hopeful(self, region: str) -> list[Candidate]:
+        """At most `LOOKED_AT` points of a region, of every template in turn in the adviser's order: of templates that
+        have been right by themselves and nearly as fast as the best, without what failed. When time is up, those that
+        were measured."""
+        trials = self.trials.get(region, ())
+        times: dict[str, int] = {}
+        for trial in trials:
+            if isinstance(trial.verdict, Measured):
+                own, ns = trial.candidate.template, trial.verdict.measurement.median_ns
+                times[own] = min(times.get(own, ns), ns)
+        failed = {trial.candidate.id for trial in trials if not isinstance(trial.verdict, Measured)}
+        subject, known = (
+            self._subjects[region],
+            {template for template, ns in times.items() if ns <= HOPELESS * min(times.values())},
+        )
+        by_template: dict[str, list[Candidate]] = {}
+        for candidate in subject.advice.sorted(tuple(subject.space)):
+            if candidate.template in known and candidate.id not in failed:
+                by_template.setdefault(candidate.template, []).append(candidate)
+        if self.left() <= 0:
+            measured = {trial.candidate.id for trial in trials} - failed
+            return [one for some in by_template.values() for one in some if one.id in measured][:LOOKED_AT]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*by_template.values()))
+        return [candidate for candidate in turns if candidate is not None][:LOOKED_AT]
 
-    def default(self, region: str, template: str) -> Candidate | None:
-        """The point at a template's defaults, when it is legal."""
-        return self._subjects[region].space.default(template)
+    def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
+        """Those of `candidates` that are legal and build, with their sources, in their order."""
+        return [(job.candidate, job.source) for job in self._tuner.built(self._subjects[region], candidates)]
 
     def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
         """Search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of what

@@ -21,7 +21,17 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import Crashed, Impossible, Measured, NumericReport, Rejected, TimedOut, Trial, Verdict
+from agentcompile.ir.trial import (
+    Crashed,
+    Finding,
+    Impossible,
+    Measured,
+    NumericReport,
+    Rejected,
+    TimedOut,
+    Trial,
+    Verdict,
+)
 from agentcompile.judge import Baseline, Job, Judge, Prepared
 from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
@@ -136,6 +146,14 @@ class Tuner:
         """Search trials of these candidates, beside one another."""
         return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
+    def built(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Job]:
+        """The jobs of those of `candidates` that pass the static check and build, in their order."""
+        jobs = [self.job(subject, candidate) for candidate in candidates]
+        legal = [job for job in jobs if not check.errors(self._findings(job))]
+        self._emit(RoundsProgress(region=subject.region.id, done=0, total=len(legal)))
+        there = {job.candidate.id for job in self._judge.build(legal)}
+        return [job for job in legal if job.candidate.id in there]
+
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
         return self.confirmed(subject, finalists(trials, templates_of(subject), each=CONFIRMED))
@@ -186,6 +204,9 @@ class Tuner:
             self._pytorch_ns[region.id] = known
         return self._pytorch_ns[region.id]
 
+    def _findings(self, job: Job) -> tuple[Finding, ...]:
+        return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
+
     def _template(self, subject: Subject, candidate: Candidate) -> Template:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
@@ -216,8 +237,7 @@ class Tuner:
         ready: list[Prepared] = []
         waiting: list[Job] = []
         for job in jobs:
-            findings = check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
-            if errors := check.errors(findings):
+            if errors := check.errors(self._findings(job)):
                 yield _trial(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from agentcompile.images import ANY, unpack
 from agentcompile.ir.template import Launch
 
 _DEFAULT_SHARED_BYTES = 48 << 10
+_PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every device with clusters takes; more have to be allowed."""
 _ALL_SHARED = 100
 """Percent of what cache and shared memory have together, as far as the device allows."""
 
@@ -66,6 +69,7 @@ class Module:
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             asked = driver.cuFuncSetAttribute(function, carveout, _ALL_SHARED)
             _checked(asked, f"{self.path}: {name}: shared memory cannot be preferred")
+            _allow_clusters(function, f"{self.path}: {name}")
             parameters = tuple(_parameters(function))
             self._entries[name] = Entry(function=function, shared_bytes=image.shared_bytes, parameters=parameters)
         entry = self._entries[name]
@@ -77,6 +81,22 @@ class Module:
                 f"{self.path}: {name}: {nbytes} bytes of shared memory",
             )
         return entry
+
+
+def _allow_clusters(function: Any, name: str) -> None:
+    """Let a function have the clusters that its code asks for."""
+    driver, attributes = _driver(), _driver().CUfunction_attribute
+    wide = [
+        _checked(driver.cuFuncGetAttribute(extent, function), f"{name}: the driver does not say what clusters it has")
+        for extent in (
+            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+        )
+    ]
+    if math.prod(max(int(extent), 1) for extent in wide) > _PORTABLE_CLUSTER:
+        allowed = driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+        _checked(allowed, f"{name}: the device takes no clusters of so many blocks")
 
 
 def _parameters(function: Any) -> Iterator[tuple[int, int]]:

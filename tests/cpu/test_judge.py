@@ -304,3 +304,9 @@ def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
     for pid in (one, two):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_what_is_built_alone_is_neither_run_nor_judged(judge: WorkerJudge) -> None:
+    wrong, crashing = jobs.job("a.y[0] = 1;"), jobs.job("std::abort();")
+    built = set(judge.build([jobs.job("this is no C++"), wrong, crashing]))
+    assert built == {wrong, crashing}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from agentcompile.admit import FEW, LOOK_ROUNDS, Admitted, admit
+from agentcompile.admit import ABREAST, FEW, JUDGED, LOOK_ROUNDS, Admitted, admit
 from agentcompile.cuts import Cut
 from agentcompile.events import silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate, Launch, Source
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Part
+from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
 from agentcompile.measure.samples import Clock, Round, Samples
 from agentcompile.pipeline import _shares, _shares_of
@@ -27,8 +27,6 @@ from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
-from agentcompile.rivals import WIDE, Around, _at_once
-from tests.unit import runs
 from tests.unit.graphs import qwen3
 
 CEILING = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e10, flops_per_s=1e12)
@@ -58,6 +56,10 @@ def kernel(region: Region, variant: int) -> Kernel:
     return Kernel(candidate=made, source=source(region, variant).digest, speedup=2.0, half_width=0.0)
 
 
+def variant_of(choice: Choice) -> int:
+    return int(str(choice.candidate.params[0][1])) if isinstance(choice, Kernel) else 0
+
+
 def cover_of(cut: Cut) -> tuple[Part, ...]:
     option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
     found = cover(Problem(graph=cut.graph, partition=cut.partition, options=dict.fromkeys(cut.regions, (option,))))
@@ -73,24 +75,36 @@ class Rivals:
 
     regions: Mapping[str, Region]
     near: tuple[int, ...] = (2, 3)
-    far: tuple[int, ...] = (7,)
     together: tuple[int, ...] = ()
     refused: frozenset[int] = frozenset()
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    wrong: frozenset[int] = frozenset()
+    asked: list[str] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    orders: list[list[int]] = field(default_factory=list)
+    seconds: float = 1.0
 
-    def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
-        self.asked.append((part.region, reach))
-        return tuple(kernel(self.regions[part.region], variant) for variant in (self.near if reach == 1 else self.far))
+    def of(self, part: Part) -> tuple[Choice, ...]:
+        self.asked.append(part.region)
+        return tuple(kernel(self.regions[part.region], variant) for variant in self.near)
+
+    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+        self.orders.append([variant_of(choice) for choice in order])
+
+    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+        self.judged += [variant_of(choice) for choice in choices]
+        return tuple(choice for choice in choices if variant_of(choice) not in self.wrong)
+
+    def left(self) -> float:
+        return self.seconds
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         return tuple(kernel(self.regions[part.region], variant) for variant in self.together)
 
     def settled(self, part: Part, known: Choice) -> Choice:
-        variant = part.choice.candidate.params[0][1] if isinstance(part.choice, Kernel) else 0
-        return known if variant in self.refused else part.choice
+        return known if variant_of(part.choice) in self.refused else part.choice
 
     def sources(self) -> Mapping[str, Source]:
-        made = [source(region, variant) for region in self.regions.values() for variant in range(1, 10)]
+        made = [source(region, variant) for region in self.regions.values() for variant in range(1, 100)]
         return {one.digest: one for one in made}
 
 
@@ -109,6 +123,7 @@ class StepClock:
         processes: int,
         claim: float,
         seed: int,
+        trusted: bool = True,
     ) -> Timing:
         self.at.append(at)
         times = [round(sum(self._call(call) for call in program.calls)) for _, program in programs]
@@ -138,9 +153,7 @@ def admitted(cut: Cut, rivals: Rivals, clock: StepClock, settled: Mapping[str, C
 
 
 def variants(found: Admitted) -> set[int]:
-    return {
-        int(str(part.choice.candidate.params[0][1])) if isinstance(part.choice, Kernel) else 0 for part in found.parts
-    }
+    return {variant_of(part.choice) for part in found.parts}
 
 
 def flat(best: int) -> dict[int, int]:
@@ -160,10 +173,41 @@ def test_the_step_takes_the_nearest_better_variant_of_every_region(short: Cut) -
     assert set(clock.at) == {short.partition.regime}
 
 
-def test_what_is_two_parameters_away_is_tried_when_nothing_near_is_better(short: Cut) -> None:
-    rivals = Rivals(short.regions)
-    assert variants(admitted(short, rivals, StepClock(flat(best=7)))) == {7}
-    assert {reach for _, reach in rivals.asked} == {1, 2}
+def test_a_kernel_that_looks_best_and_is_wrong_is_never_timed_in_earnest(short: Cut) -> None:
+    crowd = tuple(range(2, 40))
+    cost = {**dict.fromkeys(range(1, 100), 100), 7: 40, 8: 60, 9: 70}
+    rivals = Rivals(short.regions, near=crowd, wrong=frozenset({7}))
+    found = admitted(short, rivals, StepClock(cost))
+    assert variants(found) == {8}
+    # A look is not a judgement: all were ranked, a few of the best were judged, and not one of the others.
+    assert all(order[:3] == [7, 8, 9] for order in rivals.orders)
+    assert {len(order) for order in rivals.orders} == {len(crowd)}
+    assert len(set(rivals.judged)) == JUDGED
+
+
+def test_looks_end_when_time_is_up_after_the_first(short: Cut) -> None:
+    rivals = Rivals(short.regions, near=tuple(range(2, 40)), seconds=0.0)
+    found = admitted(short, rivals, StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
+    assert variants(found) == {3}
+    assert {len(order) for order in rivals.orders} == {ABREAST}
+
+
+def test_a_look_that_crashes_leaves_the_others(short: Cut) -> None:
+    class Fragile(StepClock):
+        def __call__(self, programs: Sequence[tuple[str, Program]], **more: Any) -> Any:
+            if not more["trusted"] and any(_has(program, 36) for _, program in programs):
+                return Crashed(stage="measure", signal=9, detail="")
+            assert more["trusted"] or more["rounds"] == LOOK_ROUNDS
+            return super().__call__(programs, **more)
+
+    def _has(program: Program, variant: int) -> bool:
+        calls = [call for call in program.calls if isinstance(call, NativeCall)]
+        return any(call.launch.entry == f"variant:{variant}" for call in calls)
+
+    rivals = Rivals(short.regions, near=tuple(range(2, 40)))
+    found = admitted(short, rivals, Fragile({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
+    assert variants(found) == {3}  # the second look has the 36, and with it the 39
+    assert any("not looked at" in note for note in found.notes)
 
 
 def test_a_winner_that_may_not_ship_yields_to_what_may(short: Cut) -> None:
@@ -181,10 +225,12 @@ def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) ->
     assert shared
     own = {part.region for part in found.parts} - shared
     assert own
+    order = [step.region.id for step in schedule(long.graph, long.partition, found.parts)]
+    beside = {one for pair in itertools.pairwise(order) if set(pair) & own for one in pair}
+    assert shared - beside
     for part in found.parts:
-        assert isinstance(part.choice, Kernel)
-        assert part.choice.candidate.params[0][1] == (3 if part.region in shared else 2)
-    assert {region for region, _ in rivals.asked} == own
+        assert variant_of(part.choice) == (2 if part.region in beside else 3)
+    assert set(rivals.asked) == beside
 
 
 def test_a_plan_that_does_not_beat_pytorch_is_given_back(short: Cut) -> None:
@@ -237,7 +283,7 @@ def test_of_many_rivals_the_step_takes_the_best_and_times_only_a_few_of_them_lon
             return super().__call__(programs, **more)
 
     clock = Counting({**dict.fromkeys(range(1, 10), 100), 4: 90, 6: 80, 8: 300})
-    found = admitted(short, Rivals(short.regions, near=(2, 3, 4, 5, 6, 7, 8, 9), far=()), clock)
+    found = admitted(short, Rivals(short.regions, near=(2, 3, 4, 5, 6, 7, 8, 9)), clock)
     assert variants(found) == {6}
     assert clock.long == FEW + 1
 
@@ -246,13 +292,13 @@ def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut)
     improving = next(part.region for part in cover_of(short) if "gateup" in short.regions[part.region].name)
 
     class One(Rivals):
-        def of(self, part: Part, reach: int = 1) -> tuple[Choice, ...]:
-            found = super().of(part, reach)
+        def of(self, part: Part) -> tuple[Choice, ...]:
+            found = super().of(part)
             return found if part.region == improving else ()
 
-    rivals = One(short.regions, far=())
+    rivals = One(short.regions)
     found = admitted(short, rivals, StepClock(flat(best=3)))
-    asked = [region for region, reach in rivals.asked if reach == 1]
+    asked = rivals.asked
     order = [step.region.id for step in schedule(short.graph, short.partition, found.parts)]
     around = {improving} | {
         other for one, other in [*itertools.pairwise(order), *itertools.pairwise(order[::-1])] if one == improving
@@ -277,109 +323,6 @@ def test_what_a_shorter_context_settled_changes_only_beside_a_neighbour_that_is_
     assert variants(found) == {1, 5}
     assert changed & set(settled)
     assert all(any({region, other} in follows for other in own) for region in changed & set(settled))
-
-
-def test_blocks_of_a_small_grid_leave_room_on_a_multiprocessor_whatever_they_are_made_of() -> None:
-    def takes(grid: int, block: int, shared: int) -> tuple[int, int]:
-        launch = Launch(entry="k", arguments=(), grid=(str(grid),), block=(str(block),), shared_bytes=str(shared))
-        return _at_once(launch, 132)
-
-    assert takes(132, 256, 64 << 10) == (64 << 10, 256)
-    assert takes(1024, 128, 0) == (0, 1024)  # 8 blocks for each
-    assert takes(100_000, 256, 0) == (0, 2048)  # as many as fit
-    assert takes(1000, 64, 100 << 10) == (200 << 10, 128)
-
-
-class Space:
-    """A survey over points of three parameters, of which some were measured alone."""
-
-    def __init__(self, known: Mapping[tuple[int, int, int], int]) -> None:
-        self.points = {
-            (a, b, c): Candidate(
-                region=runs.REGION,
-                regime=runs.REGIME,
-                template="linear/rows",
-                template_digest="t",
-                params=(("A", a), ("B", b), ("C", c)),
-                target="x",
-            )
-            for a in range(6)
-            for b in range(6)
-            for c in range(6)
-        }
-        self.trials = {runs.REGION: list(self._measured(known))}
-        self.asked: list[Candidate] = []
-        self.seconds = 1.0
-
-    def left(self) -> float:
-        return self.seconds
-
-    def _measured(self, known: Mapping[tuple[int, int, int], int]) -> Iterator[Any]:
-        for point, ns in known.items():
-            verdict = runs.measured()
-            timed = replace(verdict, measurement=replace(verdict.measurement, median_ns=ns))
-            yield replace(runs.trial(), candidate=self.points[point], source=self.points[point].id, verdict=timed)
-
-    def space(self, region: str) -> tuple[Candidate, ...]:
-        return tuple(self.points.values())
-
-    def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Any]:
-        self.asked = list(wanted)
-        return []
-
-    def sources(self) -> Mapping[str, Source]:
-        """A block's threads and shared memory are A and B."""
-        found = {}
-        for candidate in self.points.values():
-            (_, a), (_, b), _ = candidate.params
-            launch = Launch(entry="k", arguments=(), grid=("1",), block=(str(a),), shared_bytes=str(b))
-            found[candidate.id] = Source(language="cuda", text="", launches=(launch,), workspaces=(), flags=())
-        return found
-
-
-def distance(candidate: Candidate) -> int:
-    return sum(value != 0 for _, value in candidate.params)
-
-
-def test_near_rivals_differ_in_one_parameter_and_far_ones_in_two() -> None:
-    known = {(0, 5, 5): 900, (0, 1, 1): 700, (5, 5, 5): 100}
-    survey: Any = Space(known)
-    chosen = Kernel(candidate=survey.points[0, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part = Part(region=runs.REGION, choice=chosen)
-    Around(survey, 132).of(part)
-    assert {distance(one) for one in survey.asked} == {1}
-    assert len(survey.asked) == 15
-    Around(survey, 132).of(part, 2)
-    assert {distance(one) for one in survey.asked} == {2}
-    assert len(survey.asked) == WIDE
-    # What is known to be fast by itself comes first.
-    assert survey.asked[:2] == [survey.points[0, 1, 1], survey.points[0, 5, 5]]
-    assert Around(survey, 132).of(Part(region=runs.REGION, choice=Fallback(reason="none")), 2) == ()
-
-
-def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_faster() -> None:
-    known = {
-        (5, 5, 0): 100,  # the fastest
-        (5, 5, 1): 101,  # takes as much
-        (4, 5, 0): 102,  # fewer threads
-        (5, 4, 0): 103,  # less shared memory
-        (4, 4, 0): 104,  # neither less than what came before
-        (3, 3, 0): 120,  # both
-        (1, 1, 0): 131,  # too slow
-    }
-    survey: Any = Space(known)
-    (fastest, *_) = survey.trials[runs.REGION]
-    chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
-    found = Around(survey, 132).lean(Part(region=runs.REGION, choice=chosen))
-    points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
-    assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
-    # The fastest is one of them for a region that runs another.
-    other = Kernel(candidate=survey.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
-    rivals = Around(survey, 132).lean(Part(region=runs.REGION, choice=other))
-    assert isinstance(rivals[0], Kernel)
-    assert rivals[0].candidate == fastest.candidate
-    survey.seconds = 0.0
-    assert Around(survey, 132).lean(Part(region=runs.REGION, choice=other)) == ()
 
 
 def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(short: Cut) -> None:
