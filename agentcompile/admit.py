@@ -38,8 +38,8 @@ CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
 a region's gains are as small."""
 ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
-LOOK_ROUNDS = 3
-"""Of a look at more than `FEW` rivals, at samples of a step or two."""
+LOOK_ROUNDS = 2
+"""Of a look at more than `FEW` rivals, at samples of a few steps."""
 ABREAST = 32
 """Rivals that are looked at beside one another: all of them are in memory at once."""
 FEW = 4

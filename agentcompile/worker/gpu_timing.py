@@ -176,12 +176,12 @@ class _TorchArm(_Graphs):
 
 class _StepArm:
     """One program, at the position that memory holds, or a prompt's chunk where it was bound. A step is timed as one of
-    several in a row, as generation runs it, after some that are not timed: alone between other arms' steps the same
+    several in a row, as generation runs it, after one that is not timed: alone between other arms' steps the same
     kernels have been seen to take six percent less."""
 
     def __init__(self, step: DeviceStep, box: Box, index: int) -> None:
         self._box, self._index = box, index
-        self._steps = step.graph(_UNROLL)
+        self._one, self._some = step.graph(), step.graph(_UNROLL)
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
@@ -190,7 +190,7 @@ class _StepArm:
 
         def steps() -> None:
             for _ in range(batch):
-                self._steps.replay()
+                self._some.replay()
 
-        found = self._watch.elapsed(steps, before=self._steps.replay)
+        found = self._watch.elapsed(steps, before=self._one.replay)
         return replace(found, ns=max(round(found.ns / _UNROLL), 1))
