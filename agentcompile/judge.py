@@ -290,6 +290,7 @@ class WorkerJudge:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
+                unroll=4 if trusted else 2,
             )
 
         labels = tuple(label for label, _ in programs)

@@ -113,29 +113,28 @@ class Survey:
         return [trial.candidate for trial in self._tuner.proved(jobs)]
 
     def hopeful(self, region: str) -> list[Candidate]:
-        """At most `LOOKED_AT` points of a region, of every template in turn in the adviser's order: of templates that
-        have been right by themselves and nearly as fast as the best, without what failed. When time is up, those that
-        were measured."""
-        trials = self.trials.get(region, ())
-        times: dict[str, int] = {}
-        for trial in trials:
-            if isinstance(trial.verdict, Measured):
-                own, ns = trial.candidate.template, trial.verdict.measurement.median_ns
-                times[own] = min(times.get(own, ns), ns)
-        failed = {trial.candidate.id for trial in trials if not isinstance(trial.verdict, Measured)}
-        subject, known = (
-            self._subjects[region],
-            {template for template, ns in times.items() if ns <= HOPELESS * min(times.values())},
-        )
-        by_template: dict[str, list[Candidate]] = {}
+        """At most `LOOKED_AT` points of a region, of every template in turn in the adviser's order: of templates whose
+        best known is right and nearly as fast as the region's by itself, without what failed. A template of which
+        nothing is known is tried first. When time is up, those that were measured."""
+        subject, own = self._subjects[region], dict[str, list[Candidate]]()
         for candidate in subject.advice.sorted(tuple(subject.space)):
-            if candidate.template in known and candidate.id not in failed:
-                by_template.setdefault(candidate.template, []).append(candidate)
-        if self.left() <= 0:
-            measured = {trial.candidate.id for trial in trials} - failed
-            return [one for some in by_template.values() for one in some if one.id in measured][:LOOKED_AT]
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*by_template.values()))
-        return [candidate for candidate in turns if candidate is not None][:LOOKED_AT]
+            own.setdefault(candidate.template, []).append(candidate)
+        seen = {trial.candidate.template for trial in self.trials.get(region, ())}
+        self.judged(region, [some[0] for template, some in own.items() if template not in seen])
+        trials = self.trials.get(region, ())
+        times = {
+            trial.candidate: trial.verdict.measurement.median_ns
+            for trial in trials
+            if isinstance(trial.verdict, Measured)
+        }
+        worth = HOPELESS * min(times.values(), default=0)
+        known = {candidate.template for candidate, ns in times.items() if ns <= worth}
+        failed = {trial.candidate for trial in trials if not isinstance(trial.verdict, Measured)}
+        turns = itertools.chain.from_iterable(
+            itertools.zip_longest(*(own[template] for template in own if template in known))
+        )
+        found = [candidate for candidate in turns if candidate is not None and candidate not in failed]
+        return [one for one in found if self.left() > 0 or one in times][:LOOKED_AT]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
         """Those of `candidates` that are legal and build, with their sources, in their order."""

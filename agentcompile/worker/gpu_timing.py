@@ -41,8 +41,6 @@ _MOST_CYCLES = 20_000_000
 """About 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
 _CYCLES_PER_NS = 3.5
 """More than any multiprocessor's clock has been: a hold is at least so long."""
-_UNROLL = 4
-"""Steps in the graph of a whole-step arm."""
 
 
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
@@ -75,7 +73,7 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     for index, program in enumerate(programs):
         box.write(index)
         bind = first_chunk if program.phase == "prefill" else DeviceStep
-        arms.append(_StepArm(bind(program, memory, modules, overlap=overlap), box, index))
+        arms.append(_StepArm(bind(program, memory, modules, overlap=overlap), box, index, request.unroll))
     return timed(arms, request, box, _STEP_QUANTUM_NS)
 
 
@@ -179,13 +177,13 @@ class _StepArm:
     several in a row, as generation runs it, after one that is not timed: alone between other arms' steps the same
     kernels have been seen to take six percent less."""
 
-    def __init__(self, step: DeviceStep, box: Box, index: int) -> None:
-        self._box, self._index = box, index
-        self._one, self._some = step.graph(), step.graph(_UNROLL)
+    def __init__(self, step: DeviceStep, box: Box, index: int, unroll: int) -> None:
+        self._box, self._index, self._unroll = box, index, unroll
+        self._one, self._some = step.graph(), step.graph(unroll)
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
-        """The time of `batch` steps, from `_UNROLL` times as many."""
+        """The time of `batch` steps, from `unroll` times as many."""
         self._box.write(self._index)
 
         def steps() -> None:
@@ -193,4 +191,4 @@ class _StepArm:
                 self._some.replay()
 
         found = self._watch.elapsed(steps, before=self._one.replay)
-        return replace(found, ns=max(round(found.ns / _UNROLL), 1))
+        return replace(found, ns=max(round(found.ns / self._unroll), 1))

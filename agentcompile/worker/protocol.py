@@ -121,6 +121,8 @@ class TimeSteps:
     claim: float
     policy: Policy
     seed: int
+    unroll: int = 4
+    """Steps of a graph, on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Which points of a region the step looks at: those of templates that are right and nearly as fast as the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import BuildFailed, Trial
+from agentcompile.survey import HOPELESS, LOOKED_AT, Survey
+from tests.unit import runs
+
+LEAST_NS = 1_000
+
+
+def candidate(template: str, number: int) -> Candidate:
+    return Candidate(
+        region=runs.REGION,
+        regime=runs.REGIME,
+        template=f"linear/{template}",
+        template_digest="t",
+        params=(("ROWS", number),),
+        target="x",
+    )
+
+
+class Tuner:
+    """Knows what each template takes; one that takes nothing does not build."""
+
+    def __init__(self, times: dict[str, float]) -> None:
+        self.times, self.tries = times, list[Candidate]()
+
+    def trial(self, one: Candidate) -> Trial:
+        ns = self.times[one.template.partition("/")[2]]
+        verdict = runs.measured()
+        timed: Any = replace(verdict, measurement=replace(verdict.measurement, median_ns=round(ns)))
+        return replace(runs.trial(), candidate=one, verdict=timed if ns else BuildFailed(log="no"))
+
+    def tried(self, subject: Any, candidates: Sequence[Candidate]) -> list[Trial]:
+        self.tries += candidates
+        return [self.trial(one) for one in candidates]
+
+
+class Clock:
+    seconds = 1.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def survey(times: dict[str, float], points: int, tried: Sequence[Candidate] = ()) -> tuple[Survey, Tuner, Clock]:
+    space = [candidate(template, number) for template in times for number in range(points)]
+    # The adviser wants high numbers first.
+    order = sorted(space, key=lambda one: -int(str(one.params[0][1])))
+    advice = Advice(label="test", order=tuple(one.id for one in order))
+    subject: Any = SimpleNamespace(region=SimpleNamespace(id=runs.REGION), space=space, advice=advice)
+    cut: Any = SimpleNamespace(residency="dram")
+    tuner, clock = Tuner(times), Clock()
+    made = Survey([cut], [subject], tuner, clock)  # type: ignore[arg-type]
+    made.trials[runs.REGION] = [tuner.trial(one) for one in tried]
+    return made, tuner, clock
+
+
+def test_templates_take_turns_in_the_advisers_order_and_what_is_unknown_is_tried_first() -> None:
+    times = {"a": LEAST_NS, "b": LEAST_NS * HOPELESS * 0.99, "slow": LEAST_NS * HOPELESS * 1.01, "broken": 0.0}
+    made, tuner, _ = survey(times, 5, tried=[candidate("a", 0)])
+    found = made.hopeful(runs.REGION)
+    assert tuner.tries == [candidate(template, 4) for template in ("b", "slow", "broken")]
+    assert found == [candidate(template, number) for number in range(4, -1, -1) for template in ("a", "b")]
+
+
+def test_a_large_space_is_looked_at_in_part() -> None:
+    made, _, _ = survey({"a": LEAST_NS, "b": LEAST_NS}, LOOKED_AT, tried=[candidate("a", 0), candidate("b", 0)])
+    found = made.hopeful(runs.REGION)
+    assert len(found) == LOOKED_AT
+    assert {one.template for one in found[-2:]} == {"linear/a", "linear/b"}
+
+
+def test_what_failed_is_not_looked_at_again_and_when_time_is_up_only_what_was_measured() -> None:
+    made, tuner, clock = survey({"a": LEAST_NS, "b": LEAST_NS}, 4, tried=[candidate("a", 0), candidate("a", 2)])
+    failed = replace(tuner.trial(candidate("a", 3)), verdict=BuildFailed(log="no"))
+    made.trials[runs.REGION].append(failed)
+    assert failed.candidate not in made.hopeful(runs.REGION)
+    clock.seconds = 0.0
+    made.trials[runs.REGION] = made.trials[runs.REGION][:3]
+    assert made.hopeful(runs.REGION) == [candidate("a", 2), candidate("a", 0)]
+
+
+def test_a_region_of_which_nothing_is_right_has_no_rivals() -> None:
+    made, _, _ = survey({"broken": 0.0}, 3)
+    assert made.hopeful(runs.REGION) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_a_region_without_templates_has_none_either(seconds: float) -> None:
+    made, _, clock = survey({}, 3)
+    clock.seconds = seconds
+    assert made.hopeful(runs.REGION) == []
