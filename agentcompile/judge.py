@@ -32,8 +32,6 @@ Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
 _ON_GPU = 8
 """Candidates that are validated at once on one GPU."""
-_LOOK_S, _LOOK_PER_GIGABYTE_S = 60.0, 8.0
-"""How long steps of kernels that may hang are waited for, weights read from disk included."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
 
@@ -297,7 +295,7 @@ class WorkerJudge:
         nbytes = sum(file.stat().st_size for file in checkpoint.iterdir() if file.is_file())
         limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
         if not trusted:
-            limit_s = min(limit_s, _LOOK_S + _LOOK_PER_GIGABYTE_S * nbytes / 1e9)
+            limit_s = min(limit_s, self._limits.look(nbytes))
         return self._beside(labels, request, processes, frozenset(), residency, limit_s)
 
     def _beside(
@@ -331,16 +329,19 @@ class WorkerJudge:
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float
     ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
+        # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
+        kept = self._fragile and processes > 1 and isinstance(request, p.Time)
         if processes > 1 and self._fragile:
-            self._crew.stock(processes)
+            self._crew.stock(processes, kept=kept)
         for number in range(processes):
-            worker = self._crew.worker(self._crew.clock, fresh=processes > 1)
+            seat = self._crew.witness(number) if kept else self._crew.clock
+            worker = self._crew.worker(seat, fresh=processes > 1 and not kept)
             outcome = worker.answer(replace(request, seed=request.seed + number), limit_s=limit_s)
             if isinstance(outcome, p.Timed):
                 taken.append(outcome.samples)
                 continue
             at = worker.blamed
-            self._crew.clock.clear(shaken=self._shakes(outcome))
+            seat.clear(shaken=self._shakes(outcome))
             verdict = failure(outcome, "measure")
             assert isinstance(verdict, (Crashed, TimedOut)), verdict
             return _Blamed(at=at, verdict=verdict)

@@ -24,6 +24,10 @@ class Limits:
     per_gigabyte_s: float = 200.0
     """Added to validating and measuring for every 1e9 bytes that the work holds in memory at once."""
 
+    def look(self, nbytes: int) -> float:
+        """For steps of kernels that may hang, over a checkpoint of `nbytes` that is read from disk first."""
+        return self.measure_s + 8.0 * nbytes / 1e9
+
     def validate(self, nbytes: int) -> float:
         """For a region of `nbytes`."""
         return self.validate_s + self.per_gigabyte_s * nbytes / 1e9
@@ -54,12 +58,13 @@ class Crew:
         self._setup, self._limits = setup, limits
         self.seats = tuple(Seat() for _ in range(seats))
         self.clock = Seat()
+        self._witnesses: list[Seat] = []
         self._spares: list[Worker] = []
         self._zygote = Zygote(start_s=limits.start_s)
 
     def close(self) -> None:
         """Kill every worker; idempotent."""
-        for seat in (*self.seats, self.clock):
+        for seat in (*self.seats, self.clock, *self._witnesses):
             seat.clear(shaken=False)
         for spare in self._spares:
             spare.kill()
@@ -86,8 +91,17 @@ class Crew:
                 self._prove(seat)
         return seat.worker
 
-    def stock(self, count: int) -> None:
-        """Have `count` workers ready that nobody has used, side by side: a device's context takes long to make."""
+    def witness(self, number: int) -> Seat:
+        """The seat of a process in which finalists alone are timed, those of one region after another's."""
+        while len(self._witnesses) <= number:
+            self._witnesses.append(Seat())
+        return self._witnesses[number]
+
+    def stock(self, count: int, *, kept: bool = False) -> None:
+        """Have `count` workers ready that nobody has used, side by side: a device's context takes long to make. `kept`:
+        for as many witnesses, of which those are there that have been called."""
+        if kept:
+            count -= sum(self.witness(number).worker is not None for number in range(count))
         begun = list[Worker]()
         try:
             for _ in range(count - len(self._spares)):

@@ -1,0 +1,58 @@
+"""Processes in which finalists are timed: fresh, and kept from one region to the next where making them takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcompile.build import find_toolchain
+from agentcompile.judge import Baseline, Prepared, WorkerJudge
+from agentcompile.measure import Timing
+from tests.cpu import jobs
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[WorkerJudge]:
+    with WorkerJudge(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1) as made:
+        yield made
+
+
+def timed(judge: WorkerJudge, processes: int) -> list[int]:
+    """Times a kernel beside PyTorch; the processes that it leaves: of the clock, then of the witnesses."""
+    ((job, prepared),) = judge.prepare([jobs.job()])
+    assert isinstance(prepared, Prepared)
+    found = judge.time(
+        job.region, [Baseline(), prepared], rounds=2, residency="cache", seed=0, processes=processes, claim=0.5
+    )
+    assert isinstance(found, Timing)
+    assert len(found.processes) == processes
+    seats = [judge._crew.clock, *judge._crew._witnesses]
+    return [seat.worker.pid if seat.worker else 0 for seat in seats]
+
+
+@pytest.mark.alone
+def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_they_die(judge: WorkerJudge) -> None:
+    judge._fragile = True  # as on a GPU
+    searching, *none = timed(judge, 1)
+    assert searching
+    assert none == []
+    clock, *first = timed(judge, 2)
+    assert clock == searching
+    assert len({clock, *first}) == 3
+    assert timed(judge, 2) == [clock, *first]
+    dead = judge._crew.witness(0).worker
+    assert dead is not None
+    dead.kill()
+    _, fresh, same = timed(judge, 2)
+    assert fresh not in (0, first[0])
+    assert same == first[1]
+
+
+@pytest.mark.alone
+def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerJudge) -> None:
+    before = timed(judge, 1)
+    after = timed(judge, 2)
+    assert len(before) == len(after) == 1
+    assert before != after
