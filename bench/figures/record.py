@@ -147,8 +147,9 @@ def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None,
     outcome = part.outcome
     for arm in part.arms:
         kept = _kept(outcome.rounds, arm)
-        wrong = outcome.agreement.get(arm)
-        note = outcome.reasons.get(arm) or (wrong if wrong else "")
+        disturbed = not kept and any(arm in timed.visits for timed in outcome.rounds)
+        lost = "other work on the machine disturbed all of its rounds" if disturbed else ""
+        note = outcome.reasons.get(arm) or outcome.agreement.get(arm) or lost
         if kept or note:
             rate = median(1 / timed.token_s(arm) for timed in kept) if kept else None
             first = median(visit.first_s for timed in kept for visit in timed.visits[arm]) if kept else None

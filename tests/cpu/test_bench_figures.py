@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -28,10 +29,11 @@ from agentcompile.bench.figures.rates import (
     run_round,
     speedup,
 )
-from agentcompile.bench.figures.record import import_figure
+from agentcompile.bench.figures.record import arm_rows, import_figure
 from agentcompile.bench.figures.report import Figure, accuracy_figures, figure_table
 from agentcompile.bench.figures.serving import Arm, ArmFailed
 from agentcompile.bench.figures.times import Imported
+from agentcompile.bench.figures.trial import Outcome
 from agentcompile.bench.figures.workload import Workload, make_workload, token_bytes
 from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
@@ -169,6 +171,14 @@ def test_contended_rounds_do_not_count() -> None:
     assert found is not None
     assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
     assert speedup(rounds([(1.0, 2.0)] * 4, others=0.5), "a", "b") is None
+
+
+def test_an_arm_that_was_always_disturbed_has_a_row_that_says_so() -> None:
+    outcome = Outcome(rounds=rounds([(1.0, 2.0)] * 2, others=0.5))
+    part: Any = SimpleNamespace(workload=SimpleNamespace(name="sample"), arms=("a", "absent"), outcome=outcome)
+    ((model, arm, rate, first, note),) = arm_rows(part)
+    assert (model, arm, rate, first) == ("sample", "a", None, None)
+    assert "disturbed" in note
 
 
 def test_the_share_of_bandwidth_is_bytes_a_token_over_time_and_ceiling() -> None:
