@@ -6,6 +6,7 @@ missing rounds made by fresh ones.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from .rates import Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
+from .twins import kind_of, slower
 from .workload import Workload
 
 LOAD_LIMIT_S = 2400.0
@@ -25,11 +27,26 @@ TOPS = 5
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
 """Why that arm has no row."""
+VLLM = "vllm"
+_VLLM_SETTINGS = {
+    # In the arm's own process: what it takes of the processors is then its own, and stopping it stops all of it.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 OURS = "agentcompile"
 FP32 = "fp32"
 """Not an arm: the reference that their tokens are checked against."""
 
 Fact = str | int | float | bool | None
+
+
+def vllm_lacks(device: str, python: Path | None) -> str:
+    """Why vLLM has no row on this device with this interpreter (None: our own); empty when it may have one."""
+    if device != "cuda:0":
+        return f"vLLM runs on cuda:0, not on {device}: --target cuda:0, with CUDA_VISIBLE_DEVICES naming the GPU"
+    if python is None and importlib.util.find_spec("vllm") is None:
+        return "vllm is not installed: name an interpreter that has it with --vllm-python"
+    return ""
 
 
 def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
@@ -40,9 +57,15 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
         # A peer that asks the network for a newer checkpoint would wait for nothing.
         "HF_HUB_OFFLINE": "1",
     }
-    if name == LLAMA and setup.llama_python is not None:
+    kind = kind_of(name)
+    if kind == LLAMA and setup.llama_python is not None:
         return foreign_command(setup.llama_python, "llama_engine", settings)
-    return own_command("engines", {**settings, **(build.settings if build and name == OURS else {})})
+    if kind == VLLM:
+        settings |= _VLLM_SETTINGS
+        if setup.vllm_python is not None:
+            return foreign_command(setup.vllm_python, "vllm_engine", settings)
+        return own_command("vllm_engine", settings)
+    return own_command("engines", {**settings, **(build.settings if build and kind == OURS else {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +82,8 @@ class Setup:
     """Holds what can be made again: compiled artefacts of PyTorch, GGUF files."""
     logs: Path
     llama_python: Path | None
+    vllm_python: Path | None = None
+    """None: our own interpreter, where it has vLLM."""
     quiet: Callable[[], AbstractContextManager[object]]
     bandwidth: Callable[[], float]
     say: Callable[[str], None]
@@ -147,12 +172,15 @@ def run_trial(
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
     """What an arm's process must know to load."""
     return {
-        "arm": name,
+        "arm": kind_of(name),
+        "slower": slower(name),
         "model": str(workload.model),
         "threads": setup.threads,
         "device": setup.device,
         "context": workload.context,
         "prompts": [len(workload.ids)],
+        "sampling": workload.sampling,
+        "weight_bytes": workload.weight_bytes,
         "gguf": str(setup.cache / f"{workload.model.name}.gguf"),
         "lock": str(build.lock) if build else "",
     }
@@ -168,9 +196,9 @@ def _start(
     """
     chosen = list[str]()
     for name in names:
-        if name == LLAMA and setup.llama_python is None:
+        if kind_of(name) == LLAMA and setup.llama_python is None:
             outcome.reasons[name] = NO_LLAMA
-        elif name == OURS and build is None:
+        elif kind_of(name) == OURS and build is None:
             outcome.reasons[name] = "there is no lock"
         else:
             chosen.append(name)
