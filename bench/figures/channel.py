@@ -45,6 +45,13 @@ class Engine(Protocol):
         """The same tokens, untimed, and for each the `count` tokens of the largest logits it was chosen from."""
 
 
+class Whole(Protocol):
+    """What an arm can do besides whose own collecting is to be told from its work."""
+
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The tokens of `generate`, or of `sample` with its settings, made without a look at any clock."""
+
+
 class Sampler(Protocol):
     """What an arm that draws its tokens can do besides."""
 
@@ -86,6 +93,10 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float) -> dict[st
     ids, new, drawn = request["ids"], request["new"], request.get("sampling")
 
     def make(ids: Sequence[int], new: int) -> Generation:
+        if request.get("whole"):
+            begin = time.perf_counter()
+            tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
+            return Generation(tokens, 0.0, time.perf_counter() - begin)
         one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
         return _slowed(one, slower) if slower else one
 

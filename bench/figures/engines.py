@@ -43,10 +43,20 @@ class Eager:
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
         """The same call, drawing."""
+        return self._timed(ids, new, **self._drawn({"temperature": temperature, "top_p": top_p, "seed": seed}))
+
+    def _drawn(self, how: Mapping[str, Any]) -> dict[str, Any]:
+        """What `generate` of transformers is told, after its generator was seeded; greedily for nothing."""
         import torch
 
-        torch.manual_seed(seed)
-        return self._timed(ids, new, do_sample=True, temperature=temperature, top_p=top_p, top_k=0)
+        if not how:
+            return {"do_sample": False}
+        torch.manual_seed(how["seed"])
+        return {"do_sample": True, "temperature": how["temperature"], "top_p": how["top_p"], "top_k": 0}
+
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The same call without a streamer."""
+        return self._call(ids, new, **self._drawn(how))[0, len(ids) :].tolist()  # type: ignore[no-any-return]
 
     def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
         stamps = _Stamps()
@@ -214,6 +224,11 @@ class Ours:
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """The stream of pieces: the first holds the first token, the last ends the generation."""
         return self._timed(ids, new)
+
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The same stream, of which only the tokens are kept."""
+        pieces = self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how)
+        return [token for piece in pieces for token in piece.tokens]
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
         """The same stream, drawing."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .rates import Round, Tops, agrees, run_round, wait_for_calm
+from .rates import LIMIT_S, Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
@@ -95,6 +95,10 @@ class Setup:
     calm: Callable[[], None] = wait_for_calm
     joules: Callable[[], float | None] = lambda: None
     """What the device has drawn until now."""
+    load_limit_s: float = LOAD_LIMIT_S
+    """What loading may take, compiling included."""
+    limit_s: float = LIMIT_S
+    """What the answer to one request may take; one for the likeliest tokens, twice as long."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -157,6 +161,7 @@ def run_trial(
                     beside=OURS,
                     calm=setup.calm,
                     joules=setup.joules,
+                    limit_s=setup.limit_s,
                 )
                 outcome.rounds += (timed,)
                 outcome.reasons |= failed
@@ -209,7 +214,7 @@ def _start(
 
     def load(arm: Arm) -> float | ArmFailed:
         try:
-            return arm.load(request_for(arm.name, workload, build, setup), LOAD_LIMIT_S)
+            return arm.load(request_for(arm.name, workload, build, setup), setup.load_limit_s)
         except ArmFailed as failure:
             return failure
 
@@ -247,7 +252,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
     try:
         _start([FP32], workload, None, setup, outcome, arms)
         for arm in arms:
-            outcome.reference = _tops(arm, workload)
+            outcome.reference = _tops(arm, workload, setup)
     except ArmFailed as failure:
         outcome.reasons[FP32] = str(failure)
     finally:
@@ -264,7 +269,7 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
         if arm.name in outcome.agreement:
             continue
         try:
-            wrong = agrees(reference, _tops(arm, workload))
+            wrong = agrees(reference, _tops(arm, workload, setup))
         except ArmFailed as failure:
             failed[arm.name] = str(failure)
             continue
@@ -276,8 +281,8 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
     return _without(arms, failed)
 
 
-def _tops(arm: Arm, workload: Workload) -> Tops:
-    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 600)
+def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
+    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 2 * setup.limit_s)
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 

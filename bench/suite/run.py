@@ -44,13 +44,18 @@ from .finding import Asked, Found, Locks, find
 from .result import Case, SuiteResult, write_result, write_text
 from .workloads import Suite, load_workloads
 
-_EXIT_CODES = (
-    "exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"
-)
+_EPILOG = """\
+arms: a name, or NAME=ALIAS for the same arm once more in a process of its own (agentcompile=again), or
+NAME=ALIAS:SHARE for one that waits longer by a share (agentcompile=slow:0.03); bench compare RESULT --arms X,Y tells
+whether the verdicts on them are right.
+llama.cpp: python3 -m venv LLAMA; LLAMA/bin/pip install --no-binary llama-cpp-python llama-cpp-python gguf numpy (a C++
+compiler and some minutes; cmake and ninja come with it), then --llama-python LLAMA/bin/python.
+vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
+exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"""
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
-    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or one of `_EXIT_CODES`.
+    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or an exit code of `_EPILOG`.
 
     `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
     what the user can fix, and Stopped for a signal.
@@ -123,7 +128,12 @@ def _verdict(result: SuiteResult) -> ExitCode:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     read = load_workloads()
     listed = ", ".join(suite.name for suite in read.suite)
-    parser = argparse.ArgumentParser(prog="agentcompile bench", description=__doc__, epilog=_EXIT_CODES)
+    parser = argparse.ArgumentParser(
+        prog="agentcompile bench",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--suite", default="cpu", help=f"{listed}: models, workloads and arms, unless named below")
     parser.add_argument("--model", action="append", help=f"repeatable: {', '.join(MAKERS)}")
     parser.add_argument(
@@ -133,7 +143,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
     parser.add_argument("--target", default="", help="cpu or cuda:N")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one model")
-    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
+    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy; see below")
     parser.add_argument("--vllm-python", type=Path, metavar="PYTHON", help="has vLLM; else this one, if it has")
     parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--rounds", type=int, help="of every process")
@@ -163,6 +173,11 @@ def _suite(asked: argparse.Namespace) -> Suite:
             raise AgentCompileError(f"--arms: {name!r}: {wrong}", hint="agentcompile=again, agentcompile=slow:0.03")
     if len(set(arms)) < len(arms):
         raise AgentCompileError(f"--arms: {','.join(arms)}: one is named twice", hint="name each once")
+    for option in ("llama_python", "vllm_python"):
+        python = getattr(asked, option)
+        if python is not None and not python.is_file():
+            named = f"--{option.replace('_', '-')}"
+            raise AgentCompileError(f"{named}: {python}: there is no such file", hint="see agentcompile bench --help")
     for option in ("rounds", "processes"):
         value = getattr(asked, option)
         if value is not None and value < 1:
