@@ -45,7 +45,7 @@ def vllm_lacks(device: str, python: Path | None) -> str:
     if device != "cuda:0":
         return f"vLLM runs on cuda:0, not on {device}: --target cuda:0, with CUDA_VISIBLE_DEVICES naming the GPU"
     if python is None and importlib.util.find_spec("vllm") is None:
-        return "vllm is not installed: name an interpreter that has it with --vllm-python"
+        return "vLLM is not installed: name an interpreter that has it with --vllm-python"
     return ""
 
 

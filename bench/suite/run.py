@@ -175,9 +175,9 @@ def _suite(asked: argparse.Namespace) -> Suite:
         raise AgentCompileError(f"--arms: {','.join(arms)}: one is named twice", hint="name each once")
     for option in ("llama_python", "vllm_python"):
         python = getattr(asked, option)
-        if python is not None and not python.is_file():
+        if python is not None and shutil.which(python) is None:
             named = f"--{option.replace('_', '-')}"
-            raise AgentCompileError(f"{named}: {python}: there is no such file", hint="see agentcompile bench --help")
+            raise AgentCompileError(f"{named}: {python}: is no program", hint="agentcompile bench --help tells more")
     for option in ("rounds", "processes"):
         value = getattr(asked, option)
         if value is not None and value < 1:
