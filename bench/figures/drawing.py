@@ -33,7 +33,7 @@ def draw(logits: Tensor, temperature: float, top_p: float) -> Tensor:
     """
     p = torch.softmax(logits.float() / temperature, -1)
     bits, rows = _PASS[p.device.type]
-    cells = F.pad(p, (0, -p.shape[-1] % rows)).unflatten(-1, (rows, -1))[..., None, :, :]
+    cells = F.pad(p, (0, -p.shape[-1] % rows)).reshape(*p.shape[:-1], 1, rows, -1)
     low, width = torch.zeros_like(p[..., :1]), p.amax(-1, keepdim=True)
     for _ in range(_BITS // bits):
         width = width / 2**bits
