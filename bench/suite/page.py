@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from agentcompile.tables import Table
 
@@ -102,18 +103,22 @@ def _table(table: Table) -> Iterator[str]:
         return ' class="right"' if at in table.right else ' class="first"' if at == 0 else ""
 
     headed, before = any(table.heads), ""
+    grouped = headed and any(one[0] == other[0] for one, other in pairwise(table.rows))
     yield '<div class="wide"><table>'
     if headed:
         yield f"<tr>{''.join(f'<th{kind(at)}>{_text(cell)}</th>' for at, cell in enumerate(table.heads))}</tr>"
     for row in table.rows:
         # Rows that begin with the same words are of one thing, which is said once.
-        begins = row[0] != before
-        marks = [*(["begins"] if begins and before else []), *(["ours"] if headed and OURS in row[:2] else [])]
+        begins = not grouped or row[0] != before
+        marks = [
+            *(["begins"] if grouped and begins and before else []),
+            *(["ours"] if headed and OURS in row[:2] else []),
+        ]
         shown, wide = ((row if begins else ("", *row[1:])), _spanned(table, row))
         cells = [f"<td{kind(at)}>{_text(cell)}</td>" for at, cell in enumerate(shown[:2] if wide else shown)]
         cells += [f'<td class="note" colspan="{len(row) - 2}">{_text(row[-1])}</td>'] if wide else []
         yield f"<tr{_classes(marks)}>{''.join(cells)}</tr>"
-        before = row[0] if len(row) > 2 and headed else ""
+        before = row[0]
     yield "</table></div>"
 
 

@@ -45,3 +45,8 @@ def test_facts_without_heads_are_neither_groups_nor_ours() -> None:
     rows = shown(Table(heads=("", ""), rows=[("agentcompile", "0.1.0"), ("agentcompile", "0.2.0")]))
     assert [row.count("agentcompile") for row in rows] == [1, 1]
     assert not any('class="ours"' in row or "begins" in row for row in rows)
+
+
+def test_rows_that_are_each_of_their_own_have_no_lines_between_them() -> None:
+    _, *rows = shown(Table(heads=HEADS, rows=[ROWS[0], ROWS[3]], right=(2, 3)))
+    assert [row.count("begins") for row in rows] == [0, 0]
