@@ -45,6 +45,13 @@ class Engine(Protocol):
         """The same tokens, untimed, and for each the `count` tokens of the largest logits it was chosen from."""
 
 
+class Whole(Protocol):
+    """What an arm can do besides whose own collecting is to be told from its work."""
+
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The tokens of `generate`, or of `sample` with its settings, made without a look at any clock."""
+
+
 class Sampler(Protocol):
     """What an arm that draws its tokens can do besides."""
 
@@ -63,7 +70,8 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
         replies.flush()
 
     begin = time.perf_counter()
-    engine = load(json.loads(sys.stdin.readline()))
+    described = json.loads(sys.stdin.readline())
+    engine, slower = load(described), float(described.get("slower", 0.0))
     reply({"load_s": time.perf_counter() - begin, "facts": dict(engine.facts)})
     for line in sys.stdin:
         request = json.loads(line)
@@ -71,7 +79,7 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
             tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
             reply({"tokens": tokens, "tops": tops})
         else:
-            reply(_timed(engine, request))
+            reply(_timed(engine, request, slower))
 
 
 def _die_with_parent() -> None:
@@ -80,12 +88,17 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
+def _timed(engine: Engine, request: Mapping[str, Any], slower: float) -> dict[str, Any]:
     """Generate again and again until `least_s` has passed, after a short warm-up; caches held others' data before."""
     ids, new, drawn = request["ids"], request["new"], request.get("sampling")
 
     def make(ids: Sequence[int], new: int) -> Generation:
-        return cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+        if request.get("whole"):
+            begin = time.perf_counter()
+            tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
+            return Generation(tokens, 0.0, time.perf_counter() - begin)
+        one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+        return _slowed(one, slower) if slower else one
 
     make(ids, min(new, request["warm"]))
     done: list[Generation] = []
@@ -100,6 +113,18 @@ def _timed(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
         "rest_s": [one.rest_s for one in done],
         "peak_memory_bytes": _peak_memory_bytes(),
     }
+
+
+def _slowed(one: Generation, share: float) -> Generation:
+    """With what waiting for a share of either time takes on the same clock: a slow-down that is known beforehand."""
+    return Generation(one.tokens, *(took + _waited(share * took) for took in (one.first_s, one.rest_s)))
+
+
+def _waited(seconds: float) -> float:
+    begin = time.perf_counter()
+    while (passed := time.perf_counter() - begin) < seconds:
+        pass
+    return passed
 
 
 def _peak_memory_bytes() -> int:

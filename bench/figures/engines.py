@@ -6,6 +6,7 @@ PyTorch's arms get a cache that is just long enough, which is in their favour: t
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,10 +43,20 @@ class Eager:
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
         """The same call, drawing."""
+        return self._timed(ids, new, **self._drawn({"temperature": temperature, "top_p": top_p, "seed": seed}))
+
+    def _drawn(self, how: Mapping[str, Any]) -> dict[str, Any]:
+        """What `generate` of transformers is told, after its generator was seeded; greedily for nothing."""
         import torch
 
-        torch.manual_seed(seed)
-        return self._timed(ids, new, do_sample=True, temperature=temperature, top_p=top_p, top_k=0)
+        if not how:
+            return {"do_sample": False}
+        torch.manual_seed(how["seed"])
+        return {"do_sample": True, "temperature": how["temperature"], "top_p": how["top_p"], "top_k": 0}
+
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The same call without a streamer."""
+        return self._call(ids, new, **self._drawn(how))[0, len(ids) :].tolist()  # type: ignore[no-any-return]
 
     def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
         stamps = _Stamps()
@@ -99,7 +110,8 @@ class Compiled:
             request["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
         ).to(self._device)
         self._cache: Any = transformers.StaticCache(config=self._model.config, max_cache_len=request["context"])
-        self._step = torch.compile(self._forward, mode=mode, fullgraph=True, dynamic=False)
+        self._mode = mode
+        self._compiled: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
         self.facts = {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -110,24 +122,57 @@ class Compiled:
         }
         for length in request.get("prompts", (3,)):
             self.generate([1] * length, 8)
+            if drawn := request.get("sampling"):
+                self.sample([1] * length, 8, **drawn)
 
-    def _forward(self, token: Any) -> tuple[Any, Any]:
-        """One token [1, 1] to the next [1, 1] and its logits [1, 1, vocab]."""
-        logits = self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits
-        return logits.argmax(-1), logits
+    def _forward(self, token: Any) -> Any:
+        """Tokens [1, T] to the last one's logits [1, vocab]."""
+        return self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[:, -1]
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """A plain loop around the compiled step, without what `generate` of transformers adds to it."""
+        return self._timed(ids, new, self._choosing(None))
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """The same loop around a step that draws."""
         import torch
 
+        torch.manual_seed(seed)
+        return self._timed(ids, new, self._choosing({"temperature": temperature, "top_p": top_p}))
+
+    def _choosing(self, sampling: Mapping[str, Any] | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """Logits to the first token, and a token to the next with its logits; compiled once for every way to choose."""
+        import torch
+
+        from .drawing import chooser
+
+        key = json.dumps(sampling, sort_keys=True)
+        if key not in self._compiled:
+            choose = chooser(sampling)
+
+            def step(token: Any) -> tuple[Any, Any]:
+                logits = self._forward(token)
+                return choose(logits), logits
+
+            how: dict[str, Any] = {"mode": self._mode, "fullgraph": True, "dynamic": False}
+            first = torch.compile(choose, **how) if sampling else choose
+            self._compiled[key] = (first, torch.compile(step, **how))
+        return self._compiled[key]
+
+    def _timed(
+        self, ids: Sequence[int], new: int, choosing: tuple[Callable[[Any], Any], Callable[[Any], Any]]
+    ) -> Generation:
+        import torch
+
+        choose, step = choosing
         with torch.inference_mode():
             begin = time.perf_counter()
-            token, _ = self._prompt(ids)
+            token, _ = self._prompt(ids, choose)
             tokens = [int(token)]
             first = time.perf_counter()
             for _ in range(new - 1):
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, _ = self._step(token.clone())
+                token, _ = step(token.clone())
                 tokens.append(int(token))
             return Generation(tokens, first - begin, time.perf_counter() - first)
 
@@ -135,23 +180,25 @@ class Compiled:
         """The logits that the compiled step returns."""
         import torch
 
+        choose, step = self._choosing(None)
         with torch.inference_mode():
-            token, logits = self._prompt(ids)
-            tokens, tops = [int(token)], [logits[0, -1].float().topk(count).indices.tolist()]
+            token, logits = self._prompt(ids, choose)
+            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
             for _ in range(new - 1):
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, logits = self._step(token.clone())
+                token, logits = step(token.clone())
                 tokens.append(int(token))
-                tops.append(logits[0, -1].float().topk(count).indices.tolist())
+                tops.append(logits[0].float().topk(count).indices.tolist())
         return tokens, tops
 
-    def _prompt(self, ids: Sequence[int]) -> tuple[Any, Any]:
+    def _prompt(self, ids: Sequence[int], choose: Callable[[Any], Any]) -> tuple[Any, Any]:
         import torch
 
         self._cache.reset()
-        token, logits = self._forward(torch.tensor([ids], device=self._device))
+        logits = self._forward(torch.tensor([ids], device=self._device))
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         # A tensor of the loop's own: the step's first input must not change its layout from one call to the next.
-        return token.clone(), logits
+        return choose(logits).clone(), logits
 
 
 class Ours:
@@ -178,6 +225,11 @@ class Ours:
         """The stream of pieces: the first holds the first token, the last ends the generation."""
         return self._timed(ids, new)
 
+    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
+        """The same stream, of which only the tokens are kept."""
+        pieces = self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how)
+        return [token for piece in pieces for token in piece.tokens]
+
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
         """The same stream, drawing."""
         return self._timed(ids, new, temperature=temperature, top_p=top_p, seed=seed)
@@ -199,11 +251,11 @@ class Ours:
         return tokens, logits.topk(count).indices.tolist()
 
 
-def _static(mode: str) -> Callable[[Mapping[str, Any]], Engine]:
+def _static(mode: str, *, gpt_fast: bool = False) -> Callable[[Mapping[str, Any]], Engine]:
     def load(request: Mapping[str, Any]) -> Engine:
         from .static_decoder import Static
 
-        return Static(request, mode)
+        return Static(request, mode, gpt_fast=gpt_fast)
 
     return load
 
@@ -216,11 +268,10 @@ ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "max-autotune": lambda request: Compiled(request, "max-autotune"),
     "static-reduce-overhead": _static("reduce-overhead"),
     "static-max-autotune": _static("max-autotune"),
+    "gpt-fast": _static("reduce-overhead", gpt_fast=True),
     "agentcompile": Ours,
 }
 """By arm; `fp32` is the reference that the others' tokens are checked against."""
-SAMPLERS = frozenset({"hf-eager", "agentcompile"})
-"""Arms that can draw their tokens."""
 
 
 if __name__ == "__main__":

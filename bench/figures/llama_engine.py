@@ -1,4 +1,4 @@
-"""The llama.cpp arm, through its C interface: no sampler, no tokenizer, just decode and the largest logit.
+"""The llama.cpp arm, through its C interface: no tokenizer, just decode and the largest logit, or its own samplers.
 
 Runs in whatever interpreter has llama-cpp-python, gguf and numpy; needs nothing of ours but its neighbours here.
 """
@@ -6,7 +6,7 @@ Runs in whatever interpreter has llama-cpp-python, gguf and numpy; needs nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,32 @@ class Llama:
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """Decode the prompt as one batch, then one token at a time."""
+        return self._timed(ids, new, self._largest)
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """The same loop, each token from a chain of llama.cpp's samplers: temperature, top-p, the draw."""
+        c = self._c
+        chain = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
+        try:
+            for sampler in (
+                c.llama_sampler_init_temp(temperature),
+                c.llama_sampler_init_top_p(top_p, 1),
+                c.llama_sampler_init_dist(seed),
+            ):
+                c.llama_sampler_chain_add(chain, sampler)  # which then frees it
+            return self._timed(ids, new, lambda: int(c.llama_sampler_sample(chain, self._context, -1)))
+        finally:
+            c.llama_sampler_free(chain)
+
+    def _timed(self, ids: Sequence[int], new: int, choose: Callable[[], int]) -> Generation:
         begin = time.perf_counter()
         self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
         self._decode(ids)
-        tokens = [self._largest()]
+        tokens = [choose()]
         first = time.perf_counter()
         for _ in range(new - 1):
             self._decode(tokens[-1:])
-            tokens.append(self._largest())
+            tokens.append(choose())
         return Generation(tokens, first - begin, time.perf_counter() - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:

@@ -128,6 +128,7 @@ def run_round(
     beside: str,
     calm: Callable[[], None] = wait_for_calm,
     joules: Callable[[], float | None] = lambda: None,
+    limit_s: float = LIMIT_S,
 ) -> tuple[Round, dict[str, str]]:
     """One round; also why arms failed in it, by name. An arm that failed is not in the round.
 
@@ -146,9 +147,10 @@ def run_round(
             try:
                 if arm.name == beside:
                     reads.append(bandwidth())
-                seen[arm.name].append(visit(arm, workload, least_s, calm, joules))
+                seen[arm.name].append(visit(arm, workload, least_s, calm, joules, limit_s=limit_s))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
+                arm.close()  # one that hangs would disturb the others for the rest of the round
     pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
     return Round(process=process, visits=pairs, read_bytes_per_s=fmean(reads)), failed
 
@@ -159,8 +161,14 @@ def visit(
     least_s: float,
     calm: Callable[[], None],
     joules: Callable[[], float | None] = lambda: None,
+    *,
+    whole: bool = False,
+    limit_s: float = LIMIT_S,
 ) -> Visit:
-    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed."""
+    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed.
+
+    With `whole` nothing looks at a clock within a generation, and `rests_s` are the times from its begin to its end.
+    """
     request = {
         "do": "generate",
         "ids": workload.ids,
@@ -168,12 +176,13 @@ def visit(
         "warm": WARM_TOKENS,
         "least_s": least_s,
         "sampling": workload.sampling,
+        "whole": whole,
     }
     for tried in range(1, TRIES + 1):
         calm()
         waited, begin = waited_s(arm.pid), time.monotonic()
         (busy, total), own, drawn = _ticks(), own_ticks(arm.pid), joules()
-        reply = arm.ask(request, LIMIT_S)
+        reply = arm.ask(request, limit_s)
         drawn_now = joules()
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
         (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)

@@ -2,12 +2,17 @@
 
 Qwen3 and Llama checkpoints. The decode step is one compiled graph with CUDA graphs under it, and hands its token and
 position on to itself; the prompt has a compiled graph of its own for each length. This is the peer to beat.
+
+It is also the arm of gpt-fast's protocol (pytorch-labs/gpt-fast, generate.py): the same decoder with that project's
+settings, one token at a time on the device, and a prompt of any length in one graph of dynamic shapes.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from torch import Tensor, nn
 from agentcompile.checkpoint import Checkpoint
 
 from .channel import Generation
+from .drawing import Choose, chooser
 
 
 class Layer(nn.Module):
@@ -117,80 +123,119 @@ class Decoder(nn.Module):
         }.items():
             self.register_buffer(name, tensor)
 
-    def forward(self, token: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [1, T] at positions [T] to the next token [1, 1] and its logits [1, vocab]."""
+    def forward(self, token: Tensor, positions: Tensor) -> Tensor:
+        """Tokens [1, T] at positions [T] to the last one's logits [1, vocab]."""
         w = dict(self.named_buffers(recurse=False, remove_duplicate=False))
         x = F.embedding(token, w["table"])
         mask, cos, sin = w["causal"][None, None, positions], w["cos"][positions], w["sin"][positions]
         for layer in self.layers:
             x = layer(x, cos, sin, mask, positions)
-        logits = F.linear(F.rms_norm(x[:, -1], x.shape[-1:], w["last"], self.eps), w["head"])
-        return logits.argmax(-1, keepdim=True), logits
+        return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], w["last"], self.eps), w["head"])
+
+
+_Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""A token [1, 1] and its position [1] to the next token, the next position, and logits [1, vocab]."""
+GPT_FAST = "gpt-fast: decode reduce-overhead fullgraph, prompt dynamic, coordinate descent; its rate is of the whole"
+"""What the arm of that name says it is: gpt-fast counts new tokens over the whole generation, the prompt included."""
 
 
 class Static:
-    """The arm: `mode` is one of `torch.compile`."""
+    """The arm: `mode` is one of `torch.compile`; `gpt_fast` takes the settings of that project instead of our own."""
 
-    def __init__(self, request: Mapping[str, Any], mode: str) -> None:
+    def __init__(self, request: Mapping[str, Any], mode: str, *, gpt_fast: bool = False) -> None:
         import torch._inductor.config as inductor
 
-        inductor.coordinate_descent_tuning = mode == "max-autotune"
+        inductor.coordinate_descent_tuning = gpt_fast or mode == "max-autotune"
         torch.set_float32_matmul_precision("high")
         with torch.inference_mode():
             self._device = request["device"]
             self._model = Decoder(Path(request["model"]), request["context"], self._device)
-            self._step = torch.compile(self._decode, mode=mode, fullgraph=True)
-            self._prompts: dict[int, Any] = {}
-        self._mode = mode
+        self._mode, self._gpt_fast = mode, gpt_fast
+        self._steps: dict[str, tuple[Choose, _Step]] = {}
+        self._prompts: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
         self.facts = {
             "torch": torch.__version__,
             "mode": mode,
-            "coordinate_descent_tuning": mode == "max-autotune",
+            "coordinate_descent_tuning": inductor.coordinate_descent_tuning,
             "cache_tokens": request["context"],
+            **({"protocol": GPT_FAST} if gpt_fast else {}),
         }
         for length in request["prompts"]:
             for _ in range(3):
                 self.generate([1] * length, 4)
+                if drawn := request.get("sampling"):
+                    self.sample([1] * length, 4, **drawn)
         if self._device != "cpu":
             self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
-    def _decode(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        token, logits = self._model(token, position)
-        return token, position + 1, logits
-
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """A plain loop around the compiled step; nothing is asked of the device before the last token."""
-        with torch.inference_mode():
+        return self._timed(ids, new, None)
+
+    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
+        """The same loop around a step that draws, within its graph."""
+        torch.manual_seed(seed)
+        return self._timed(ids, new, {"temperature": temperature, "top_p": top_p})
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """The logits that the compiled step returns."""
+        choose, step = self._choosing(None)
+        with torch.inference_mode(), self._attention():
+            token, position, logits = self._prompt(ids, choose)
+            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
+            for _ in range(new - 1):
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                token, position, logits = step(token.clone(), position.clone())
+                tokens.append(int(token))
+                tops.append(logits[0].float().topk(count).indices.tolist())
+        return tokens, tops
+
+    def _timed(self, ids: Sequence[int], new: int, sampling: Mapping[str, float] | None) -> Generation:
+        choose, step = self._choosing(sampling)
+        with torch.inference_mode(), self._attention():
             begin = time.perf_counter()
-            token, position, _ = self._prompt(ids)
+            token, position, _ = self._prompt(ids, choose)
             tokens = [token]
             int(token)
             first = time.perf_counter()
             for _ in range(new - 1):
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, position, _ = self._step(token.clone(), position.clone())
+                token, position, _ = step(token.clone(), position.clone())
                 tokens.append(token.clone())
             made = torch.cat(tokens, dim=1)[0].tolist()
             return Generation(made, first - begin, time.perf_counter() - first)
 
-    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The logits that the compiled step returns."""
-        with torch.inference_mode():
-            token, position, logits = self._prompt(ids)
-            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
-            for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, position, logits = self._step(token.clone(), position.clone())
-                tokens.append(int(token))
-                tops.append(logits[0].float().topk(count).indices.tolist())
-        return tokens, tops
+    def _choosing(self, sampling: Mapping[str, float] | None) -> tuple[Choose, _Step]:
+        """Logits to the first token, and the whole step; compiled once for every way to choose."""
+        key = json.dumps(sampling, sort_keys=True)
+        if key not in self._steps:
+            choose = chooser(sampling)
 
-    def _prompt(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a length that was warmed up; each has a graph of its own."""
+            def step(token: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                logits = self._model(token, position)
+                return choose(logits), position + 1, logits
+
+            first = torch.compile(choose, mode=self._mode, fullgraph=True)
+            self._steps[key] = (first, torch.compile(step, mode=self._mode, fullgraph=True))
+        return self._steps[key]
+
+    def _attention(self) -> AbstractContextManager[object]:
+        """gpt-fast has the compiler write the attention of a step, instead of calling a kernel that PyTorch brings."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        return sdpa_kernel(SDPBackend.MATH) if self._gpt_fast else nullcontext()
+
+    def _prompt(self, ids: Sequence[int], choose: Choose) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a length that was warmed up; each has a graph of its own, but gpt-fast's graph is of any length."""
         length = len(ids)
-        if length not in self._prompts:
-            self._prompts[length] = torch.compile(self._decode, mode=self._mode, fullgraph=True, dynamic=False)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         positions = torch.arange(length, device=self._device)
-        token, position, logits = self._prompts[length](torch.tensor([list(ids)], device=self._device), positions)
-        return token.clone(), position[-1:].clone(), logits.clone()
+        logits = self._graph_of(length)(torch.tensor([list(ids)], device=self._device), positions)
+        return choose(logits).clone(), positions[-1:] + 1, logits.clone()
+
+    def _graph_of(self, length: int) -> Callable[[Tensor, Tensor], Tensor]:
+        key = 0 if self._gpt_fast else length
+        if key not in self._prompts:
+            how: dict[str, Any] = {"dynamic": True} if self._gpt_fast else {"mode": self._mode, "dynamic": False}
+            self._prompts[key] = torch.compile(self._model, fullgraph=True, **how)
+        return self._prompts[key]

@@ -6,6 +6,7 @@ missing rounds made by fresh ones.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .rates import Round, Tops, agrees, run_round, wait_for_calm
+from .rates import LIMIT_S, Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
+from .twins import kind_of, slower
 from .workload import Workload
 
 LOAD_LIMIT_S = 2400.0
@@ -25,11 +27,26 @@ TOPS = 5
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
 """Why that arm has no row."""
+VLLM = "vllm"
+_VLLM_SETTINGS = {
+    # In the arm's own process: what it takes of the processors is then its own, and stopping it stops all of it.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 OURS = "agentcompile"
 FP32 = "fp32"
 """Not an arm: the reference that their tokens are checked against."""
 
 Fact = str | int | float | bool | None
+
+
+def vllm_lacks(device: str, python: Path | None) -> str:
+    """Why vLLM has no row on this device with this interpreter (None: our own); empty when it may have one."""
+    if device != "cuda:0":
+        return f"vLLM runs on cuda:0, not on {device}: --target cuda:0, with CUDA_VISIBLE_DEVICES naming the GPU"
+    if python is None and importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed: name an interpreter that has it with --vllm-python"
+    return ""
 
 
 def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
@@ -40,9 +57,15 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
         # A peer that asks the network for a newer checkpoint would wait for nothing.
         "HF_HUB_OFFLINE": "1",
     }
-    if name == LLAMA and setup.llama_python is not None:
+    kind = kind_of(name)
+    if kind == LLAMA and setup.llama_python is not None:
         return foreign_command(setup.llama_python, "llama_engine", settings)
-    return own_command("engines", {**settings, **(build.settings if build and name == OURS else {})})
+    if kind == VLLM:
+        settings |= _VLLM_SETTINGS
+        if setup.vllm_python is not None:
+            return foreign_command(setup.vllm_python, "vllm_engine", settings)
+        return own_command("vllm_engine", settings)
+    return own_command("engines", {**settings, **(build.settings if build and kind == OURS else {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +82,8 @@ class Setup:
     """Holds what can be made again: compiled artefacts of PyTorch, GGUF files."""
     logs: Path
     llama_python: Path | None
+    vllm_python: Path | None = None
+    """None: our own interpreter, where it has vLLM."""
     quiet: Callable[[], AbstractContextManager[object]]
     bandwidth: Callable[[], float]
     say: Callable[[str], None]
@@ -70,6 +95,10 @@ class Setup:
     calm: Callable[[], None] = wait_for_calm
     joules: Callable[[], float | None] = lambda: None
     """What the device has drawn until now."""
+    load_limit_s: float = LOAD_LIMIT_S
+    """What loading may take, compiling included."""
+    limit_s: float = LIMIT_S
+    """What the answer to one request may take; one for the likeliest tokens, twice as long."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -132,6 +161,7 @@ def run_trial(
                     beside=OURS,
                     calm=setup.calm,
                     joules=setup.joules,
+                    limit_s=setup.limit_s,
                 )
                 outcome.rounds += (timed,)
                 outcome.reasons |= failed
@@ -147,12 +177,15 @@ def run_trial(
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
     """What an arm's process must know to load."""
     return {
-        "arm": name,
+        "arm": kind_of(name),
+        "slower": slower(name),
         "model": str(workload.model),
         "threads": setup.threads,
         "device": setup.device,
         "context": workload.context,
         "prompts": [len(workload.ids)],
+        "sampling": workload.sampling,
+        "weight_bytes": workload.weight_bytes,
         "gguf": str(setup.cache / f"{workload.model.name}.gguf"),
         "lock": str(build.lock) if build else "",
     }
@@ -168,9 +201,9 @@ def _start(
     """
     chosen = list[str]()
     for name in names:
-        if name == LLAMA and setup.llama_python is None:
+        if kind_of(name) == LLAMA and setup.llama_python is None:
             outcome.reasons[name] = NO_LLAMA
-        elif name == OURS and build is None:
+        elif kind_of(name) == OURS and build is None:
             outcome.reasons[name] = "there is no lock"
         else:
             chosen.append(name)
@@ -181,7 +214,7 @@ def _start(
 
     def load(arm: Arm) -> float | ArmFailed:
         try:
-            return arm.load(request_for(arm.name, workload, build, setup), LOAD_LIMIT_S)
+            return arm.load(request_for(arm.name, workload, build, setup), setup.load_limit_s)
         except ArmFailed as failure:
             return failure
 
@@ -219,7 +252,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
     try:
         _start([FP32], workload, None, setup, outcome, arms)
         for arm in arms:
-            outcome.reference = _tops(arm, workload)
+            outcome.reference = _tops(arm, workload, setup)
     except ArmFailed as failure:
         outcome.reasons[FP32] = str(failure)
     finally:
@@ -236,7 +269,7 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
         if arm.name in outcome.agreement:
             continue
         try:
-            wrong = agrees(reference, _tops(arm, workload))
+            wrong = agrees(reference, _tops(arm, workload, setup))
         except ArmFailed as failure:
             failed[arm.name] = str(failure)
             continue
@@ -248,8 +281,8 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
     return _without(arms, failed)
 
 
-def _tops(arm: Arm, workload: Workload) -> Tops:
-    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 600)
+def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
+    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 2 * setup.limit_s)
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 

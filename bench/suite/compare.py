@@ -33,8 +33,10 @@ with 95 %. Nothing is claimed from fewer than 3 kept rounds, with more than 20 %
 disagree in sign.
 Exit codes: 0 compared; 2 wrong usage or a file that cannot be read; 3 the files are not comparable; with
 --fail-on-slower 4 when an arm's output is wrong in B, else 5 when something that decides is SLOWER; an arm that failed
-or is absent in B is shown and fails nothing."""
+or is absent in B is shown and fails nothing. With --fail-on-difference 5 when something that decides does not agree
+(its interval leaves 1 out, and all processes say so), else 7 when of something it is not known."""
 _QUANTITIES: Mapping[str, str] = {"token": "per token", "first": "first token"}
+_AGREE: Mapping[bool | None, str] = {True: "yes", False: "no", None: "-"}
 _VIEWS: Mapping[str, str] = {"ratio": "B/A over baseline", "absolute": "B/A of times", "paired": "paired"}
 
 
@@ -86,9 +88,15 @@ def run(arguments: Sequence[str]) -> int:
         screen.table(shown)
         screen.text("")
     screen.text(_summary(report))
-    if asked.fail_on_slower and report.wrong:
+    return _exit_code(report, slower=asked.fail_on_slower, difference=asked.fail_on_difference)
+
+
+def _exit_code(report: Report, *, slower: bool, difference: bool) -> ExitCode:
+    if slower and report.wrong:
         return ExitCode.CORRECTNESS
-    return ExitCode.PERFORMANCE if asked.fail_on_slower and report.slower else ExitCode.OK
+    if (slower and report.slower) or (difference and report.apart):
+        return ExitCode.PERFORMANCE
+    return ExitCode.UNDECIDED if difference and report.untold else ExitCode.OK
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -111,6 +119,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--absolute", action="store_true", help="decide by the times, not by the speed-ups")
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, with warnings")
     parser.add_argument("--fail-on-slower", action="store_true", help="exit with 4 or 5, see below")
+    parser.add_argument("--fail-on-difference", action="store_true", help="exit with 5 or 7, see below")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON value on stdout")
     form.add_argument("--markdown", action="store_true", help="a table in Markdown")
@@ -255,10 +264,10 @@ def _json(sides: Sequence[dict[str, str]], found: Sequence[Difference], report: 
 def _table(report: Report) -> Table:
     """A row a comparison; the times of two runs stand beside what decides."""
     other = {"ratio": "absolute", "absolute": "ratio", "paired": ""}[report.decides]
-    heads = ["case", "arm", "time", "A", "B", _VIEWS[report.decides], "interval", "verdict"]
+    heads = ["case", "arm", "time", "A", "B", _VIEWS[report.decides], "interval", "agree", "verdict"]
     heads += [_VIEWS[other], "interval"] if other else []
     cells = [tuple(clean(cell) for cell in _cells(report, row, other)) for row in report.rows]
-    return Table(heads=(*heads, "note"), rows=cells, right=(3, 4, 5, 8) if other else (3, 4, 5))
+    return Table(heads=(*heads, "note"), rows=cells, right=(3, 4, 5, 9) if other else (3, 4, 5))
 
 
 def _cells(report: Report, row: Row, other: str) -> tuple[str, ...]:
@@ -266,14 +275,15 @@ def _cells(report: Report, row: Row, other: str) -> tuple[str, ...]:
         case Unmeasured():
             rest = ("-", "") if other else ()
             verdict = "WRONG" if row.b == "wrong" else "-"
-            return (row.case, row.arm, "-", row.a, row.b, "-", "", verdict, *rest, row.reason)
+            return (row.case, row.arm, "-", row.a, row.b, "-", "", "-", verdict, *rest, row.reason)
         case Compared():
             change = report.verdict(row)
             beside = {str(view): one for view, one in row.changes.items()}.get(other)
             times = ("-" if time is None else duration(time * 1e9) for time in (row.a_s, row.b_s))
             verdict, note = (change.comparison, change.why) if change else ("-", "the baseline")
             shown = _span(beside) if other else ()
-            return (row.case, row.arm, _QUANTITIES[row.quantity], *times, *_span(change), verdict, *shown, note)
+            agree = _AGREE[change.agrees if change else None]
+            return (row.case, row.arm, _QUANTITIES[row.quantity], *times, *_span(change), agree, verdict, *shown, note)
 
 
 def _span(change: Change | None) -> tuple[str, str]:
@@ -295,8 +305,11 @@ def _summary(report: Report) -> str:
     changes = [report.verdict(row) for row in report.rows if isinstance(row, Compared)]
     counts = Counter(change.comparison for change in changes if change)
     told = ", ".join(f"{counts[name]} {name}" for name in ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE") if counts[name])
+    agree = sum(change.agrees is True for change in changes if change)
+    untold = f", not known of {len(report.untold)}" if report.untold else ""
     wrong = f"; {len(report.wrong)} WRONG in B" if report.wrong else ""
     return (
         f"{told or 'nothing to compare'}{wrong} (claim {report.claim:.1%}; {report.comparisons} comparisons, "
-        f"whose intervals hold together with {1 - report.alpha:.0%}, each with {1 - report.level:.2%})"
+        f"whose intervals hold together with {1 - report.alpha:.0%}, each with {1 - report.level:.2%}); "
+        f"{agree} of {report.comparisons} agree within their intervals{untold}"
     )

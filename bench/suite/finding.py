@@ -17,6 +17,7 @@ from ..figures.building import build_of
 from ..figures.partial import FIRST_COMPILE, PartialFile
 from ..figures.times import Build, Took
 from ..figures.trial import OURS, Outcome, Setup, run_trial
+from ..figures.twins import kind_of
 from ..figures.workload import Workload
 from .found import Samples, case_of, region_shares
 from .result import Case, Compiled, Mode, RegionShare
@@ -117,18 +118,19 @@ def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -
     found = Found()
     builds: dict[str, Build | None] = {}
     outcomes: dict[tuple[str, str], Outcome] = {}
+    ours = [name for name in suite.arms if kind_of(name) == OURS]
     for case in cases:
-        if OURS in suite.arms and case.model not in builds:
+        if ours and case.model not in builds:
             build = builds[case.model] = locks.of(case)
             if build is not None:
                 found.compiled[case.model] = _compiled(build, locks, case, ceiling)
         build = builds.get(case.model)
         outcome = locks.file.progress(case.workload.name).outcome
         _take_over(outcome, outcomes.setdefault((case.model, case.shape.name), outcome))
-        arms = [name for name in suite.arms if name not in case.absent and (name != OURS or build is not None)]
+        arms = [name for name in suite.arms if name not in case.absent and (name not in ours or build is not None)]
         run_trial(arms, case.workload, build, LEAST_S, locks.setup, outcome)
-        if OURS in suite.arms and build is None:
-            outcome.reasons[OURS] = locks.failure(case)
+        if build is None:
+            outcome.reasons |= dict.fromkeys(ours, locks.failure(case))
         spent = locks.compile_s(case)
         made, samples = case_of(
             suite.arms,

@@ -22,7 +22,8 @@ _BASELINE = "baseline"
 _ARMS = (
     "Time per output token and time to the first token: over the single generations of all kept rounds. "
     "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval; above 1 "
-    "is faster. × floor: the median over what reading the weights, and the keys and values at the mean context of the "
+    "is faster. Tokens/s, whole: all new tokens over the whole generation, its prompt included, as gpt-fast counts. "
+    "× floor: the median over what reading the weights, and the keys and values at the mean context of the "
     "generation, takes at the read rate of the same process. Load: the median of the processes that loaded alone."
 )
 _CASES = "Floor: the weights and the cache's keys and values at the mean context, over the read rate of the process."
@@ -281,6 +282,7 @@ def _beside(case: Case, arm: ArmResult, found: Interval | None) -> str:
 
 _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "tokens/s": lambda _, arm: number(arm.tokens_per_s),
+    "tokens/s, whole": lambda case, arm: number(case.new_tokens / arm.total_s.median if arm.total_s else None),
     "token, median ms": lambda _, arm: _median(arm.token_s),
     "token, p95 ms": lambda _, arm: _p95(arm.token_s),
     "first token, median ms": lambda _, arm: _median(arm.first_s),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from agentcompile.tables import Table
 
@@ -22,17 +23,19 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --muted: #9aa2ad; --grid: #363c45; --paper: #14171b;
   --ours: #33231a; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 92rem; padding: 1rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
 p { color: var(--muted); max-width: 60rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
+th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
   overflow-wrap: normal; }
 td { max-width: 36rem; overflow-wrap: break-word; } th { color: var(--muted); font-weight: 600; }
-.right { text-align: right; white-space: nowrap; } .ours { background: var(--ours); }
-.first { white-space: nowrap; }
+th { vertical-align: bottom; } .right { text-align: right; } td.right { white-space: nowrap; }
+.ours { background: var(--ours); }
+.first { white-space: nowrap; } .note { color: var(--muted); min-width: 12rem; }
+.begins td { border-top: 2px solid var(--muted); }
 figure { margin: 1.5rem 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; min-width: 36rem; max-width: 54rem; height: auto; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
@@ -99,13 +102,33 @@ def _table(table: Table) -> Iterator[str]:
     def kind(at: int) -> str:
         return ' class="right"' if at in table.right else ' class="first"' if at == 0 else ""
 
+    headed, before = any(table.heads), ""
+    grouped = headed and any(one[0] == other[0] for one, other in pairwise(table.rows))
     yield '<div class="wide"><table>'
-    if any(table.heads):
+    if headed:
         yield f"<tr>{''.join(f'<th{kind(at)}>{_text(cell)}</th>' for at, cell in enumerate(table.heads))}</tr>"
     for row in table.rows:
-        ours = ' class="ours"' if OURS in row[:2] else ""
-        yield f"<tr{ours}>{''.join(f'<td{kind(at)}>{_text(cell)}</td>' for at, cell in enumerate(row))}</tr>"
+        # Rows that begin with the same words are of one thing, which is said once.
+        begins = not grouped or row[0] != before
+        marks = [
+            *(["begins"] if grouped and begins and before else []),
+            *(["ours"] if headed and OURS in row[:2] else []),
+        ]
+        shown, wide = ((row if begins else ("", *row[1:])), _spanned(table, row))
+        cells = [f"<td{kind(at)}>{_text(cell)}</td>" for at, cell in enumerate(shown[:2] if wide else shown)]
+        cells += [f'<td class="note" colspan="{len(row) - 2}">{_text(row[-1])}</td>'] if wide else []
+        yield f"<tr{_classes(marks)}>{''.join(cells)}</tr>"
+        before = row[0]
     yield "</table></div>"
+
+
+def _spanned(table: Table, row: Sequence[str]) -> bool:
+    """Whether a row has nothing but its last words to tell: they get the room of the numbers that are not there."""
+    return len(row) > 3 and len(row) - 1 not in table.right and bool(row[-1]) and set(row[2:-1]) == {NOTHING}
+
+
+def _classes(names: Sequence[str]) -> str:
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _text(text: str) -> str:

@@ -29,27 +29,33 @@ from agentcompile.render import columns
 from agentcompile.tables import Table
 
 from ..figures.course import nameless, say, threads_of, whole
-from ..figures.engines import ENGINES, SAMPLERS
+from ..figures.engines import ENGINES
 from ..figures.identity import Job, identity_of
 from ..figures.partial import PartialFile, open_partial
 from ..figures.rates import wait_for_calm
 from ..figures.record import revision
-from ..figures.trial import LLAMA, NO_LLAMA, Setup
+from ..figures.trial import LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
+from ..figures.twins import fault, kind_of
 from ..figures.workload import make_workload, mean_cache_bytes
 from ..models.locate import MAKERS
 from . import bounds as committed
 from .environment import environment
 from .finding import Asked, Found, Locks, find
-from .result import Case, Mode, SuiteResult, write_result, write_text
+from .result import Case, SuiteResult, write_result, write_text
 from .workloads import Suite, load_workloads
 
-_EXIT_CODES = (
-    "exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"
-)
+_EPILOG = """\
+arms: a name, or NAME=ALIAS for the same arm once more in a process of its own (agentcompile=again), or
+NAME=ALIAS:SHARE for one that waits longer by a share (agentcompile=slow:0.03); bench compare RESULT --arms X,Y tells
+whether the verdicts on them are right.
+llama.cpp: python3 -m venv LLAMA; LLAMA/bin/pip install --no-binary llama-cpp-python llama-cpp-python gguf numpy (a C++
+compiler and some minutes; cmake and ninja come with it), then --llama-python LLAMA/bin/python.
+vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
+exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"""
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
-    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or one of `_EXIT_CODES`.
+    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or an exit code of `_EPILOG`.
 
     `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
     what the user can fix, and Stopped for a signal.
@@ -122,7 +128,12 @@ def _verdict(result: SuiteResult) -> ExitCode:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     read = load_workloads()
     listed = ", ".join(suite.name for suite in read.suite)
-    parser = argparse.ArgumentParser(prog="agentcompile bench", description=__doc__, epilog=_EXIT_CODES)
+    parser = argparse.ArgumentParser(
+        prog="agentcompile bench",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--suite", default="cpu", help=f"{listed}: models, workloads and arms, unless named below")
     parser.add_argument("--model", action="append", help=f"repeatable: {', '.join(MAKERS)}")
     parser.add_argument(
@@ -132,7 +143,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
     parser.add_argument("--target", default="", help="cpu or cuda:N")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one model")
-    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
+    parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy; see below")
+    parser.add_argument("--vllm-python", type=Path, metavar="PYTHON", help="has vLLM; else this one, if it has")
     parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--rounds", type=int, help="of every process")
     parser.add_argument("--processes", type=int, help="fresh ones of every arm, one after another")
@@ -155,10 +167,17 @@ def _suite(asked: argparse.Namespace) -> Suite:
             raise AgentCompileError(f"--model: {name!r}: no such checkpoint", hint=hint_of(name, list(MAKERS)))
     arms: tuple[str, ...] = asked.arms or suite.arms
     for name in arms:
-        if name not in _known_arms():
-            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(name, list(_known_arms())))
+        if (kind := kind_of(name)) not in _known_arms():
+            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(kind, list(_known_arms())))
+        if wrong := fault(name):
+            raise AgentCompileError(f"--arms: {name!r}: {wrong}", hint="agentcompile=again, agentcompile=slow:0.03")
     if len(set(arms)) < len(arms):
         raise AgentCompileError(f"--arms: {','.join(arms)}: one is named twice", hint="name each once")
+    for option in ("llama_python", "vllm_python"):
+        python = getattr(asked, option)
+        if python is not None and shutil.which(python) is None:
+            named = f"--{option.replace('_', '-')}"
+            raise AgentCompileError(f"{named}: {python}: is no program", hint="agentcompile bench --help tells more")
     for option in ("rounds", "processes"):
         value = getattr(asked, option)
         if value is not None and value < 1:
@@ -183,7 +202,7 @@ def _suite(asked: argparse.Namespace) -> Suite:
 
 
 def _known_arms() -> tuple[str, ...]:
-    return (*(name for name in ENGINES if name != "fp32"), LLAMA)
+    return (*(name for name in ENGINES if name != "fp32"), LLAMA, VLLM)
 
 
 def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Path) -> list[Asked]:
@@ -205,22 +224,21 @@ def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Pat
                     sampling=drawn if mode == "sampled" else None,
                 )
                 held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
-                absent = _absent(suite.arms, mode, asked.llama_python)
+                absent = _absent(suite.arms, machine.device, asked)
                 found.append(
                     Asked(model=model, shape=shape, mode=mode, workload=workload, absent=absent, cache_bytes=held)
                 )
     return found
 
 
-def _absent(arms: Sequence[str], mode: Mode, llama: Path | None) -> dict[str, str]:
-    """Arms that this machine has not, or that cannot do what is asked, with the reason."""
+def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict[str, str]:
+    """Arms that this machine has not, with the reason and the remedy."""
     found = {}
-    if LLAMA in arms and llama is None:
-        found[LLAMA] = NO_LLAMA
-    if mode == "sampled":
-        found |= {
-            name: "draws no tokens in this harness" for name in arms if name not in SAMPLERS and name not in found
-        }
+    for name in arms:
+        if kind_of(name) == LLAMA and asked.llama_python is None:
+            found[name] = NO_LLAMA
+        if kind_of(name) == VLLM and (reason := vllm_lacks(device, asked.vllm_python)):
+            found[name] = reason
     return found
 
 
@@ -245,6 +263,7 @@ def _find(
                 cache=file.path.parent,
                 logs=work,
                 llama_python=asked.llama_python,
+                vllm_python=asked.vllm_python,
                 quiet=nullcontext,
                 bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
                 say=say,

@@ -49,6 +49,8 @@ class Change:
     comparison: Comparison
     why: str
     """For INCONCLUSIVE: what stands in the way."""
+    agrees: bool | None
+    """Whether nothing tells the two apart: the interval holds 1, or processes disagree in sign; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,21 @@ class Report:
     @property
     def slower(self) -> bool:
         """Whether anything that decides is SLOWER."""
-        found = (self.verdict(row) for row in self.rows if isinstance(row, Compared))
-        return any(change is not None and change.comparison == "SLOWER" for change in found)
+        return any(change is not None and change.comparison == "SLOWER" for _, change in self._deciding())
+
+    @property
+    def apart(self) -> tuple[Compared, ...]:
+        """What decides and does not agree."""
+        return tuple(row for row, change in self._deciding() if change is not None and change.agrees is False)
+
+    @property
+    def untold(self) -> tuple[Row, ...]:
+        """Of what is to be compared, that of which nobody knows whether it agrees."""
+        unmeasured = (row for row in self.rows if isinstance(row, Unmeasured))
+        return (*(row for row, change in self._deciding() if change and change.agrees is None), *unmeasured)
+
+    def _deciding(self) -> Iterator[tuple[Compared, Change | None]]:
+        return ((row, self.verdict(row)) for row in self.rows if isinstance(row, Compared))
 
     @property
     def wrong(self) -> tuple[Unmeasured, ...]:
@@ -185,7 +200,7 @@ def change_between(a: Logs, b: Logs, *, claim: float, level: float) -> Change:
     rounds = (len(theirs), len(ours))
     why = _objection(a, "A: ") or _objection(b, "B: ")
     if min(rounds) < MIN_ROUNDS or not all(map(math.isfinite, [*ours, *theirs])):
-        return Change(span=None, rounds=rounds, comparison="INCONCLUSIVE", why=why)
+        return _untold(rounds, why)
     apart = [fmean(part) - fmean(theirs) for part in b.by_process] + [fmean(ours) - fmean(p) for p in a.by_process]
     return _change(welch(theirs, ours, level), apart, rounds, why, claim)
 
@@ -195,7 +210,7 @@ def change_paired(logs: Logs, *, claim: float, level: float) -> Change:
     values, why = logs.pooled, _objection(logs, "")
     rounds = (len(values), len(values))
     if len(values) < MIN_ROUNDS or not all(map(math.isfinite, values)):
-        return Change(span=None, rounds=rounds, comparison="INCONCLUSIVE", why=why)
+        return _untold(rounds, why)
     return _change(paired(values, level), [fmean(part) for part in logs.by_process], rounds, why, claim)
 
 
@@ -216,12 +231,17 @@ def _change(found: Welch, apart: Sequence[float], rounds: tuple[int, int], why: 
     which an interval over rounds does not see, so processes that disagree in sign claim nothing."""
     low, high = found.mean - found.half_width, found.mean + found.half_width
     comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.mean, found.half_width, claim)
-    if comparison in ("FASTER", "SLOWER") and any(one * found.mean <= 0 for one in apart):
+    torn = any(one * found.mean <= 0 for one in apart)
+    if comparison in ("FASTER", "SLOWER") and torn:
         comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
     if comparison == "INCONCLUSIVE":
         why = why or f"the interval is too wide for a claim of {claim:.1%}"
     span = Span(value=_exp(found.mean), low=_exp(low), high=_exp(high))
-    return Change(span=span, rounds=rounds, comparison=comparison, why=why)
+    return Change(span=span, rounds=rounds, comparison=comparison, why=why, agrees=torn or low <= 0 <= high)
+
+
+def _untold(rounds: tuple[int, int], why: str) -> Change:
+    return Change(span=None, rounds=rounds, comparison="INCONCLUSIVE", why=why, agrees=None)
 
 
 def _exp(log_ratio: float) -> float:
@@ -280,7 +300,7 @@ def _beside(pair: _Pair, quantity: Quantity, *, claim: float, level: float) -> C
         baseline = case.arm(beside)
         if baseline is None or baseline.state != "measured":
             why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
-            return Change(span=None, rounds=(0, 0), comparison="INCONCLUSIVE", why=why)
+            return _untold((0, 0), why)
     runs = (logs_of(pair.a, quantity, name, beside), logs_of(pair.b, quantity, name, beside))
     return change_between(*runs, claim=claim, level=level)
 

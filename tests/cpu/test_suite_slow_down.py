@@ -23,6 +23,8 @@ from tests.cpu.trials import WORK, Commands, setup
 MACHINE = Target(kind="cpu", device="Test CPU", arch="x86_64", isa=("avx2",), threads=4, cache_bytes=(1 << 15,))
 WORKED = {"base": 1.0, "twin": 1.0, "slow": 1.03}
 """By arm, how much it has to do."""
+PLANTED = "base=slow:0.03"
+"""The same work, and a wait that the suite itself adds."""
 TOKEN_S = 0.02 / 8
 ENGINE = """
 import random, time
@@ -79,6 +81,19 @@ def filed(path: Path, outcome: Outcome) -> SuiteResult:
     return read_result(path)
 
 
+def test_a_slow_down_that_the_suite_plants_is_in_the_times_of_its_twin_alone(tmp_path: Path) -> None:
+    """Made-up times of the same work, and a real wait, which is never shorter than it should be."""
+    outcome = ran(tmp_path, {"base": 1.0, PLANTED: 1.0})
+    case = filed(tmp_path / "result.json", replace(outcome, rounds=tuple(map(undisturbed, outcome.rounds)))).cases[0]
+    found, base = case.arm(PLANTED), case.arm("base")
+    assert base is not None
+    assert base.token_s is not None
+    assert base.token_s.median == pytest.approx(TOKEN_S, rel=0.005)
+    assert found is not None
+    assert found.speedup is not None
+    assert found.speedup.value < 0.975
+
+
 def verdicts(result: SuiteResult, a: str, b: str) -> list[str]:
     """Of `b` against `a`: the time per output token, then the time to the first."""
     report = compare_arms(result, a, b, claim=0.01)
@@ -126,14 +141,14 @@ def test_a_run_that_became_slower_is_slower_than_the_run_before(tmp_path: Path, 
 
 @pytest.mark.alone
 def test_on_a_real_clock_nobody_is_found_faster_who_is_not(tmp_path: Path) -> None:
-    outcome = ran(tmp_path, WORKED, waits=True)
+    outcome = ran(tmp_path, {"base": 1.0, "base=again": 1.0, PLANTED: 1.0}, waits=True)
     result = filed(tmp_path / "result.json", outcome)
     (case,) = result.cases
     measured = {arm.name for arm in case.arms if arm.state == "measured"}
     # Where others disturbed every round nothing was measured, and nothing is said.
-    assert measured in (set(WORKED), set())
+    assert measured in ({"base", "base=again", PLANTED}, set())
     for one, other in itertools.permutations(sorted(measured), 2):
         allowed = {"SAME", "INCONCLUSIVE"}
-        if "slow" in (one, other):
-            allowed = {"SLOWER" if other == "slow" else "FASTER", "INCONCLUSIVE"}
+        if PLANTED in (one, other):
+            allowed = {"SLOWER" if other == PLANTED else "FASTER", "INCONCLUSIVE"}
         assert set(verdicts(result, one, other)) <= allowed, (one, other)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.figures.engines import ENGINES
-from agentcompile.bench.figures.trial import FP32, LLAMA
+from agentcompile.bench.figures.trial import FP32, LLAMA, VLLM
 from agentcompile.bench.models.locate import MAKERS
 from agentcompile.bench.suite.run import _parse, _suite, run
 from agentcompile.bench.suite.workloads import WORKLOADS, Workloads, load_workloads
@@ -93,7 +93,7 @@ def test_every_workload_that_ships_has_its_size_and_a_small_twin() -> None:
 
 
 def test_suites_that_ship_name_models_and_arms_that_there_are() -> None:
-    arms = {*ENGINES, LLAMA} - {FP32}
+    arms = {*ENGINES, LLAMA, VLLM} - {FP32}
     for suite in load_workloads(WORKLOADS).suite:
         assert set(suite.models) <= set(MAKERS), suite.name
         assert set(suite.arms) <= arms, suite.name

