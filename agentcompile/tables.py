@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
+from agentcompile.ir.trial import NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.progress import Row, State
 
 
@@ -63,9 +63,11 @@ def plan_line(plan: Plan) -> str:
     """One line on a plan: its step, or its chunk of a prompt, beside the best baseline's."""
     if not plan.step_ns:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
-    ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
     step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
+    if plan.half_width >= NO_INTERVAL:
+        return f"{plan.regime.name}: {step}: too few rounds were undisturbed for a ratio"
+    ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
     return f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 

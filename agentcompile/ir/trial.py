@@ -11,6 +11,8 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate
 
 Stage = Literal["check", "build", "validate", "measure", "admit"]
+NO_INTERVAL = 1e9
+"""Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from agentcompile.ir.trial import Comparison, Measurement
+from agentcompile.ir.trial import NO_INTERVAL, Comparison, Measurement
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Round, Samples, Timing
 from agentcompile.measure.student import t_quantile
@@ -93,7 +93,7 @@ def measurement(
         baseline_ns=round(timing.median_ns(baseline)),
         baseline=timing.arms[baseline],
         log_ratio=found.log_ratio,
-        half_width=found.half_width if math.isfinite(found.half_width) else _NO_INTERVAL,
+        half_width=found.half_width,
         comparison=found.comparison,
         rounds=found.rounds,
         dropped=found.dropped,
@@ -102,10 +102,6 @@ def measurement(
         residency=timing.residency,
         bytes_per_s=bytes / max(middle, 1e-3) * 1e9,
     )
-
-
-_NO_INTERVAL = 1e9
-"""Half width where there is no interval: JSON has no infinity."""
 
 
 def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
@@ -157,7 +153,7 @@ def _log_ratio(timed: Round, arm: int, baseline: int) -> float:
 def _half_width(ratios: Sequence[float], level: float) -> float:
     n = len(ratios)
     if n < MIN_ROUNDS:
-        return math.inf
+        return NO_INTERVAL
     return t_quantile(1.0 - level, n - 1) * stdev(ratios) / math.sqrt(n)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from agentcompile.ir.trial import NO_INTERVAL
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.rounds import run_rounds
 from agentcompile.measure.samples import Clock, Interval, Round, Samples, Timing
@@ -252,7 +253,7 @@ def test_on_a_crowded_machine_equal_arms_stay_equal_and_far_ones_are_told_apart(
 def test_two_rounds_are_too_few() -> None:
     found = contrast(of(samples(CLEAR, CLEAR)), 0, 1, claim=0.005)
     assert found.comparison == "INCONCLUSIVE"
-    assert math.isinf(found.half_width)
+    assert found.half_width == NO_INTERVAL
 
 
 def test_more_finalists_need_a_wider_margin() -> None:

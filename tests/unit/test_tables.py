@@ -7,7 +7,7 @@ from runs import FOUND, KERNEL, PLAN, REGION, STARTED, WHOLE, trial
 
 from agentcompile import tables
 from agentcompile.events import ChoiceMade, PlanAdmitted, SpaceBounded, TrialFinished
-from agentcompile.ir.trial import Fallback, Part
+from agentcompile.ir.trial import NO_INTERVAL, Fallback, Part
 from agentcompile.progress import fold
 from agentcompile.tables import Table, amount, duration, plan_line, state_json
 
@@ -56,6 +56,7 @@ def test_a_plan_shows_the_sites_it_covers_and_the_confirmed_number() -> None:
 
 def test_a_plan_is_one_line_with_its_interval() -> None:
     assert plan_line(PLAN) == "decode b1 c1-64: 100 µs a step, baseline 250 µs: 2.46× (2.41–2.51)"
+    assert "too few rounds" in plan_line(replace(PLAN, half_width=NO_INTERVAL))
 
 
 def test_a_run_is_one_json_value_without_its_single_trials() -> None:
