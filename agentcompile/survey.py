@@ -17,6 +17,7 @@ from agentcompile.judge import Job
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tune import Subject, Tuner, templates_of
+from agentcompile.untimed import heads, in_pytorch, ranked
 
 HEADS = 8
 """Templates of a region whose most promising candidate is looked at."""
@@ -39,7 +40,7 @@ class Survey:
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
-        """Search trials, then confirming ones, by region id."""
+        """Search trials, then confirming ones, by region id; without a clock those of what may not ship."""
 
     @property
     def candidates(self) -> int:
@@ -147,6 +148,36 @@ class Survey:
             id: rank(trials, templates_of(self._subjects[id]), traits=self._traits(self._subjects[id]))
             for id, trials in self.trials.items()
         }
+
+    def first(self) -> dict[str, Ranking]:
+        """For every region the first candidate of the adviser's order that may ship, in each of its layouts. Candidates
+        are built and pass the whole correctness suite, and none is timed."""
+        refused: dict[str, set[str]] = {id: set() for id in self._subjects}
+        self.trials = {id: [] for id in self._subjects}
+        passed: set[str] = set()
+        while wanted := [
+            (subject, candidate)
+            for id, subject in self._subjects.items()
+            for candidate in heads(subject, refused[id])
+            if candidate.id not in passed
+        ]:
+            for trial in self._tuner.barred(wanted):
+                refused[trial.candidate.region].add(trial.candidate.id)
+                self.trials[trial.candidate.region].append(trial)
+            passed |= {one.id for _, one in wanted if one.id not in refused[one.region]}
+        return {
+            id: ranked(
+                subject,
+                [(one, self._tuner.source(subject, one)) for one in heads(subject, refused[id])],
+                len(refused[id]),
+            )
+            for id, subject in self._subjects.items()
+        }
+
+    def untouched(self) -> dict[str, Ranking]:
+        """Every region as captured."""
+        self.trials = {id: [] for id in self._subjects}
+        return {id: in_pytorch(subject) for id, subject in self._subjects.items()}
 
     def sources(self) -> dict[str, Source]:
         """The source of every candidate that was tried, by digest."""

@@ -73,6 +73,11 @@ class Past:
                 return known, False
         return None
 
+    def failure(self, candidate: Candidate, source: str) -> Trial | None:
+        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
+        known = self._own.get((candidate.id, source, "confirm"), [])
+        return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
+
     def keep(self, trial: Trial) -> None:
         """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
         died = isinstance(trial.verdict, (Crashed, TimedOut))
@@ -166,6 +171,21 @@ class Tuner:
                 failed.append(_trial(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
+
+    def barred(self, wanted: Sequence[tuple[Subject, Candidate]]) -> list[Trial]:
+        """Of these the trials of those that may not ship: they break a static rule, do not build, or fail a check.
+        Nothing is timed."""
+        failed, jobs = list[Trial](), list[Job]()
+        for job in (self.job(subject, candidate) for subject, candidate in wanted):
+            findings = check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
+            if known := self._past.failure(job.candidate, job.source.digest):
+                failed.append(known)
+            elif errors := check.errors(findings):
+                failed.append(_trial(job, Rejected(findings=errors), "confirm"))
+                self._emit(TrialFinished(trial=failed[-1]))
+            else:
+                jobs.append(job)
+        return [*failed, *self.proved(jobs)]
 
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
