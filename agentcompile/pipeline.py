@@ -178,25 +178,25 @@ def choose(survey: Survey, rule: Rule, emit: Emit) -> dict[str, Ranking]:
     return rankings
 
 
-def cover(ready: Ready, survey: Survey, rankings: dict[str, Ranking], rule: Rule, emit: Emit) -> Planned:
-    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite; by the roofline where the
-    rule has nothing timed."""
+def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit) -> Planned:
+    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
+    timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
     rejected: set[tuple[str, Choice]] = set()
-    about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=rankings)
-    fallback_ns, kernel_ns = (survey.fallback_ns, None) if rule in TIMED else (about.fallback_ns, about.kernel_ns)
 
     def planned() -> Planned:
+        ranked = survey.first(rejected) if rule == "first" else rankings
+        about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=ranked)
         return plan(
             ready.decode,
             ready.prefill,
             [*ready.subjects, *ready.prompts],
-            rankings,
+            ranked,
             survey.trials,
-            fallback_ns,
+            survey.fallback_ns if rule in TIMED else about.fallback_ns,
             ready.ceiling,
             ready.here.target.kind,
             rejected,
-            kernel_ns,
+            None if rule in TIMED else about.kernel_ns,
         )
 
     with stage(emit, "cover") as say:

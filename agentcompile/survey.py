@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from agentcompile import check
 from agentcompile.choose import Ranking, Traits, rank
@@ -149,30 +149,24 @@ class Survey:
             for id, trials in self.trials.items()
         }
 
-    def first(self) -> dict[str, Ranking]:
-        """For every region the first candidate of the adviser's order that may ship, in each of its layouts. Candidates
-        are built and pass the whole correctness suite, and none is timed."""
-        refused: dict[str, set[str]] = {id: set() for id in self._subjects}
-        self.trials = {id: [] for id in self._subjects}
-        passed: set[str] = set()
-        while wanted := [
-            (subject, candidate)
-            for id, subject in self._subjects.items()
-            for candidate in heads(subject, refused[id])
-            if candidate.id not in passed
-        ]:
-            for trial in self._tuner.barred(wanted):
-                refused[trial.candidate.region].add(trial.candidate.id)
-                self.trials[trial.candidate.region].append(trial)
-            passed |= {one.id for _, one in wanted if one.id not in refused[one.region]}
-        return {
-            id: ranked(
-                subject,
-                [(one, self._tuner.source(subject, one)) for one in heads(subject, refused[id])],
-                len(refused[id]),
-            )
-            for id, subject in self._subjects.items()
-        }
+    def first(self, rejected: Collection[tuple[str, Choice]] = ()) -> dict[str, Ranking]:
+        """For every region the first candidate of the adviser's order that nothing stands against, in each of its
+        layouts: none of the `rejected` (region id, choice) pairs, of trials that failed, or of static rules. Nothing is
+        built or timed; what a plan takes of it has to be accepted."""
+        no = {choice.candidate.id for _, choice in rejected if isinstance(choice, Kernel)}
+        rankings: dict[str, Ranking] = {}
+        for id, subject in self._subjects.items():
+            own = self.trials.setdefault(id, [])
+            found: list[Trial] | None = None
+            while found is None or found:
+                refused = {trial.candidate.id for trial in own} | no
+                chosen = heads(subject, refused)
+                refusals = (self._tuner.refusal(subject, candidate) for candidate in chosen)
+                found = [trial for trial in refusals if trial is not None]
+                own += found
+            sources = [(candidate, self._tuner.source(subject, candidate)) for candidate in chosen]
+            rankings[id] = ranked(subject, sources, sum(candidate.id in refused for candidate in subject.space))
+        return rankings
 
     def untouched(self) -> dict[str, Ranking]:
         """Every region as captured."""

@@ -172,20 +172,18 @@ class Tuner:
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
 
-    def barred(self, wanted: Sequence[tuple[Subject, Candidate]]) -> list[Trial]:
-        """Of these the trials of those that may not ship: they break a static rule, do not build, or fail a check.
-        Nothing is timed."""
-        failed, jobs = list[Trial](), list[Job]()
-        for job in (self.job(subject, candidate) for subject, candidate in wanted):
-            findings = check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
-            if known := self._past.failure(job.candidate, job.source.digest):
-                failed.append(known)
-            elif errors := check.errors(findings):
-                failed.append(_trial(job, Rejected(findings=errors), "confirm"))
-                self._emit(TrialFinished(trial=failed[-1]))
-            else:
-                jobs.append(job)
-        return [*failed, *self.proved(jobs)]
+    def refusal(self, subject: Subject, candidate: Candidate) -> Trial | None:
+        """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
+        breaks a static rule."""
+        job = self.job(subject, candidate)
+        if known := self._past.failure(candidate, job.source.digest):
+            return known
+        findings = check.check(job.region, job.template, candidate.params, self._target, layout_fits=fits)
+        if not (errors := check.errors(findings)):
+            return None
+        trial = _trial(job, Rejected(findings=errors), "confirm")
+        self._emit(TrialFinished(trial=trial))
+        return trial
 
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""

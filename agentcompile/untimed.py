@@ -1,12 +1,12 @@
 """Plans without a clock: which kernel of an order a region takes, and what it may cost where nobody has timed it.
 
-In: a region with its ordered space, and what may not ship. Out: a ranking with one kernel for each layout, and estimates
-from the roofline by which a cover can be solved. What comes of it is the same on any two runs of one machine.
+In: a region with its ordered space, and what may not ship. Out: a ranking with one kernel for each layout, and times
+from the roofline by which a cover can be solved. No candidate is timed for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from agentcompile.choose import Ranking, Signature, signature_of
@@ -23,8 +23,8 @@ CALL_NS = 5000
 INTERPRETER_NS = 2000
 """What a body of several operators takes on top of its operators' dispatch."""
 LATER = 0.5
-"""Relative: how much dearer each later one of a region's layouts is taken to be. More than what a prompt pays for reading
-another layout, so that the adviser's first holds unless regions that share a weight disagree."""
+"""Relative: how much dearer each later one of a region's layouts is taken to be. More than what a prompt pays for
+reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
 
 
 def heads(subject: Subject, refused: Collection[str]) -> tuple[Candidate, ...]:
@@ -37,8 +37,7 @@ def heads(subject: Subject, refused: Collection[str]) -> tuple[Candidate, ...]:
 
 
 def ranked(subject: Subject, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
-    """The ranking of kernels that may ship and that nobody has timed, one for each layout; `tried` were refused before
-    them."""
+    """The ranking of kernels that nobody has timed, one for each layout; `tried` were refused before them."""
     templates = templates_of(subject)
     before = f" after {tried} that may not ship" if tried else ""
     reason = f"the first of the order of {subject.advice.label}{before}; not timed"
@@ -68,7 +67,7 @@ class Estimates:
 
     ceiling: Ceiling
     residency: Residency
-    rankings: dict[str, Ranking]
+    rankings: Mapping[str, Ranking]
     """By region id: where a kernel stands among its region's layouts."""
 
     def fallback_ns(self, region: Region) -> float:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentcompile.ir.codec import decode
+
+from .looks import Looked
 from .rates import Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
@@ -70,6 +73,10 @@ class Setup:
     calm: Callable[[], None] = wait_for_calm
     joules: Callable[[], float | None] = lambda: None
     """What the device has drawn until now."""
+    builds: Mapping[str, Build] = field(default_factory=dict)
+    """Locks of arms by name, of those that have one of their own."""
+    looks: bool = False
+    """Whether arms are asked, once each, where their decode step spends its time."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -90,6 +97,8 @@ class Outcome:
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
     """What fp32 says."""
+    looked: dict[str, Looked] = field(default_factory=dict)
+    """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
     """In the order they were timed: those of one process after those of the process before it."""
 
@@ -116,6 +125,8 @@ def run_trial(
             _start([name for name in names if name not in outcome.reasons], workload, build, setup, outcome, arms)
             if reference is not None:
                 arms = _check(arms, reference, workload, setup, outcome)
+            if setup.looks:
+                arms = _look(arms, workload, setup, outcome)
             first = outcome.done(process)
             for number in range(first, setup.rounds):
                 if number > first:  # arms that took minutes to load have a round before the run may stop
@@ -146,6 +157,7 @@ def run_trial(
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
     """What an arm's process must know to load."""
+    build = setup.builds.get(name, build)
     return {
         "arm": name,
         "model": str(workload.model),
@@ -170,13 +182,19 @@ def _start(
     for name in names:
         if name == LLAMA and setup.llama_python is None:
             outcome.reasons[name] = NO_LLAMA
-        elif name == OURS and build is None:
+        elif name == OURS and setup.builds.get(name, build) is None:
             outcome.reasons[name] = "there is no lock"
         else:
             chosen.append(name)
 
     def begin(name: str) -> Arm:
-        arms.append(Arm(name, setup.command(name, build, setup), setup.logs / f"{workload.name}-{name}.log"))
+        arms.append(
+            Arm(
+                name,
+                setup.command(name, setup.builds.get(name, build), setup),
+                setup.logs / f"{workload.name}-{name}.log",
+            )
+        )
         return arms[-1]
 
     def load(arm: Arm) -> float | ArmFailed:
@@ -243,6 +261,22 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
         outcome.agreement[arm.name] = wrong
         if wrong:
             setup.say(f"{workload.name}: {arm.name}: {wrong}")
+    outcome.reasons |= failed
+    setup.keep()
+    return _without(arms, failed)
+
+
+def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
+    """Ask every arm where its step spends its time, once."""
+    failed: dict[str, str] = {}
+    for arm in arms:
+        if arm.name not in outcome.looked:
+            try:
+                setup.calm()
+                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 600)
+                outcome.looked[arm.name] = decode(Looked, reply)
+            except ArmFailed as failure:
+                failed[arm.name] = str(failure)
     outcome.reasons |= failed
     setup.keep()
     return _without(arms, failed)
