@@ -76,7 +76,7 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
         request = json.loads(line)
         if request["do"] == "look":
             look = getattr(engine, "look", None)
-            reply(look(request["ids"], request["new"]) if look else {"reason": "it cannot say"})
+            reply(look(request["ids"], request["new"]) if look else {"reason": "it cannot say where its time goes"})
         elif request["do"] == "tops":
             tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
             reply({"tokens": tokens, "tops": tops})

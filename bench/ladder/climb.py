@@ -65,7 +65,7 @@ def climb(
     raise."""
     kind = locks.setup.kind
     outcome = locks.file.progress(workload.name).outcome
-    rules = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}
+    rules: dict[str, Rule] = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}
     builds: dict[str, Build] = {}
     for name, rule in rules.items():
         build = locks.of(rule)
@@ -101,7 +101,7 @@ def _covering(looked: Mapping[str, Looked], locks: Locks) -> dict[str, Looked]:
     if not unknown:
         return dict(looked)
     try:
-        options = resolve({"target": locks.setup.device, "home": str(locks.file.folder / "home")}).options
+        options = resolve({"target": locks.setup.device, "home": str(locks.home) if locks.home else None}).options
         here = this_machine(options)
         captured = load_model(locks.model, locks.context, here.store, here.hashes).captured
     except AgentCompileError as error:  # the times stand without them, and a gain has its change for an owner

@@ -31,6 +31,13 @@ class Locks:
     context: int
     budget: int = 0
     seconds: float = 0
+    stored: bool = False
+    """Whether the user's store and database are used, and not empty ones."""
+
+    @property
+    def home(self) -> Path | None:
+        """The folder of store and database; None: the user's own."""
+        return None if self.stored else self.file.folder / "home"
 
     def of(self, rule: Rule) -> Build | None:
         """The lock by this rule, compiled unless it is there; None when that failed.
@@ -45,7 +52,7 @@ class Locks:
         build = Build(
             model=self.model,
             lock=self.file.folder / progress.folder / f"{rule}.lock.toml",
-            home=self.file.folder / "home",
+            home=self.home,
             threads=self.setup.threads,
             target=self.setup.device,
             context=self.context,

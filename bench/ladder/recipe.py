@@ -126,6 +126,9 @@ def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Name
     parser.add_argument("--processes", type=int, default=3, help="fresh ones of every rung, one after another")
     parser.add_argument("--budget", type=int, default=0, help="trials that the search of each lock may spend")
     parser.add_argument("--seconds", type=float, default=0, help="that each lock's search may take; 0: as by default")
+    parser.add_argument(
+        "--stored", action="store_true", help="compile with your own store and database, and not with empty ones"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where made checkpoints, locks and partial results lie")
     parser.add_argument("--out", type=Path, default=Path("ladder.json"), help="the JSON file")
@@ -176,6 +179,7 @@ def _identity(wanted: Asked, asked: argparse.Namespace, machine: Machine, begun:
         "threads": threads_of(machine),
         "budget": asked.budget,
         "seconds": f"{asked.seconds:g}",
+        "stored": asked.stored,
     }
     job = Job(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
     return identity_of([job], machine.target, begun, lock=None, settings=settings)
@@ -214,6 +218,7 @@ def _find(
                 context=context_of(wanted.workload),
                 budget=asked.budget,
                 seconds=asked.seconds,
+                stored=asked.stored,
             )
             case, samples = climb(
                 wanted.model, wanted.shape, wanted.rungs, wanted.workload, locks, judge.ceiling(), machine.target
