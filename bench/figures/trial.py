@@ -267,7 +267,7 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
 
 
 def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
-    """Ask every arm where its step spends its time, once."""
+    """Ask every arm where its step spends its time, once. One that dies of it has no rounds in this process alone."""
     failed: dict[str, str] = {}
     for arm in arms:
         if arm.name not in outcome.looked:
@@ -277,7 +277,8 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
                 outcome.looked[arm.name] = decode(Looked, reply)
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
-    outcome.reasons |= failed
+                outcome.looked[arm.name] = Looked(reason=str(failure))
+                setup.say(f"{workload.name}: {arm.name} did not say where its time goes: {failure}")
     setup.keep()
     return _without(arms, failed)
 

@@ -176,11 +176,13 @@ class ByHand:
             torch.set_num_threads(request["threads"])
         else:
             torch.set_float32_matmul_precision("high")
+            torch.cuda.set_device(self._device)
         with torch.inference_mode():
             self._step = Stepwise(Path(request["model"]), request["context"], self._device, merged=merged)
             self._token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
             self._position = torch.zeros(1, dtype=torch.int64, device=self._device)
             self._logits: Tensor | None = None
+            self._held: Tensor | None = None
             self._graph: Replayed | None = None
         self.facts = {
             "torch": torch.__version__,
@@ -242,8 +244,10 @@ class ByHand:
         if self._graph is None:
             token, position = self._token.clone(), int(self._position)
             self._graph = self._capture(self._one)
+            self._held = self._logits  # where every replay leaves them
             self._stand(token, position)  # capturing ran it
         self._graph.replay()
+        self._logits = self._held
 
     def _one(self) -> None:
         token, self._logits = self._step(self._token, self._position)

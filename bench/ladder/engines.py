@@ -38,7 +38,7 @@ class Locked(Ours):
             parts, kept = insides.left_out(opened, middle)
             token_s = self.generate(ids, new).rest_s / (new - 1)
             how = "what the step takes less without the region's launches"
-            how += f"; {', '.join(sorted(set(kept)))} in PyTorch cannot be left out" if kept else ""
+            how += f"; {', '.join(sorted(set(kept)))} cannot be left out" if kept else ""
             return {"token_ns": 1e9 * token_s, "parts": parts, "how": how}
         self.generate(ids, new)
         rests: list[float] = []

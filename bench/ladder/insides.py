@@ -81,7 +81,7 @@ def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) 
 
 def left_out(opened: Opened, position: int) -> tuple[list[dict[str, Any]], list[str]]:
     """`looks.PartTime`s as plain values, one a region, from a GPU's step without each in turn; and the kinds that
-    PyTorch runs, whose results others wait for under no fixed address, so that they cannot be left out."""
+    cannot be left out, because PyTorch runs them or what reads them."""
     from ..steps import Bench
 
     program, sites = stages(opened, position)
@@ -102,7 +102,10 @@ def parted(
             kept.append(own[0].region.kind)
             continue
         without = replace(program, calls=tuple(call for call in program.calls if call.region != id))
-        parts.append(_part(own, max(whole - time_ns(without), 0.0)))
+        try:
+            parts.append(_part(own, max(whole - time_ns(without), 0.0)))
+        except KeyError:  # PyTorch reads what it leaves, and finds no buffer of that name
+            kept.append(own[0].region.kind)
     return parts, kept
 
 

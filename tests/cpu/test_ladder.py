@@ -13,16 +13,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from agentcompile.bench.figures.partial import FIRST_COMPILE, read_partial
-from agentcompile.bench.ladder.decoder import ByHand
+from agentcompile.bench.ladder import insides
+from agentcompile.bench.ladder.decoder import ByHand, Replayed
 from agentcompile.bench.ladder.rungs import RUNGS
 from agentcompile.bench.suite.result import Case, Rung, SuiteResult, read_result
 
+from agentcompile.ir.program import Program
 from agentcompile.lockfile import read_lock
+from agentcompile.options import Options
 from agentcompile.replay import replay_lock
+from agentcompile.unlock import open_lock
 from tests.cpu import flows
 from tests.cpu.flows import Ended
 
@@ -214,12 +219,37 @@ def test_a_lock_that_does_not_compile_is_a_row_with_its_reason(tmp_path: Path, w
     assert locks.progress("first").times[FIRST_COMPILE].seconds is None
 
 
-class Steps:
-    """What stands in for a captured graph where there is no GPU."""
+class Host:
+    """Captures where there is no GPU, as a CUDA graph does: the body runs once, and after that a replay writes what it
+    wrote then, to the same places, without a line of Python that a reader of the arm could notice."""
 
-    def __init__(self, body: Callable[[], None]) -> None:
-        self.replay = body
-        body()  # as capturing does, once before
+    def __init__(self) -> None:
+        self.arm: ByHand | None = None
+        self.captured = 0
+
+    def __call__(self, body: Callable[[], None]) -> Replayed:
+        self.captured += 1
+        body()
+        arm = self.arm
+        assert arm is not None
+        place = arm._logits
+
+        def replay() -> None:
+            seen = arm._logits
+            body()
+            if place is not None and arm._logits is not None and arm._logits is not seen:
+                place.copy_(arm._logits)
+            arm._logits = seen
+
+        return SimpleNamespace(replay=replay)  # type: ignore[return-value]
+
+
+def captured_arm(request_of: dict[str, object]) -> tuple[ByHand, Host]:
+    host = Host()
+    # The arm warms up as soon as it is made, before anybody else has it.
+    quiet = {**request_of, "prompts": []}
+    host.arm = ByHand(quiet, merged=True, capture=host)
+    return host.arm, host
 
 
 @pytest.fixture(scope="module")
@@ -230,11 +260,8 @@ def request_of(checkpoint: Callable[[str, str], Path]) -> dict[str, object]:
 
 def test_apart_merged_and_captured_steps_make_the_same_tokens(request_of: dict[str, object]) -> None:
     ids = [3, 5, 7, 11]
-    arms = [
-        ByHand(request_of, merged=False),
-        ByHand(request_of, merged=True),
-        ByHand(request_of, merged=True, capture=Steps),
-    ]
+    captured, host = captured_arm(request_of)
+    arms = [ByHand(request_of, merged=False), ByHand(request_of, merged=True), captured]
     made = [arm.generate(ids, 12).tokens for arm in arms]
     assert made[0] == made[1] == made[2]
     assert len(made[0]) == 12
@@ -243,10 +270,11 @@ def test_apart_merged_and_captured_steps_make_the_same_tokens(request_of: dict[s
         assert tokens == made[0]
         assert all(token == row[0] for token, row in zip(tokens, tops, strict=True))
         assert arm.generate(ids, 12).tokens == made[0]
+    assert host.captured == 1
 
 
 def test_sections_are_timed_by_leaving_them_out_where_the_host_has_no_clock(request_of: dict[str, object]) -> None:
-    arm = ByHand(request_of, merged=True, capture=Steps)
+    arm, host = captured_arm(request_of)
     with torch.inference_mode():
         found = arm._left_out([3, 5, 7, 11], 12)
     assert Counter({part["kind"]: part["sites"] for part in found["parts"]}) == {
@@ -254,5 +282,37 @@ def test_sections_are_timed_by_leaving_them_out_where_the_host_has_no_clock(requ
         "linear-residual": 4, "rmsnorm-gateup-silu-mul": 2, "rmsnorm-linear-argmax": 1,
     }  # fmt: skip
     assert found["token_ns"] > 0
+    assert host.captured == 1 + 1 + 7  # the loop's step, the whole step, and the step without each section
     # What was left out is back: a look changes nothing.
     assert arm.generate([3, 5, 7, 11], 6).tokens == ByHand(request_of, merged=True).generate([3, 5, 7, 11], 6).tokens
+
+
+def test_every_call_and_operator_of_a_step_belongs_to_one_site(planted: Callable[[str, str], Path], warm: Path) -> None:
+    lock = planted("tiny-qwen3", "bf16")
+    opened = open_lock(lock, Options(threads=flows.THREADS, home=str(warm)))
+    program, sites = insides.stages(opened, 20)
+    assert sum(stage.calls for stage in sites) == len(program.calls)
+    nodes = sorted(node for stage in sites for node in stage.nodes)
+    assert nodes == list(range(len(opened.model.captured.decode.nodes)))
+    parts = insides.clocked(opened, [10] * len(program.calls), 5, 20)
+    assert sum(part["ns"] for part in parts) == pytest.approx(2 * len(program.calls))
+
+
+def test_a_region_that_is_left_out_takes_what_the_step_takes_less(
+    planted: Callable[[str, str], Path], warm: Path
+) -> None:
+    lock = planted("tiny-qwen3", "bf16")
+    opened = open_lock(lock, Options(threads=flows.THREADS, home=str(warm)))
+    program, sites = insides.stages(opened, 20)
+    parts, kept = insides.parted(program, sites, lambda some: 100.0 * len(some.calls))
+    assert not kept
+    assert sum(part["ns"] for part in parts) == 100 * len(program.calls)
+    assert {part["kind"]: part["sites"] for part in parts}["rmsnorm-gateup-silu-mul"] == 2
+
+    def lacking(some: Program) -> float:
+        if len(some.calls) < len(program.calls):
+            raise KeyError("a buffer")
+        return 1.0
+
+    parts, kept = insides.parted(program, sites, lacking)
+    assert (parts, len(kept)) == ([], len({stage.region.id for stage in sites}))
