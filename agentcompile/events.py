@@ -224,7 +224,7 @@ class ChoiceMade(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAdmitted(_Clean):
-    """A plan stood against the best baseline step. On disk before anything acts on it."""
+    """A plan stood against the best baseline step, or was not to be timed. On disk before anything acts on it."""
 
     kind: Literal["plan-admitted"] = "plan-admitted"
     plan: Plan

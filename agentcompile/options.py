@@ -14,16 +14,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
+from agentcompile.ir.trial import Rule
 
 PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor"]
+Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "rule"]
 Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
@@ -61,6 +62,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="advisor",
         about="who orders the search: heuristic, none or random:SEED",
     ),
+    Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
     Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
@@ -88,6 +90,7 @@ class Options:
     """Sorted; one sequence at a time is always served."""
     threads: int = 0
     advisor: str = "heuristic"
+    choose: Rule = "admitted"
     budget: int = 160
     seconds: int = 900
     seed: int = 0
@@ -113,6 +116,7 @@ class Options:
             list(self.templates),
             self.compiler,
             *((",".join(map(str, self.batch)),) if self.batch != (1,) else ()),
+            *((f"choose {self.choose}",) if self.choose != "admitted" else ()),
         )
 
     @property
@@ -260,6 +264,8 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
         case "target":
             text = _string(raw, shown)
             return text if _CUDA.fullmatch(text) else _choice(text, ("auto", "cpu", "cuda:0"), shown)
+        case "rule":
+            return _choice(_string(raw, shown), get_args(Rule), shown)
         case "advisor":
             text = _string(raw, shown)
             word, _, seed = text.partition(":")

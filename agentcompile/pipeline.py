@@ -19,7 +19,7 @@ from agentcompile.cuts import Cut, advise, bound, cut
 from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
 from agentcompile.history import History
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Trial
+from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
@@ -35,7 +35,10 @@ from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
 from agentcompile.tune import Past, Subject, Tuner, lengths_key
+from agentcompile.untimed import Estimates
 
+TIMED: tuple[Rule, ...] = ("isolated", "admitted")
+"""Rules of choice that candidates are timed for."""
 IN_STEP = 0.5
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
 
@@ -73,11 +76,15 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
         cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
         searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
         survey = Survey(cuts, subjects, tuner, _countdown(searching_s))
-        survey = search(ready, survey, options.budget * len(options.batch), emit)
-        rankings = choose(survey, emit)
-        planned = cover(ready, survey, rankings, emit)
-        admitted = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
-        lock = write(ready, survey, planned, admitted, policy, options, emit)
+        if options.choose in TIMED:
+            survey = search(ready, survey, options.budget * len(options.batch), emit)
+        rankings = choose(survey, options.choose, emit)
+        planned = cover(ready, survey, rankings, options.choose, emit)
+        if options.choose == "admitted":
+            plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
+        else:
+            plans = taken(ready, planned, emit)
+        lock = write(ready, survey, planned, plans, policy, options, emit)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
@@ -153,24 +160,44 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
     return survey
 
 
-def choose(survey: Survey, emit: Emit) -> dict[str, Ranking]:
-    """For every region its kernels that beat PyTorch, best first, or the reason why none does."""
+def choose(survey: Survey, rule: Rule, emit: Emit) -> dict[str, Ranking]:
+    """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
+    rule takes."""
     with stage(emit, "choose") as say:
-        rankings = survey.rankings()
+        match rule:
+            case "pytorch":
+                rankings = survey.untouched()
+            case "first":
+                rankings = survey.first()
+            case "isolated" | "admitted":
+                rankings = survey.rankings()
         for region, ranking in rankings.items():
             emit(ChoiceMade(region=region, choice=ranking.best))
-        say(f"{sum(bool(ranking.kernels) for ranking in rankings.values())} regions have a faster kernel")
+        what = "a faster kernel" if rule in TIMED else "a kernel"
+        say(f"{sum(bool(ranking.kernels) for ranking in rankings.values())} regions have {what}")
     return rankings
 
 
-def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], emit: Emit) -> Planned:
-    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite."""
+def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit) -> Planned:
+    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
+    timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
-        fallback_ns, trials = survey.fallback_ns, survey.trials
-        subjects, kind = [*ready.subjects, *ready.prompts], ready.here.target.kind
-        return plan(ready.decode, ready.prefill, subjects, rankings, trials, fallback_ns, ready.ceiling, kind, rejected)
+        ranked = survey.first(rejected) if rule == "first" else rankings
+        about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=ranked)
+        return plan(
+            ready.decode,
+            ready.prefill,
+            [*ready.subjects, *ready.prompts],
+            ranked,
+            survey.trials,
+            survey.fallback_ns if rule in TIMED else about.fallback_ns,
+            ready.ceiling,
+            ready.here.target.kind,
+            rejected,
+            None if rule in TIMED else about.kernel_ns,
+        )
 
     with stage(emit, "cover") as say:
         found = planned()
@@ -242,6 +269,17 @@ def prove(
     return tuple(plans)
 
 
+def taken(ready: Ready, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
+    """The plans as they were covered: no step is timed, and none is given back to PyTorch."""
+    with stage(emit, "admit") as say:
+        covers = zip((*ready.decode, ready.prefill), (*planned.decode, planned.prefill), strict=True)
+        plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
+        for one in plans:
+            emit(PlanAdmitted(plan=one))
+        say("not asked for: the plans are as they were covered")
+    return plans
+
+
 def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
     """Of all regions that steps choose, the share that each is the first to choose."""
     seen: set[str] = set()
@@ -272,6 +310,7 @@ def write(
             captured=ready.model.captured,
             location=location(options.model, out),
             policy=policy,
+            choose=options.choose,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
         hashed = write_lock(out, lock)

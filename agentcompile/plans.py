@@ -82,16 +82,24 @@ def plan(
     ceiling: Ceiling,
     kind: str,
     forbidden: Collection[tuple[str, Choice]] = (),
+    kernel_ns: Callable[[Region, Kernel], float] | None = None,
 ) -> Planned:
-    """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected."""
+    """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected.
+
+    A kernel costs what its last confirming trial in `trials` says, unless `kernel_ns` is given, which then says it.
+    """
+
+    def costs(region: Region, kernel: Kernel) -> float:
+        return kernel_ns(region, kernel) if kernel_ns else confirmed_ns(kernel, trials.get(region.id, ()))
+
     options = {
-        id: _options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
+        id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
         for cut in decode
         for id, region in cut.regions.items()
     }
     # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
     measured = {
-        id: _options(region, rankings.get(id), fallback_ns(region), subjects, trials.get(id, ()))
+        id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
         for id, region in (prefill.regions if kind != "cpu" else {}).items()
         if len(region.body.nodes) == 1 or id in rankings
     }
@@ -124,9 +132,13 @@ def _estimate(parts: Sequence[Part], options: Mapping[str, Sequence[Option]]) ->
 
 
 def _options(
-    region: Region, ranking: Ranking | None, fallback_ns: float, subjects: Sequence[Subject], trials: Sequence[Trial]
+    region: Region,
+    ranking: Ranking | None,
+    fallback_ns: float,
+    subjects: Sequence[Subject],
+    costs: Callable[[Region, Kernel], float],
 ) -> tuple[Option, ...]:
-    """The fallback, and the best kernel of each layout at its confirmed time."""
+    """The fallback, and the best kernel of each layout at what it costs."""
     subject = next((s for s in subjects if s.region.id == region.id), None)
     if subject is None or ranking is None:
         reason = "no template serves this region here" if subject is None else "the budget was spent before its turn"
@@ -136,7 +148,7 @@ def _options(
     for _, kernels in ranking.kernels:
         for kernel in kernels:
             layouts = templates[kernel.candidate.template].layouts
-            options.append(Option(layouts=layouts, cost_ns=confirmed_ns(kernel, trials), choice=kernel))
+            options.append(Option(layouts=layouts, cost_ns=costs(region, kernel), choice=kernel))
     return tuple(options)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.bind import bind
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
-from agentcompile.ir.trial import BuildFailed, reason
+from agentcompile.ir.trial import BuildFailed, Rule, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
@@ -20,6 +20,14 @@ from agentcompile.unlock import Opened, open_lock
 
 if TYPE_CHECKING:
     from agentcompile.runtime.model import CompiledModel
+
+
+_CHOSEN: Mapping[Rule, str] = {
+    "pytorch": "because none was asked for (choose = pytorch)",
+    "first": "the adviser's first that pass every check, untimed (choose = first)",
+    "isolated": "the fastest by themselves, not tried in the step (choose = isolated)",
+}
+"""How a lock's choices were made, where they were not made in the step."""
 
 
 def load(lock: str | Path, *, model: str | Path = "", options: Options | None = None) -> CompiledModel:
@@ -42,7 +50,9 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
     opened = open_lock(path, options, emit, locked=locked)
     with stage(emit, "rebuild") as say:
         validated = _validate(opened, options)
-        say(f"{len(opened.jobs)} kernels, {validated} validated now")
+        how = opened.lock.policy.choose
+        chosen = "" if how == "admitted" else f", {_CHOSEN[how]}"
+        say(f"{len(opened.jobs)} kernels, {validated} validated now{chosen}")
     with stage(emit, "load") as say:
         made = bind(opened)
         say(f"{opened.model.captured.info.name}: ready")

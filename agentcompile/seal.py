@@ -11,7 +11,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Fallback, Kernel, Layouts, Measured, Part, Plan, Trial
+from agentcompile.ir.trial import Fallback, Kernel, Layouts, Measured, Part, Plan, Rule, Trial
 from agentcompile.lockfile import (
     Evidence,
     Lock,
@@ -34,6 +34,7 @@ class Facts:
     captured: Captured
     location: str
     policy: str
+    choose: Rule = "admitted"
     advice: tuple[str, ...] = ()
 
 
@@ -54,7 +55,7 @@ def seal(
             graphs={graph.phase: graph.digest() for graph in (facts.captured.decode, facts.captured.prefill)},
             weights=info.weights_digest,
         ),
-        policy=LockPolicy(digest=facts.policy, settings=_settings()),
+        policy=LockPolicy(digest=facts.policy, choose=facts.choose, settings=_settings()),
         layouts=dict(sorted(layouts)),
         plan=tuple(_plan(cut, plan) for cut, plan in zip(cuts, plans, strict=True)),
         evidence=Evidence(
@@ -103,7 +104,7 @@ def _choice(region: Region, part: Part) -> LockChoice:
                 params=dict(kernel.candidate.params),
                 source=kernel.source,
                 decided_by=kernel.decided_by,
-                reason=kernel.reason if kernel.decided_by == "human" else "",
+                reason="" if kernel.decided_by == "measured" else kernel.reason,
             )
         case Fallback(reason=reason):
             return LockChoice(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from agentcompile import check
 from agentcompile.choose import Ranking, Traits, rank
@@ -18,6 +18,7 @@ from agentcompile.judge import Job
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tune import Subject, Tuner, templates_of
+from agentcompile.untimed import heads, in_pytorch, ranked
 
 HEADS = 8
 """Templates of a region whose most promising candidate is looked at."""
@@ -46,7 +47,7 @@ class Survey:
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
-        """Search trials, then confirming ones, by region id."""
+        """Search trials, then confirming ones, by region id; without a clock those of what may not ship."""
 
     @property
     def candidates(self) -> int:
@@ -174,6 +175,30 @@ class Survey:
             id: rank(trials, templates_of(self._subjects[id]), traits=self._traits(self._subjects[id]))
             for id, trials in self.trials.items()
         }
+
+    def first(self, rejected: Collection[tuple[str, Choice]] = ()) -> dict[str, Ranking]:
+        """For every region the first candidate of the adviser's order that nothing stands against, in each of its
+        layouts: none of the `rejected` (region id, choice) pairs, of trials that failed, or of static rules. Nothing is
+        built or timed; what a plan takes of it has to be accepted."""
+        no = {choice.candidate.id for _, choice in rejected if isinstance(choice, Kernel)}
+        rankings: dict[str, Ranking] = {}
+        for id, subject in self._subjects.items():
+            own = self.trials.setdefault(id, [])
+            found: list[Trial] | None = None
+            while found is None or found:
+                refused = {trial.candidate.id for trial in own} | no
+                chosen = heads(subject, refused)
+                refusals = (self._tuner.refusal(subject, candidate) for candidate in chosen)
+                found = [trial for trial in refusals if trial is not None]
+                own += found
+            sources = [(candidate, self._tuner.source(subject, candidate)) for candidate in chosen]
+            rankings[id] = ranked(subject, sources, sum(candidate.id in refused for candidate in subject.space))
+        return rankings
+
+    def untouched(self) -> dict[str, Ranking]:
+        """Every region as captured."""
+        self.trials = {id: [] for id in self._subjects}
+        return {id: in_pytorch(subject) for id, subject in self._subjects.items()}
 
     def sources(self) -> dict[str, Source]:
         """The source of every candidate that was tried, by digest."""

@@ -83,6 +83,11 @@ class Past:
                 return known, False
         return None
 
+    def failure(self, candidate: Candidate, source: str) -> Trial | None:
+        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
+        known = self._own.get((candidate.id, source, "confirm"), [])
+        return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
+
     def keep(self, trial: Trial) -> None:
         """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
         died = isinstance(trial.verdict, (Crashed, TimedOut))
@@ -184,6 +189,19 @@ class Tuner:
                 failed.append(_trial(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
+
+    def refusal(self, subject: Subject, candidate: Candidate) -> Trial | None:
+        """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
+        breaks a static rule."""
+        job = self.job(subject, candidate)
+        if known := self._past.failure(candidate, job.source.digest):
+            return known
+        findings = check.check(job.region, job.template, candidate.params, self._target, layout_fits=fits)
+        if not (errors := check.errors(findings)):
+            return None
+        trial = _trial(job, Rejected(findings=errors), "confirm")
+        self._emit(TrialFinished(trial=trial))
+        return trial
 
     def fallback_ns(self, region: Region, residency: Residency) -> int:
         """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""

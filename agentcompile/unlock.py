@@ -189,7 +189,7 @@ def _choice(
         source=source.digest,
         speedup=1.0,
         half_width=0.0,
-        decided_by="human" if choice.decided_by == "human" else "measured",
+        decided_by="measured" if choice.decided_by == "fallback" else choice.decided_by,
         reason=choice.reason,
     )
 

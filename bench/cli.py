@@ -14,6 +14,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
     "overhead": ("overhead", "what the suite's own collecting costs a token, on the real timer"),
+    "ladder": ("ladder.recipe", "from eager to the normal compile one step at a time, and which region gains what"),
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
     "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),

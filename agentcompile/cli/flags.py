@@ -24,6 +24,10 @@ Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tok
 Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
+Choose = Annotated[
+    str | None,
+    typer.Option("--choose", metavar="RULE", help="pytorch, first (untimed), isolated (times alone) or admitted."),
+]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]

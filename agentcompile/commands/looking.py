@@ -38,6 +38,8 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
 
 def _why(row: progress.Row) -> str:
     match row.choice:
+        case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
+            return f"runs {candidate.label}: {reason}"
         case Kernel(candidate=candidate, speedup=speedup, decided_by=by, reason=reason):
             return f"runs {candidate.label}: {speedup:.2f}× ({by}{': ' + reason if reason else ''})"
         case Fallback(reason=reason):

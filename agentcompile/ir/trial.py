@@ -13,6 +13,9 @@ from agentcompile.ir.template import Candidate
 Stage = Literal["check", "build", "validate", "measure", "admit"]
 NO_INTERVAL = 1e9
 """Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
+Rule = Literal["pytorch", "first", "isolated", "admitted"]
+"""How regions get what they run: all stay PyTorch; the adviser's first candidate that passes every check, untimed; the
+fastest by itself; what the whole step is fastest with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +196,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A region runs this candidate, because it measured faster."""
+    """A region runs this candidate, because it measured faster, or because somebody said so untimed."""
 
     kind: Literal["kernel"] = "kernel"
     candidate: Candidate
     source: str
     speedup: float
     half_width: float
-    decided_by: Literal["measured", "human"] = "measured"
+    decided_by: Literal["measured", "adviser", "human"] = "measured"
     reason: str = ""
 
 

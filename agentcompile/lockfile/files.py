@@ -21,9 +21,14 @@ _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
 
 
 def content_hash(lock: Lock) -> str:
-    """Hash everything but `[evidence]` and the hash itself."""
+    """Hash everything but `[evidence]`, the hash itself, and the rule of choices where it is the usual one: locks that
+    were written before there was another keep theirs."""
     body = encode(lock)
     assert isinstance(body, dict)
+    policy = body["policy"]
+    assert isinstance(policy, dict)
+    if lock.policy.choose == "admitted":
+        del policy["choose"]
     return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in ("evidence", "content_hash")})
 
 

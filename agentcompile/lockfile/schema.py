@@ -11,6 +11,7 @@ from typing import Literal
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import ParamValue
+from agentcompile.ir.trial import Rule
 
 VERSION = 1
 """A lock with a greater version is refused; one with a greater revision is read, unknown keys and all."""
@@ -83,6 +84,8 @@ class LockPolicy:
     """Tolerances and timing protocol in force, and their digest."""
 
     digest: str
+    choose: Rule = "admitted"
+    """How choices were made of what was found."""
     settings: dict[str, str]
 
 
@@ -101,7 +104,7 @@ class LockChoice:
     template_digest: str = ""
     params: dict[str, ParamValue]
     source: str = ""
-    decided_by: Literal["measured", "human", "fallback"]
+    decided_by: Literal["measured", "adviser", "human", "fallback"]
     reason: str = ""
     approval: str = ""
 

@@ -38,6 +38,7 @@ class DeviceDecode:
         `context` is the number of cache slots. Without a sampler every draw that is not greedy is the host's.
         """
         self._step, self._memory, self.context = step, memory, context
+        self.clock = None
         self._history = torch.zeros(context + 1, dtype=torch.int64, device=memory.device)
         pointers = [memory.position.data_ptr(), memory.token.data_ptr(), 0, self._history.data_ptr()]
         (launch,) = advance_source("").launches

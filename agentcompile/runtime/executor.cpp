@@ -96,7 +96,7 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 3;
+constexpr int64_t AC_ABI = 4;
 
 struct ac_call {
     Kernel kernel;
@@ -130,6 +130,7 @@ struct Work {
     int64_t samples = 0;
     int64_t* times_ns = nullptr;
     ac_decode* decode = nullptr;
+    int64_t* spent_ns = nullptr;  // of every call, added up; null: nobody asks
 };
 
 class Pool {
@@ -243,6 +244,23 @@ class Pool {
         }
     }
 
+    // Apart from `pass`, so that a step that nobody looks into pays nothing. A call's time ends with its barrier.
+    void pass_clocked(const ac_call* calls, int64_t count, int rank, uint32_t& epoch, int64_t* spent_ns) {
+        int64_t begin = rank == 0 ? now_ns() : 0;
+        for (int64_t i = 0; i < count; ++i) {
+            pass(calls + i, 1, rank, epoch);
+            if (rank != 0) continue;
+            int64_t end = now_ns();
+            spent_ns[i] += end - begin;
+            begin = end;
+        }
+    }
+
+    void once(const Work& work, int rank, uint32_t& epoch) {
+        if (work.spent_ns) return pass_clocked(work.calls, work.count, rank, epoch, work.spent_ns);
+        pass(work.calls, work.count, rank, epoch);
+    }
+
     // The last barrier of a job is the caller's licence to reuse work_, so no thread reads it after.
     void perform(int rank, uint32_t& epoch) {
         const Work work = work_;
@@ -250,7 +268,7 @@ class Pool {
         if (work.job == Job::decode) return decode(work, rank, epoch);
         for (int64_t s = 0; s < work.samples; ++s) {
             int64_t begin = work.job == Job::time ? now_ns() : 0;
-            for (int64_t r = 0; r < work.repeat; ++r) pass(work.calls, work.count, rank, epoch);
+            for (int64_t r = 0; r < work.repeat; ++r) once(work, rank, epoch);
             if (work.job == Job::time && rank == 0) work.times_ns[s] = now_ns() - begin;
         }
         barrier_.wait(rank, epoch);
@@ -259,7 +277,7 @@ class Pool {
     void decode(const Work& work, int rank, uint32_t& epoch) {
         ac_decode& d = *work.decode;
         for (bool go = d.limit > 0; go;) {
-            pass(work.calls, work.count, rank, epoch);
+            once(work, rank, epoch);
             if (rank == 0) more_.store(advance(d), std::memory_order_relaxed);
             barrier_.wait(rank, epoch);
             go = more_.load(std::memory_order_relaxed);
@@ -328,18 +346,18 @@ void* ac_pool(int threads) {
     return pool;
 }
 
-int ac_run(void* pool, const ac_call* calls, int64_t count, int64_t repeat) {
-    return static_cast<Pool*>(pool)->submit({Job::run, calls, count, repeat, 1, nullptr, nullptr});
+int ac_run(void* pool, const ac_call* calls, int64_t count, int64_t repeat, int64_t* spent_ns) {
+    return static_cast<Pool*>(pool)->submit({Job::run, calls, count, repeat, 1, nullptr, nullptr, spent_ns});
 }
 
 int ac_time(void* pool, const ac_call* calls, int64_t count, int64_t repeat, int64_t samples, int64_t* times_ns) {
     return static_cast<Pool*>(pool)->submit({Job::time, calls, count, repeat, samples, times_ns, nullptr});
 }
 
-int ac_decode_steps(void* pool, const ac_call* calls, int64_t count, ac_decode* decode) {
+int ac_decode_steps(void* pool, const ac_call* calls, int64_t count, ac_decode* decode, int64_t* spent_ns) {
     decode->made = 0;
     decode->reason = 0;
     if (*decode->position >= decode->context) return decode->reason = 2, 0;
-    return static_cast<Pool*>(pool)->submit({Job::decode, calls, count, 1, 1, nullptr, decode});
+    return static_cast<Pool*>(pool)->submit({Job::decode, calls, count, 1, 1, nullptr, decode, spent_ns});
 }
 }

@@ -14,7 +14,7 @@ import torch
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Made
+from agentcompile.runtime.native import Clock, Made
 from agentcompile.runtime.openmp import dismiss_threads, one_thread
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.text import TextStream, Tokenizer
@@ -40,6 +40,10 @@ class Decode(Protocol):
 
     def again(self) -> torch.Tensor:
         """Run one step on what memory's token and position hold; the logits, [vocab]."""
+
+    @property
+    def clock(self) -> Clock | None:
+        """What times the step's calls, for whoever looks into it; None where calls are not the host's to time."""
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
         """The loop that ends at any of `stop_ids`; None when a step needs Python."""
@@ -130,6 +134,11 @@ class CompiledModel:
         self._native = decode.decoder(info.eos, info.context)
         self._unstopped = decode.decoder((), info.context)
         self._beside = None if beside is None else beside(self._run_prefill)
+
+    @property
+    def clock(self) -> Clock | None:
+        """Of the decode step's calls: start it, generate, stop it. None on a GPU, where launches overlap."""
+        return self._decode.clock
 
     def generate(
         self,

@@ -22,7 +22,7 @@ EXECUTOR_SOURCE = Path(__file__).with_name("executor.cpp")
 """What `build/` compiles once per toolchain, with `EXECUTOR_FLAGS` beside its own."""
 EXECUTOR_FLAGS: tuple[str, ...] = ("-pthread",)
 MAX_THREADS = 256
-_ABI = 3
+_ABI = 4
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -119,17 +119,17 @@ class Executor:
         lib.ac_pool.restype = ctypes.c_void_p
         lib.ac_pool.argtypes = [ctypes.c_int]
         long, pointer = ctypes.c_int64, ctypes.c_void_p
-        lib.ac_run.argtypes = [pointer, pointer, long, long]
+        lib.ac_run.argtypes = [pointer, pointer, long, long, pointer]
         lib.ac_time.argtypes = [pointer, pointer, long, long, long, pointer]
-        lib.ac_decode_steps.argtypes = [pointer, pointer, long, pointer]
+        lib.ac_decode_steps.argtypes = [pointer, pointer, long, pointer, pointer]
         self._lib = lib
         self._pool = lib.ac_pool(threads)
         if not self._pool:
             raise MemoryError("no memory for a thread pool")
 
-    def run(self, calls: ctypes.Array[_CallStruct], repeat: int) -> None:
-        """Run `calls` in order, `repeat` times."""
-        self._check(self._lib.ac_run(self._pool, calls, len(calls), repeat))
+    def run(self, calls: ctypes.Array[_CallStruct], repeat: int, spent: int = 0) -> None:
+        """Run `calls` in order, `repeat` times; their nanoseconds are added to int64s at address `spent`, if any."""
+        self._check(self._lib.ac_run(self._pool, calls, len(calls), repeat, spent or None))
 
     def time(self, calls: ctypes.Array[_CallStruct], repeat: int, samples: int) -> list[int]:
         """Nanoseconds of each of `samples` intervals around `repeat` runs."""
@@ -137,9 +137,9 @@ class Executor:
         self._check(self._lib.ac_time(self._pool, calls, len(calls), repeat, samples, times))
         return list(times)
 
-    def decode(self, calls: ctypes.Array[_CallStruct], state: _DecodeStruct) -> None:
-        """Run decode steps until `state` says stop."""
-        self._check(self._lib.ac_decode_steps(self._pool, calls, len(calls), ctypes.byref(state)))
+    def decode(self, calls: ctypes.Array[_CallStruct], state: _DecodeStruct, spent: int = 0) -> None:
+        """Run decode steps until `state` says stop; `spent` as in `run`."""
+        self._check(self._lib.ac_decode_steps(self._pool, calls, len(calls), ctypes.byref(state), spent or None))
 
     def _check(self, error: int) -> None:
         if error:
@@ -148,6 +148,38 @@ class Executor:
                 exit_code=ExitCode.ENVIRONMENT,
                 hint="lower --threads or raise the limit on processes (ulimit -u)",
             )
+
+
+class Clock:
+    """Nanoseconds that each call of a step has taken, barriers and what starts it included, once it is started.
+
+    A step has one. It stands still unless somebody looks into the step, and then a call costs two looks at the time.
+    """
+
+    def __init__(self, count: int) -> None:
+        """For a step of `count` calls."""
+        self._spent = (ctypes.c_int64 * count)()
+        self.running = False
+        self.steps = 0
+        """Steps that were looked into since it was started."""
+
+    def start(self) -> None:
+        """Begin at zero."""
+        ctypes.memset(self._spent, 0, ctypes.sizeof(self._spent))
+        self.running, self.steps = True, 0
+
+    def stop(self) -> tuple[int, ...]:
+        """Stand still; nanoseconds of every call, over all steps since the start."""
+        self.running = False
+        return tuple(self._spent)
+
+    def add(self, at: int, ns: int) -> None:
+        """A call that something else than the executor timed."""
+        self._spent[at] += ns
+
+    def place(self, at: int = 0) -> int:
+        """Where the executor adds the times of calls from number `at` on; 0 while the clock stands still."""
+        return ctypes.addressof(self._spent) + at * ctypes.sizeof(ctypes.c_int64) if self.running else 0
 
 
 def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object]]:
@@ -167,14 +199,15 @@ def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object
 class Program:
     """An ordered list of launches with a barrier after each."""
 
-    def __init__(self, executor: Executor, calls: Sequence[Call]) -> None:
-        """Bind `calls` to `executor`; ValueError when there are none."""
+    def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
+        """Bind `calls` to `executor`; ValueError when there are none. They are number `at` and on of the `clock`'s."""
         self._executor = executor
         self._calls, self._keep = _bind(calls)
+        self._clock, self._at = clock, at
 
     def run(self, repeat: int = 1) -> None:
         """Run the list `repeat` times."""
-        self._executor.run(self._calls, repeat)
+        self._executor.run(self._calls, repeat, self._clock.place(self._at) if self._clock else 0)
 
     def time(self, repeat: int, samples: int) -> list[int]:
         """`samples` intervals, in ns, each around `repeat` runs of the list."""
@@ -211,9 +244,10 @@ class Decoder:
         position: int,
         stop_ids: Sequence[int],
         context: int,
+        clock: Clock | None = None,
     ) -> None:
         """`ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots."""
-        self._executor = executor
+        self._executor, self._clock = executor, clock
         self._calls, self._keep = _bind(calls)
         self._stops = (ctypes.c_int64 * max(len(stop_ids), 1))(*stop_ids)
         self._cancel = ctypes.c_int32(0)
@@ -238,7 +272,9 @@ class Decoder:
             self._cancel.value = 0
             out = (ctypes.c_int64 * max(count, 1))()
             self._state.out, self._state.limit = ctypes.addressof(out), count
-            self._executor.decode(self._calls, self._state)
+            self._executor.decode(self._calls, self._state, self._clock.place() if self._clock else 0)
+            if self._clock:
+                self._clock.steps += self._state.made
             return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
 
     def cancel(self) -> None:

@@ -28,6 +28,10 @@ class Regimes:
         """Slots of the cache."""
         return self._ends[-1]
 
+    @property
+    def clock(self) -> None:
+        """Each step has its own."""
+
     def again(self) -> torch.Tensor:
         """Run one step on what memory's token and position hold; the logits, [vocab]."""
         at = serving(self._ends, int(self._memory.position[0]))

@@ -39,6 +39,8 @@ class Step:
         self._regions = {region.id: region for region in program.regions}
         self._arena = Arena(program.arena_bytes * capacity)
         self._bound: dict[int, _Bound] = {}
+        self.clock = native.Clock(len(program.calls))
+        """Of the program's calls, in their order."""
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run on `tokens` [T] at `positions` [T], both int64; returns the logits of the last token, [vocab].
@@ -57,6 +59,7 @@ class Step:
         bound = self._bind(1)
         for action in bound.actions:
             action()
+        self.clock.steps += 1
         return bound.env[self.program.logits].view(-1)
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
@@ -73,6 +76,7 @@ class Step:
             position=bound.position.data_ptr(),
             stop_ids=stop_ids,
             context=context,
+            clock=self.clock,
         )
 
     def time(self, repeat: int, samples: int) -> list[int]:
@@ -121,21 +125,24 @@ class _Bound:
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
-        for call, dying in zip(calls, dying_after(program, set(self.env)), strict=True):
+        for at, (call, dying) in enumerate(zip(calls, dying_after(program, set(self.env)), strict=True)):
             if isinstance(call, NativeCall):
                 run.append(self._launch(call))
             else:
-                self._close(run)
+                self._close(run, at)
                 region = step._regions[call.region]
-                self.actions.append(torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying))
-        self._close(run)
+                site = torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying)
+                self.actions.append(_clocked(site, step.clock, at))
+        self._close(run, len(calls))
         if program.native:
             self.whole = native.Program(step._executor, self.launches)
 
-    def _close(self, run: list[native.Call]) -> None:
+    def _close(self, run: list[native.Call], end: int) -> None:
+        """One call of the executor for the launches `run`, the last before the program's call number `end`."""
         if run:
             self.launches += run
-            self.actions.append(native.Program(self._step._executor, tuple(run)).run)
+            made = native.Program(self._step._executor, tuple(run), clock=self._step.clock, at=end - len(run))
+            self.actions.append(made.run)
             run.clear()
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
@@ -155,3 +162,17 @@ class _Bound:
     def _launch(self, call: NativeCall) -> native.Call:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return native.Call.of(self._step._libraries[call.source], call.launch.entry, pointers)
+
+
+def _clocked(site: Action, clock: native.Clock, at: int) -> Action:
+    """`site`, call number `at`, timed while the clock runs."""
+
+    def act() -> None:
+        if not clock.running:
+            site()
+            return
+        begin = time.perf_counter_ns()
+        site()
+        clock.add(at, time.perf_counter_ns() - begin)
+
+    return act

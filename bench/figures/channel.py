@@ -59,6 +59,13 @@ class Sampler(Protocol):
         """Continue `ids` by exactly `new` tokens that are drawn."""
 
 
+class Looker(Protocol):
+    """What an arm that knows where its decode step spends its time can do besides."""
+
+    def look(self, ids: Sequence[int], new: int) -> Mapping[str, Any]:
+        """A `looks.Looked` of continuing `ids` by `new` tokens, as plain values."""
+
+
 def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     """Load what the first request describes, then answer until the pipe closes."""
     _die_with_parent()
@@ -75,7 +82,10 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     reply({"load_s": time.perf_counter() - begin, "facts": dict(engine.facts)})
     for line in sys.stdin:
         request = json.loads(line)
-        if request["do"] == "tops":
+        if request["do"] == "look":
+            look = getattr(engine, "look", None)
+            reply(look(request["ids"], request["new"]) if look else {"reason": "it cannot say where its time goes"})
+        elif request["do"] == "tops":
             tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
             reply({"tokens": tokens, "tops": tops})
         else:

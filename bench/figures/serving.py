@@ -28,7 +28,17 @@ class ArmFailed(Exception):
 
 def own_command(module: str, settings: Mapping[str, str]) -> list[str]:
     """Run a sibling module in our interpreter, with settings added to the environment."""
-    return [*_environment(settings), sys.executable, "-m", f"{_PACKAGE}.{module}"]
+    return command_of(f"{_PACKAGE}.{module}", settings)
+
+
+def bench_command(module: str, settings: Mapping[str, str]) -> list[str]:
+    """Run a module of another folder of `bench`, ``ladder.engines``, as `own_command` does its own."""
+    return command_of(f"{_PACKAGE.rpartition('.')[0]}.{module}", settings)
+
+
+def command_of(module: str, settings: Mapping[str, str]) -> list[str]:
+    """Run a module in our interpreter, with settings added to the environment."""
+    return [*_environment(settings), sys.executable, "-m", module]
 
 
 def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> list[str]:

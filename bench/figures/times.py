@@ -44,6 +44,10 @@ class Build:
     """Tokens of the cache; 0: as many as by default."""
     seconds: float = 0
     """That the search may spend; 0: any."""
+    budget: int = 0
+    """Trials that the search may spend; 0: as many as by default."""
+    choose: str = ""
+    """The rule of choice; empty: the usual one."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -77,7 +81,10 @@ def compile_once(build: Build, out: Path) -> Took:
     """`agentcompile compile` to `out`."""
     context = ["--context", str(build.context)] if build.context else []
     seconds = ["--seconds", f"{build.seconds:g}"] if build.seconds else []
-    return _took(build, ["compile", "--out", str(out), *context, *seconds, "--quiet"], out.with_suffix(".log"))
+    budget = ["--budget", str(build.budget)] if build.budget else []
+    choose = ["--choose", build.choose] if build.choose else []
+    words = ["compile", "--out", str(out), *context, *seconds, *budget, *choose, "--quiet"]
+    return _took(build, words, out.with_suffix(".log"))
 
 
 def replay_once(build: Build) -> Took:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentcompile.ir.codec import decode
+
+from .looks import Looked
 from .rates import LIMIT_S, Round, Tops, agrees, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
@@ -99,6 +102,10 @@ class Setup:
     """What loading may take, compiling included."""
     limit_s: float = LIMIT_S
     """What the answer to one request may take; one for the likeliest tokens, twice as long."""
+    builds: Mapping[str, Build] = field(default_factory=dict)
+    """Locks of arms by name, of those that have one of their own."""
+    looks: bool = False
+    """Whether arms are asked, once each, where their decode step spends its time."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
@@ -119,6 +126,8 @@ class Outcome:
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
     """What fp32 says."""
+    looked: dict[str, Looked] = field(default_factory=dict)
+    """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
     """In the order they were timed: those of one process after those of the process before it."""
 
@@ -145,6 +154,8 @@ def run_trial(
             _start([name for name in names if name not in outcome.reasons], workload, build, setup, outcome, arms)
             if reference is not None:
                 arms = _check(arms, reference, workload, setup, outcome)
+            if setup.looks:
+                arms = _look(arms, workload, setup, outcome)
             first = outcome.done(process)
             for number in range(first, setup.rounds):
                 if number > first:  # arms that took minutes to load have a round before the run may stop
@@ -176,6 +187,7 @@ def run_trial(
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
     """What an arm's process must know to load."""
+    build = setup.builds.get(name, build)
     return {
         "arm": kind_of(name),
         "slower": slower(name),
@@ -203,13 +215,19 @@ def _start(
     for name in names:
         if kind_of(name) == LLAMA and setup.llama_python is None:
             outcome.reasons[name] = NO_LLAMA
-        elif kind_of(name) == OURS and build is None:
+        elif kind_of(name) == OURS and setup.builds.get(name, build) is None:
             outcome.reasons[name] = "there is no lock"
         else:
             chosen.append(name)
 
     def begin(name: str) -> Arm:
-        arms.append(Arm(name, setup.command(name, build, setup), setup.logs / f"{workload.name}-{name}.log"))
+        arms.append(
+            Arm(
+                name,
+                setup.command(name, setup.builds.get(name, build), setup),
+                setup.logs / f"{workload.name}-{name}.log",
+            )
+        )
         return arms[-1]
 
     def load(arm: Arm) -> float | ArmFailed:
@@ -277,6 +295,23 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
         if wrong:
             setup.say(f"{workload.name}: {arm.name}: {wrong}")
     outcome.reasons |= failed
+    setup.keep()
+    return _without(arms, failed)
+
+
+def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
+    """Ask every arm where its step spends its time, once. One that dies of it has no rounds in this process alone."""
+    failed: dict[str, str] = {}
+    for arm in arms:
+        if arm.name not in outcome.looked:
+            try:
+                setup.calm()
+                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * setup.limit_s)
+                outcome.looked[arm.name] = decode(Looked, reply)
+            except ArmFailed as failure:
+                failed[arm.name] = str(failure)
+                outcome.looked[arm.name] = Looked(reason=str(failure))
+                setup.say(f"{workload.name}: {arm.name} did not say where its time goes: {failure}")
     setup.keep()
     return _without(arms, failed)
 

@@ -5,7 +5,6 @@ The tables hold plain text; who renders them escapes it. Times are milliseconds 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from statistics import median
 from agentcompile.tables import Table, amount
 
 from ..figures.trial import OURS
+from .cells import NOTHING, number, plain
+from .ladder_tables import ABOUT_GAINS, ABOUT_RUNGS, ABOUT_SHARES, gains_table, rungs_table, shares_table
 from .result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, SuiteResult
 
 Waits = tuple[tuple[float, ...], tuple[float, ...]]
-NOTHING = "-"
 _BASELINE = "baseline"
 _ARMS = (
     "Time per output token and time to the first token: over the single generations of all kept rounds. "
@@ -39,28 +39,6 @@ class Part:
     title: str
     about: str
     table: Table
-
-
-def plain(text: str) -> str:
-    """`text` on one line, with a sign for what no text can hold: control characters, halves of a pair."""
-    return "".join(
-        sign if sign.isprintable() else " " if sign.isspace() else "\N{REPLACEMENT CHARACTER}" for sign in text
-    )
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """`value` with so many telling digits and no exponent; a dash for what is not known."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if value == 0:
-        return "0"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def short(text: str, letters: int) -> str:
-    """`text` on one line of at most so many letters."""
-    text = plain(text)
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 def models(result: SuiteResult) -> tuple[str, ...]:
@@ -149,6 +127,10 @@ def parts(result: SuiteResult, model: str) -> Iterator[Part]:
     if cases:
         yield Part(title="Arms by workload", about=_ARMS, table=arms_table(cases))
         yield Part(title="Cases", about=_CASES, table=cases_table(cases))
+    for case in (case for case in cases if case.rungs):
+        yield Part(title=f"Rungs, {case.workload}", about=ABOUT_RUNGS, table=rungs_table(case))
+        yield Part(title=f"Gain by owner, {case.workload}", about=ABOUT_GAINS, table=gains_table(case))
+        yield Part(title=f"Shares of a token's time, {case.workload}", about=ABOUT_SHARES, table=shares_table(case))
     if (compiled := result.compiled.get(model)) is not None:
         took = "was given" if compiled.compile_s is None else f"compiled in {number(compiled.compile_s)} s"
         about = f"Lock {compiled.lock[:16]}, {took}. {_REGIONS}"

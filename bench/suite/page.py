@@ -13,9 +13,10 @@ from itertools import pairwise
 from agentcompile.tables import Table
 
 from ..figures.trial import OURS
-from .markdown import NOTHING, device, head, models, number, parts, plain, revision
-from .plots import GRID, INK, MUTED, PAPER, Plot
+from .cells import NOTHING, number, plain
+from .markdown import device, head, models, parts, revision
 from .result import Case, SuiteResult
+from .sheet import GRID, INK, MUTED, PAPER, Plot
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --muted: #626a75; --grid: #d9dce1; --paper: #ffffff;

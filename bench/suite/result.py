@@ -16,7 +16,7 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 
-FORMAT = 1
+FORMAT = 2
 """The version of the file; a greater one is refused."""
 Mode = Literal["greedy", "sampled"]
 State = Literal["measured", "absent", "failed", "wrong"]
@@ -128,6 +128,64 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindShare:
+    """What all regions of a kind take of a rung's token."""
+
+    kind: str
+    sites: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who owns a part of a gain: operators that are whole regions in both rungs, or the change itself."""
+
+    name: str
+    before_s: float
+    after_s: float
+
+    @property
+    def gain_s(self) -> float:
+        """Seconds of a token that it takes less; below 0 when it takes more."""
+        return self.before_s - self.after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What a rung gains over the nearest one below it that was measured, in seconds of a token."""
+
+    over: str
+    before_s: float
+    after_s: float
+    owners: tuple[Owner, ...]
+    """With `rest` they sum to the whole gain."""
+    rest: Owner
+    """What no region takes."""
+    speedup: Interval | None = None
+    """Paired by round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One rung of a ladder; its times are those of the arm of its name."""
+
+    name: str
+    about: str
+    """What runs, precisely."""
+    choose: str = ""
+    """The rule of choice of its lock; empty: it runs none."""
+    lock: str = ""
+    """The lock's content hash."""
+    shares: tuple[KindShare, ...] = ()
+    """Of the time a token takes, by kind of region, largest first."""
+    rest: float | None = None
+    """The share that no region takes; None where nobody looked."""
+    looked: str = ""
+    """How shares were found, or why there are none."""
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One workload on one model in one mode, with all its arms."""
 
@@ -145,6 +203,8 @@ class Case:
     """Why fp32 said nothing to hold outputs against; empty when it did."""
     samples: str = ""
     """SHA-256 of this case's entry in the file of samples."""
+    rungs: tuple[Rung, ...] = ()
+    """Of a ladder, from the lowest to the highest; none for a case of arms that are peers."""
 
     @property
     def key(self) -> str:

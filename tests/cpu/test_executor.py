@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Source
-from agentcompile.runtime.native import Call, Decoder, Executor, Library, Program
+from agentcompile.runtime.native import Call, Clock, Decoder, Executor, Library, Program
 from agentcompile.store import Store
 
 KERNELS = """
@@ -156,3 +157,39 @@ def test_what_cannot_be_run_is_said_clearly(executor_path: Path, kernels: Librar
         Program(Executor(executor_path, 2), [])
     with pytest.raises(ValueError, match=r"not in 1\.\.256"):
         Executor(executor_path, 0)
+
+
+def test_a_clock_adds_up_what_each_call_took_while_it_runs(executor_path: Path, kernels: Library) -> None:
+    executor, clock = Executor(executor_path, 2), Clock(4)
+    buffers = Buffers(kernels, 2)
+    program = Program(executor, buffers.calls("bump", "sum", "bump"), clock=clock, at=1)
+    program.run(3)
+    assert clock.stop() == (0, 0, 0, 0)
+    clock.start()
+    begin = time.perf_counter_ns()
+    program.run(50)
+    whole = time.perf_counter_ns() - begin
+    spent = clock.stop()
+    assert spent[0] == 0
+    assert all(ns > 0 for ns in spent[1:])
+    assert sum(spent) <= whole
+    program.run(3)
+    assert clock.stop() == spent
+    clock.start()
+    assert clock.stop() == (0, 0, 0, 0)
+    assert list(buffers.counts[::16]) == [2 * 56] * 2
+
+
+def test_a_clocked_decode_loop_makes_the_same_tokens_and_counts_its_steps(
+    executor_path: Path, kernels: Library
+) -> None:
+    executor, clock, buffers = Executor(executor_path, 2), Clock(2), Buffers(kernels, 2)
+    token, position = ctypes.addressof(buffers.token), ctypes.addressof(buffers.position)
+    calls = buffers.calls("bump", "tens")
+    decoder = Decoder(executor, calls, ids=token, token=token, position=position, stop_ids=(), context=100, clock=clock)
+    plain = decoder.steps(5).tokens
+    clock.start()
+    buffers.position.value = 0
+    assert decoder.steps(5).tokens == plain
+    assert clock.steps == 5
+    assert all(ns > 0 for ns in clock.stop())

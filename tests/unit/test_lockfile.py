@@ -212,3 +212,19 @@ def test_another_model_is_refused(facts: ModelFacts) -> None:
     (found,) = drift(a_lock(), TARGET, facts)
     assert found.grade == "refuse"
     assert "--model" in found.remedy
+
+
+def test_a_lock_says_by_which_rule_it_chose_and_one_from_before_there_were_rules_keeps_its_hash(tmp_path: Path) -> None:
+    usual = a_lock()
+    other = replace(usual, policy=replace(usual.policy, choose="isolated"))
+    assert content_hash(other) != content_hash(usual)
+    for lock in (usual, other):
+        write_lock(tmp_path / "a.lock.toml", lock)
+        assert read_lock(tmp_path / "a.lock.toml").policy.choose == lock.policy.choose
+    text = render_lock(usual).decode()
+    assert 'choose = "admitted"' in text
+    (tmp_path / "old.lock.toml").write_text(text.replace('choose = "admitted"\n', ""))
+    assert read_lock(tmp_path / "old.lock.toml").policy.choose == "admitted"
+    (tmp_path / "edited.lock.toml").write_text(render_lock(other).decode().replace('"isolated"', '"admitted"'))
+    with pytest.raises(AgentCompileError, match="content-hash"):
+        read_lock(tmp_path / "edited.lock.toml")

@@ -82,6 +82,7 @@ def test_a_flag_that_was_not_given_changes_nothing(project: Path, home: Path) ->
         ("context = 0", "context: '0' is not allowed", "from 1 to"),
         ("context = true", "context: 'True' is not allowed", "a whole number"),
         ("target = 'cpi'", "target: 'cpi' is not allowed", "cpu"),
+        ("choose = 'second'", "choose: 'second' is not allowed", "pytorch or first or isolated or admitted"),
         ("advisor = 'random'", "advisor: 'random' is not allowed", "random:SEED"),
         ("templates = 3", "templates: '3' is not allowed", "folders"),
         ("model = 3", "model: '3' is not allowed", "text"),
@@ -140,3 +141,11 @@ def test_a_dumb_terminal_is_not_redrawn_and_no_color_is_heard() -> None:
     assert terminal({"TERM": "xterm"}) == (True, True)
     assert terminal({"TERM": "dumb"})[0] is False
     assert terminal({"NO_COLOR": "1"})[1] is False
+
+
+def test_another_rule_of_choice_is_another_result(project: Path, home: Path) -> None:
+    usual = settle(project, home).options
+    assert usual.choose == "admitted"
+    rules = {settle(project, home, {"choose": rule}).options.digest for rule in ("pytorch", "first", "isolated")}
+    assert len(rules | {usual.digest}) == 4
+    assert settle(project, home, {"choose": "admitted"}).options.digest == usual.digest

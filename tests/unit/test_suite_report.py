@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.suite import plots
-from agentcompile.bench.suite.markdown import arms_table, escaped, markdown, number, regions_table
+from agentcompile.bench.suite.cells import number
+from agentcompile.bench.suite.markdown import arms_table, escaped, markdown, regions_table
 from agentcompile.bench.suite.page import page
-from agentcompile.bench.suite.plots import DPI, WIDTH_IN, Plot, draw
+from agentcompile.bench.suite.plots import draw
 from agentcompile.bench.suite.report import run
 from agentcompile.bench.suite.result import (
     ArmResult,
@@ -29,6 +30,7 @@ from agentcompile.bench.suite.result import (
     SuiteResult,
     write_result,
 )
+from agentcompile.bench.suite.sheet import DPI, WIDTH_IN, Plot
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target

@@ -1,0 +1,165 @@
+"""One climb: the locks that the rungs need, the rounds of all rungs, and what each gains over the one below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agentcompile.captures import load_model
+from agentcompile.cuts import graph_of
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.region import Regime
+from agentcompile.ir.target import Ceiling, Target
+from agentcompile.ir.trial import Rule
+from agentcompile.lockfile import read_lock
+from agentcompile.machine import this_machine
+from agentcompile.options import resolve
+from agentcompile.regions.partition import partition
+
+from ..figures.looks import Looked
+from ..figures.rates import speedup
+from ..figures.serving import bench_command
+from ..figures.times import Build
+from ..figures.trial import Outcome, Setup, run_trial
+from ..figures.workload import Workload, mean_cache_bytes
+from ..suite.found import Samples, case_of
+from ..suite.result import Case, Gain, Interval, Rung
+from ..suite.workloads import Shape
+from . import insides
+from .gains import gain, shares
+from .locks import Locks
+from .rungs import RungSpec
+
+LEAST_S = 0.3
+"""How long a visit generates at least, in seconds."""
+
+
+CONTEXT = 512
+"""Tokens that a lock's cache holds at least: as many as one plan serves on a GPU."""
+
+
+def context_of(workload: Workload) -> int:
+    """Tokens of the locks' caches: no more than the model's own, and no less than the workload needs."""
+    config = json.loads((workload.model / "config.json").read_text(encoding="utf-8"))
+    needed = len(workload.ids) + workload.new
+    return max(needed, min(max(CONTEXT, workload.context), int(config.get("max_position_embeddings", CONTEXT))))
+
+
+def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
+    """What starts the process of a rung, or of the reference."""
+    settings = {"OMP_NUM_THREADS": str(setup.threads), "HF_HUB_OFFLINE": "1"}
+    return bench_command("ladder.engines", {**settings, **(build.settings if build else {})})
+
+
+def climb(
+    model: str,
+    shape: Shape,
+    rungs: Sequence[RungSpec],
+    workload: Workload,
+    locks: Locks,
+    ceiling: Ceiling,
+    target: Target,
+) -> tuple[Case, Samples]:
+    """Time `rungs` on a workload; what fails becomes a row with its reason. Raises what `setup.keep` and `setup.pause`
+    raise."""
+    kind = locks.setup.kind
+    outcome = locks.file.progress(workload.name).outcome
+    rules: dict[str, Rule] = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}
+    builds: dict[str, Build] = {}
+    for name, rule in rules.items():
+        build = locks.of(rule)
+        if build is None:
+            outcome.reasons[name] = locks.failure(rule)
+        else:
+            builds[name] = build
+    names = [rung.name for rung in rungs]
+    run_trial(names, workload, None, LEAST_S, replace(locks.setup, builds=builds), outcome)
+    config = json.loads((workload.model / "config.json").read_text(encoding="utf-8"))
+    spent = {name: locks.compile_s(rule) for name, rule in rules.items()}
+    case, samples = case_of(
+        names,
+        model=model,
+        workload=shape.name,
+        mode="greedy",
+        asked=workload,
+        outcome=outcome,
+        absent={},
+        baseline=names[0],
+        cache_bytes=mean_cache_bytes(config, prompt=len(workload.ids), new=workload.new),
+        ceiling=ceiling,
+        cached=workload.token_bytes <= max(target.cache_bytes, default=0),
+        compile_s={name: seconds for name, seconds in spent.items() if seconds is not None},
+    )
+    looked = _covering(outcome.looked, locks)
+    return replace(case, rungs=tuple(_rungs(rungs, case, outcome, looked, builds, rules, kind))), samples
+
+
+def _covering(looked: Mapping[str, Looked], locks: Locks) -> dict[str, Looked]:
+    """With what the sections of the decoders that are written by hand stand for in the captured graph."""
+    unknown = [one for one in looked.values() if any(not part.covers for part in one.parts)]
+    if not unknown:
+        return dict(looked)
+    try:
+        options = resolve({"target": locks.setup.device, "home": str(locks.home) if locks.home else None}).options
+        here = this_machine(options)
+        captured = load_model(locks.model, locks.context, here.store, here.hashes).captured
+    except AgentCompileError as error:  # the times stand without them, and a gain has its change for an owner
+        locks.setup.say(f"{locks.name}: the sections of the decoder written by hand have no regions: {error}")
+        return {name: one for name, one in looked.items() if one not in unknown}
+    regime = Regime(phase="decode", context=(1, locks.context))
+    graph, tokens = graph_of(captured, regime, here.target.kind)
+    covers = insides.fewest(graph, partition(graph, regime, tokens=tokens))
+    return {
+        name: replace(
+            one, parts=tuple(replace(part, covers=part.covers or covers.get(part.kind, "")) for part in one.parts)
+        )
+        for name, one in looked.items()
+    }
+
+
+def _rungs(
+    rungs: Sequence[RungSpec],
+    case: Case,
+    outcome: Outcome,
+    looked: Mapping[str, Looked],
+    builds: Mapping[str, Build],
+    rules: Mapping[str, Rule],
+    kind: str,
+) -> list[Rung]:
+    found: list[Rung] = []
+    below = ""
+    for spec in rungs:
+        arm, inside = case.arm(spec.name), looked.get(spec.name)
+        timed = arm is not None and arm.state == "measured" and arm.token_s is not None
+        kinds, rest = shares(inside) if inside is not None and inside.parts else ((), None)
+        build = builds.get(spec.name)
+        found.append(
+            Rung(
+                name=spec.name,
+                about=spec.about[kind],
+                choose=rules.get(spec.name, ""),
+                lock=read_lock(build.lock).content_hash if build else "",
+                shares=kinds,
+                rest=rest,
+                looked=(inside.how or inside.reason) if inside else "nobody looked",
+                gain=_gain(spec, below, case, outcome, looked) if timed and below else None,
+            )
+        )
+        below = spec.name if timed else below
+    return found
+
+
+def _gain(spec: RungSpec, below: str, case: Case, outcome: Outcome, looked: Mapping[str, Looked]) -> Gain:
+    lower, upper = case.arm(below), case.arm(spec.name)
+    assert lower is not None
+    assert lower.token_s is not None
+    assert upper is not None
+    assert upper.token_s is not None
+    before, after = lower.token_s.median, upper.token_s.median
+    found = gain(below, before, after, looked.get(below), looked.get(spec.name), spec.change)
+    ratio = speedup(outcome.rounds, spec.name, below)
+    if ratio is None:
+        return found
+    interval = Interval(value=ratio.value, low=ratio.low, high=ratio.high, rounds=ratio.rounds)
+    return replace(found, speedup=interval)

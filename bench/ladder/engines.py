@@ -1,0 +1,82 @@
+"""The rungs' processes.
+
+Run as `python -m agentcompile.bench.ladder.engines`; the first request names the rung, the checkpoint, the threads, and
+the lock where the rung has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..figures.channel import Engine, serve
+from ..figures.engines import ENGINES, Ours
+from .decoder import LEAST_S, ByHand, cuda_graph
+
+
+class Locked(Ours):
+    """A lock, loaded as a user loads it, that can look into its step."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        super().__init__(request)
+        self._request = request
+
+    def look(self, ids: Sequence[int], new: int) -> dict[str, Any]:
+        """On a CPU from a generation with the clock of the step's calls running; on a GPU beside one."""
+        from agentcompile.options import resolve
+        from agentcompile.unlock import open_lock
+
+        from . import insides
+
+        request = self._request
+        target = request.get("device", "cpu")
+        # `cpu` would find a lock of several threads on this machine wanting: the lock's own are taken.
+        opened = open_lock(Path(request["lock"]), resolve({"model": request["model"], "target": target}).options)
+        middle = len(ids) + new // 2
+        if (clock := self._model.clock) is None:
+            parts, kept = insides.left_out(opened, middle)
+            token_s = self.generate(ids, new).rest_s / (new - 1)
+            how = "what the step takes less without the region's launches"
+            how += f"; {', '.join(sorted(set(kept)))} cannot be left out" if kept else ""
+            return {"token_ns": 1e9 * token_s, "parts": parts, "how": how}
+        self.generate(ids, new)
+        rests: list[float] = []
+        clock.start()
+        while sum(rests) < LEAST_S:
+            rests.append(self.generate(ids, new).rest_s)
+        spent = clock.stop()
+        return {
+            "token_ns": 1e9 * sum(rests) / len(rests) / (new - 1),
+            "parts": insides.clocked(opened, spent, clock.steps, middle),
+            "how": "a look at the clock after each call of the step",
+        }
+
+
+def _by_hand(*, merged: bool, captured: bool = False) -> Callable[[Mapping[str, Any]], Engine]:
+    def load(request: Mapping[str, Any]) -> Engine:
+        return ByHand(request, merged=merged, capture=cuda_graph if captured else None)
+
+    return load
+
+
+def _no_python(request: Mapping[str, Any]) -> Engine:
+    """On a CPU a lock without kernels, on a GPU the step in a graph."""
+    return Locked(request) if request["device"] == "cpu" else _by_hand(merged=True, captured=True)(request)
+
+
+LOADERS: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
+    "fp32": ENGINES["fp32"],
+    "eager": ENGINES["hf-eager"],
+    "static-cache": _by_hand(merged=False),
+    "merged-projections": _by_hand(merged=True),
+    "no-python": _no_python,
+    "first-templates": Locked,
+    "searched-templates": Locked,
+    "agentcompile": Locked,
+}
+"""By rung; `fp32` is the reference that the others' tokens are checked against."""
+
+
+if __name__ == "__main__":
+    serve(lambda request: LOADERS[request["arm"]](request))

@@ -1,0 +1,85 @@
+"""Which region gained what from one rung to the next. Pure arithmetic; times are seconds of one token.
+
+Two rungs may cut a step differently, so they are compared by the smallest sets of operators that are whole regions in
+both: a set's gain is what its regions took before, less what they take after. What no region takes, before and after,
+is the rest. All gains together with that of the rest are the whole gain, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..figures.looks import Looked, PartTime, numbers_in
+from ..suite.result import Gain, KindShare, Owner
+
+REST = "between the regions"
+"""What no region takes: loops, launches, waits, and what ends a step."""
+
+
+def shares(looked: Looked) -> tuple[tuple[KindShare, ...], float]:
+    """The share of a token's time by kind of region, largest first, and the share that no region takes."""
+    if looked.token_ns <= 0:
+        return (), 0.0
+    ns: dict[str, float] = {}
+    sites: dict[str, int] = {}
+    for part in looked.parts:
+        ns[part.kind] = ns.get(part.kind, 0.0) + part.ns
+        sites[part.kind] = sites.get(part.kind, 0) + part.sites
+    found = [KindShare(kind=kind, sites=sites[kind], share=spent / looked.token_ns) for kind, spent in ns.items()]
+    ordered = tuple(sorted(found, key=lambda one: (-one.share, one.kind)))
+    return ordered, 1 - sum(one.share for one in ordered)
+
+
+def gain(
+    over: str,
+    before_s: float,
+    after_s: float,
+    before: Looked | None,
+    after: Looked | None,
+    change: str,
+) -> Gain:
+    """The gain of a rung over the one called `over`, by owner, largest first.
+
+    Where one of them cannot say where its time goes, the whole gain is that of `change`.
+    """
+    if before is None or after is None or not before.parts or not after.parts:
+        rest = Owner(name=REST, before_s=0.0, after_s=0.0)
+        owners: tuple[Owner, ...] = (Owner(name=change, before_s=before_s, after_s=after_s),)
+    else:
+        # What the parts took in the generation that was looked into, as shares of the rounds' time per token.
+        was, now = before_s / before.token_ns, after_s / after.token_ns
+        spent: dict[str, tuple[float, float]] = {}
+        for name, first, second in _blocks(before.parts, after.parts):
+            old, new = spent.get(name, (0.0, 0.0))
+            spent[name] = old + first * was, new + second * now
+        found = [Owner(name=name, before_s=old, after_s=new) for name, (old, new) in spent.items()]
+        owners = tuple(sorted(found, key=lambda one: (-one.gain_s, one.name)))
+        left = before_s - sum(one.before_s for one in owners), after_s - sum(one.after_s for one in owners)
+        rest = Owner(name=REST, before_s=left[0], after_s=left[1])
+    return Gain(over=over, before_s=before_s, after_s=after_s, owners=owners, rest=rest)
+
+
+def _blocks(before: Sequence[PartTime], after: Sequence[PartTime]) -> Iterator[tuple[str, float, float]]:
+    """Name, ns before and ns after of every smallest set of operators that is whole parts on both sides."""
+    blocks: list[tuple[set[int], list[PartTime], list[PartTime]]] = []
+    for side, parts in enumerate((before, after)):
+        for part in parts:
+            nodes, old, new = set(numbers_in(part.covers)), list[PartTime](), list[PartTime]()
+            (old, new)[side].append(part)
+            apart = []
+            for block in blocks:
+                if nodes & block[0]:
+                    nodes |= block[0]
+                    old, new = block[1] + old, block[2] + new
+                else:
+                    apart.append(block)
+            blocks = [*apart, (nodes, old, new)]
+    for _, old, new in blocks:
+        yield _named(old, new), sum(part.ns for part in old), sum(part.ns for part in new)
+
+
+def _named(before: Sequence[PartTime], after: Sequence[PartTime]) -> str:
+    """By the kinds of the side that says it in fewer words."""
+    sides = [list(dict.fromkeys(part.kind for part in side)) for side in (after, before) if side]
+    names: list[str] = sides[-1] if len(sides[-1]) < len(sides[0]) else sides[0]
+    return " + ".join(names)

@@ -1,0 +1,98 @@
+"""The locks of the upper rungs, compiled one after another from one store and one database of measurements.
+
+What one compilation has built, checked or timed the next one takes as it is: three locks cost little more than one, and
+differ by what was chosen, not by what was measured.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.trial import Rule
+
+from ..figures.partial import FIRST_COMPILE, PartialFile, Progress, digest_of_lock
+from ..figures.times import Build, compile_once
+from ..figures.trial import Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locks:
+    """Where locks of one checkpoint come from, and where they are kept until the run has its result."""
+
+    name: str
+    model: Path
+    setup: Setup
+    file: PartialFile
+    context: int
+    budget: int = 0
+    seconds: float = 0
+    stored: bool = False
+    """Whether the user's store and database are used, and not empty ones."""
+
+    @property
+    def home(self) -> Path | None:
+        """The folder of store and database; None: the user's own."""
+        return None if self.stored else self.file.folder / "home"
+
+    def of(self, rule: Rule) -> Build | None:
+        """The lock by this rule, compiled unless it is there; None when that failed.
+
+        Raises AgentCompileError when it is not what was compiled.
+        """
+        progress = self.progress(rule)
+        if FIRST_COMPILE not in progress.times:
+            self.setup.pause()
+            # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
+            progress.folder = Path(tempfile.mkdtemp(prefix=f"{rule}-", dir=self.file.folder)).name
+        build = Build(
+            model=self.model,
+            lock=self.file.folder / progress.folder / f"{rule}.lock.toml",
+            home=self.home,
+            threads=self.setup.threads,
+            target=self.setup.device,
+            context=self.context,
+            seconds=self.seconds,
+            budget=self.budget,
+            choose=rule,
+        )
+        if FIRST_COMPILE not in progress.times:
+            took = progress.times[FIRST_COMPILE] = compile_once(build, build.lock)
+            progress.lock = digest_of_lock(build.lock)
+            self.setup.keep()
+            self.setup.say(f"{self.name}: lock of choose = {rule}: {took.reason or f'{took.seconds:.1f} s'}")
+        elif not progress.times[FIRST_COMPILE].reason:
+            progress.check(build)
+        return build if build.lock.is_file() and not progress.times[FIRST_COMPILE].reason else None
+
+    def progress(self, rule: Rule) -> Progress:
+        """What is known of a rule's lock."""
+        return self.file.progress(f"{self.name}, choose = {rule}")
+
+    def compile_s(self, rule: Rule) -> float | None:
+        """What compiling took, with what the compilations before it left; None when it failed or was not done."""
+        took = self.progress(rule).times.get(FIRST_COMPILE)
+        return took.seconds if took else None
+
+    def failure(self, rule: Rule) -> str:
+        """Why there is no lock."""
+        took = self.progress(rule).times.get(FIRST_COMPILE)
+        return f"compile --choose {rule}: {took.reason}" if took and took.reason else "there is no lock"
+
+    def copied(self, rules: Sequence[Rule], folder: Path) -> Iterator[Path]:
+        """Copies of the locks in `folder`, for whoever replays them; AgentCompileError when it cannot be written."""
+        for rule in rules:
+            build = self.of(rule)
+            if build is None:
+                continue
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                yield Path(shutil.copyfile(build.lock, folder / build.lock.name))
+            except OSError as error:
+                text = f"{folder}: {error.strerror or error}"
+                hint = "make room, or name another file with --out; --resume goes on from what was found"
+                raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error

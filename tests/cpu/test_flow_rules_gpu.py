@@ -1,0 +1,98 @@
+"""The adviser's first in a GPU's flow, on the host: steps and prompts are covered and accepted, nothing is timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from agentcompile import catalog
+from agentcompile.advice import adviser_of
+from agentcompile.build import nvrtc_toolchain
+from agentcompile.capture import capture
+from agentcompile.captures import Model
+from agentcompile.cuts import advise, bound, cut
+from agentcompile.events import silent
+from agentcompile.ir.trial import BuildFailed, Kernel, Part
+from agentcompile.judge import Judge
+from agentcompile.layouts import LAYOUTS
+from agentcompile.machine import Machine
+from agentcompile.notes import Notes
+from agentcompile.pipeline import Ready, choose, cover, taken
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.store import Store
+from agentcompile.survey import Survey
+from agentcompile.tune import Past, Tuner
+from tests.cpu.flows import CEILING
+from tests.cpu.test_chunk_plans import CONTEXT, GPU
+from tests.models import tiny
+from tests.unit.test_untimed import Checker
+
+
+@dataclass
+class Rig:
+    """A tiny model ready to be searched for a GPU, and a judge that passes whatever it is not told to fail."""
+
+    ready: Ready
+    store: Store
+    checker: Checker
+
+    def survey(self) -> Survey:
+        tuner = Tuner(GPU, cast(Judge, self.checker), Past((), None, "p"), Notes(self.store), silent, 0)
+        ready = self.ready
+        return Survey([*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts], tuner, lambda: 1e9)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    captured = capture(tiny.write("qwen3", tmp_path / "model", dtype=torch.bfloat16), context=CONTEXT)
+    decode, prefill = cut(captured, GPU, CEILING, silent)
+    templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
+    adviser = adviser_of("heuristic")
+    subjects, prompts = (
+        advise(bound(cuts, templates, GPU, silent), adviser, CEILING, prefill.residency, silent)
+        for cuts in (decode, [prefill])
+    )
+    store = Store(tmp_path / "store")
+    here = Machine(target=GPU, toolchain=nvrtc_toolchain(), store=store, hashes=tmp_path / "hashes", device="cuda:0")
+    model = Model(captured=captured, constants=tmp_path / "constants")
+    ready = Ready(
+        here=here,
+        model=model,
+        ceiling=CEILING,
+        decode=decode,
+        prefill=prefill,
+        subjects=subjects,
+        prompts=prompts,
+    )
+    return Rig(ready, store, Checker())
+
+
+def kernels(parts: tuple[Part, ...]) -> dict[str, Kernel]:
+    return {part.region: part.choice for part in parts if isinstance(part.choice, Kernel)}
+
+
+def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails(rig: Rig) -> None:
+    survey = rig.survey()
+    planned = cover(rig.ready, survey, choose(survey, "first", silent), "first", silent)
+    first = kernels(planned.decode[0])
+    assert first
+    assert {kernel.decided_by for kernel in first.values()} == {"adviser"}
+    assert all(plan.step_ns == 0 for plan in taken(rig.ready, planned, silent))
+    orders = {subject.region.id: subject for subject in (*rig.ready.subjects, *rig.ready.prompts)}
+    for region, kernel in {**first, **kernels(planned.prefill)}.items():
+        subject = orders[region]
+        same = [one for one in subject.advice.sorted(tuple(subject.space)) if one.template == kernel.candidate.template]
+        assert kernel.candidate == same[0]
+    # Whatever was to ship was built and checked, and the next of the order follows one that fails.
+    region, failing = next(iter(first.items()))
+    assert {kernel.candidate.id for kernel in first.values()} <= set(rig.checker.asked)
+    again = Rig(rig.ready, Store(rig.store.root.with_name("other")), Checker())
+    again.checker.verdicts = {failing.candidate.id: BuildFailed(log="error")}
+    other = again.survey()
+    found = kernels(cover(again.ready, other, choose(other, "first", silent), "first", silent).decode[0])
+    assert failing.candidate.id not in {kernel.candidate.id for kernel in found.values()}
+    assert [trial.candidate.id for trial in other.trials[region]] == [failing.candidate.id]

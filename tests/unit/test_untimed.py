@@ -1,0 +1,188 @@
+"""Choices without a clock: the adviser's first that nothing stands against, in each layout, and what they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agentcompile.build.binary import Binary
+from agentcompile.choose import Ranking
+from agentcompile.cuts import Cut
+from agentcompile.events import Event, TrialFinished
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.trial import BuildFailed, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
+from agentcompile.judge import Job, Judge, Prepared
+from agentcompile.notes import Notes
+from agentcompile.space import Space
+from agentcompile.store import Store
+from agentcompile.survey import Survey
+from agentcompile.tune import Past, Subject, Tuner
+from agentcompile.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
+from tests.unit.fakes import RIGHT, linear_region, rows_template, target
+
+PACKED = rows_template(id="linear/packed")
+PLAIN = rows_template(id="linear/plain", layouts=(("w", "row-major"),))
+CEILING = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e10, flops_per_s=1e12)
+WRONG = Incorrect(report=replace(RIGHT, cases=2))
+LAYOUTS = ((("w", "rows16-k2"),), ())
+
+
+class Checker:
+    """Builds and validates by a table of verdicts by candidate; everything else passes, and nothing is ever timed."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.asked: list[str] = []
+
+    def prepare(self, jobs: Iterable[Job], *, depth: str = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        assert depth == "accept"
+        for job in jobs:
+            self.asked.append(job.candidate.id)
+            passed = Prepared(
+                job=job, binary=cast(Binary, None), report=NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+            )
+            yield job, self.verdicts.get(job.candidate.id, passed)
+
+
+class Rig:
+    """One region of two layouts, advised in a seeded order, and a survey of it."""
+
+    def __init__(self, folder: Path, *, region: Region | None = None, past: Sequence[Trial] = ()) -> None:
+        self.region, self.checker, self.events = region or linear_region(), Checker(), list[Event]()
+        self.space = Space(self.region, [PACKED, PLAIN], target())
+        order = tuple(candidate.id for candidate in reversed(tuple(self.space)))
+        self.subject = Subject(
+            region=self.region,
+            space=self.space,
+            advice=Advice(label="test", order=order),
+            residency="dram",
+            floor_ns=1.0,
+        )
+        tuner = Tuner(
+            target(), cast(Judge, self.checker), Past(past, None, "p"), Notes(Store(folder)), self.events.append, 0
+        )
+        cut = cast(Cut, _Cut())
+        self.survey = Survey([cut], [self.subject], tuner, lambda: 1e9)
+
+    def order(self, template: Template) -> list[Candidate]:
+        ordered = self.subject.advice.sorted(tuple(self.space))
+        return [candidate for candidate in ordered if candidate.template == template.id]
+
+    def first(self) -> Ranking:
+        return self.survey.first()[self.region.id]
+
+    def accepted(self, ranking: Ranking) -> bool:
+        parts = [Part(region=self.region.id, choice=kernel) for _, (kernel,) in ranking.kernels]
+        return not self.survey.accept(parts)
+
+
+class _Cut:
+    residency = "dram"
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def chosen(ranking: Ranking) -> list[Candidate]:
+    return [kernel.candidate for layout in LAYOUTS for kernel in ranking.of(layout)]
+
+
+def test_the_advisers_first_of_each_layout_is_taken_and_nothing_is_built_for_it(rig: Rig) -> None:
+    ranking = rig.first()
+    assert chosen(ranking) == [rig.order(PACKED)[0], rig.order(PLAIN)[0]]
+    assert all(kernel.decided_by == "adviser" for _, (kernel,) in ranking.kernels)
+    assert all("not timed" in kernel.reason and "test" in kernel.reason for _, (kernel,) in ranking.kernels)
+    assert not rig.checker.asked
+
+
+def test_the_next_of_the_order_follows_one_that_fails_to_build_or_a_check(rig: Rig) -> None:
+    packed, plain = rig.order(PACKED), rig.order(PLAIN)
+    rig.checker.verdicts = {packed[0].id: BuildFailed(log="error"), packed[1].id: WRONG, plain[0].id: WRONG}
+    looks = 0
+    while not rig.accepted(ranking := rig.first()):
+        looks += 1
+    assert looks == 2
+    assert chosen(ranking) == [packed[2], plain[1]]
+    assert "after 3 that may not ship" in ranking.kernels[0][1][0].reason
+    failed = [event.trial for event in rig.events if isinstance(event, TrialFinished)]
+    assert {trial.candidate.id for trial in failed} == set(rig.checker.verdicts)
+
+
+def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_back(rig: Rig) -> None:
+    rig.checker.verdicts = {candidate.id: WRONG for candidate in rig.order(PACKED)}
+    while not rig.accepted(ranking := rig.first()):
+        pass
+    assert chosen(ranking) == [rig.order(PLAIN)[0]]
+    rig.checker.verdicts |= {candidate.id: WRONG for candidate in rig.order(PLAIN)}
+    # What passed once on this machine is noted, and not looked at again.
+    rig.checker.verdicts.pop(rig.order(PLAIN)[0].id)
+    assert chosen(rig.first()) == [rig.order(PLAIN)[0]]
+    no = [(rig.region.id, kernel) for _, (kernel,) in rig.first().kernels]
+    assert rig.order(PLAIN)[0] not in chosen(rig.survey.first(no)[rig.region.id])
+
+
+def test_a_region_of_which_everything_failed_says_how_many_did(rig: Rig) -> None:
+    rig.checker.verdicts = {candidate.id: WRONG for candidate in rig.space}
+    while not rig.accepted(ranking := rig.first()):
+        pass
+    assert ranking.kernels == ()
+    assert ranking.fallback.reason == f"none of {len(rig.space)} candidates may ship"
+
+
+def test_what_this_run_found_before_is_not_built_again(tmp_path: Path) -> None:
+    before = Rig(tmp_path / "a")
+    worst = before.order(PACKED)[0]
+    before.checker.verdicts = {worst.id: WRONG}
+    while not before.accepted(before.first()):
+        pass
+    past = [event.trial for event in before.events if isinstance(event, TrialFinished)]
+    after = Rig(tmp_path / "b", past=past)
+    assert chosen(after.first())[0] == before.order(PACKED)[1]
+    assert worst.id not in after.checker.asked
+    assert not after.events
+
+
+def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None:
+    lacking = Rig(tmp_path)
+    tuner = lacking.survey._tuner
+    tuner._target = target(isa=("avx",))
+    ranking = lacking.first()
+    assert ranking.kernels == ()
+    verdicts = [event.trial.verdict for event in lacking.events if isinstance(event, TrialFinished)]
+    assert len(verdicts) == len(lacking.space)
+    assert all(isinstance(verdict, Rejected) for verdict in verdicts)
+
+
+def test_without_kernels_every_region_says_that_none_was_asked_for(rig: Rig) -> None:
+    ranking = rig.survey.untouched()[rig.region.id]
+    assert ranking.kernels == ()
+    assert "choose = pytorch" in ranking.fallback.reason
+
+
+def test_estimates_prefer_kernels_to_pytorch_and_earlier_layouts_to_later_ones(rig: Rig) -> None:
+    ranking = rig.first()
+    about = Estimates(ceiling=CEILING, residency="dram", rankings={rig.region.id: ranking})
+    floor = rig.region.floor_ns(CEILING, "dram")
+    (first,), (second,) = (kernels for _, kernels in ranking.kernels)
+    assert about.kernel_ns(rig.region, first) == floor + LAUNCH_NS
+    assert about.kernel_ns(rig.region, second) == floor * (1 + LATER) + LAUNCH_NS
+    assert about.fallback_ns(rig.region) == floor + CALL_NS
+    merged = linear_region(count=3)
+    assert about.fallback_ns(merged) == merged.floor_ns(CEILING, "dram") + 3 * CALL_NS + INTERPRETER_NS
+
+
+def test_the_order_of_layouts_is_that_of_their_first_candidates(rig: Rig) -> None:
+    found = heads(rig.subject, ())
+    ranking = ranked(rig.subject, [(one, rig.survey._tuner.source(rig.subject, one)) for one in found], 0)
+    assert [kernel.candidate for _, (kernel,) in ranking.kernels] == list(found)
+    assert found[0] == rig.subject.advice.sorted(tuple(rig.space))[0]
+    assert isinstance(ranking.best, Kernel)
