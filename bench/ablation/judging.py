@@ -25,7 +25,7 @@ from agentcompile.tune import Subject, templates_of
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 
 SEEDS = 20
-ROUNDS = 15
+ROUNDS = 40
 """In each of which every candidate is timed twice."""
 LEAST = 8
 """Candidates below which an order means nothing."""
