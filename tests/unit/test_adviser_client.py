@@ -239,3 +239,12 @@ def test_a_key_is_hidden_in_every_spelling(key: str) -> None:
     for form in (key, json.dumps(key)[1:-1], repr(key)[1:-1]):
         assert form not in redacted(text, (key,))
     assert redacted("nothing to hide", ("",)) == "nothing to hide"
+
+
+def test_a_key_that_no_header_can_hold_is_not_told_either() -> None:
+    key = "sk-broken\nkey-0123456789"
+    wire = OpenAIWire("m", "http://127.0.0.1:9/v1", key)
+    got = Client(wire, "m", Ledger(Ceilings())).ask(PROMPT)
+    wire.close()
+    assert isinstance(got, Unanswered)
+    assert "key-0123456789" not in got.reason
