@@ -29,8 +29,9 @@ ALIKE, KIN = 0.02, 0.005
 in one parameter, and in a template as a whole."""
 BARRIER_NS = 1500
 """A launch with the barrier that follows it."""
-MULTIPLY_ADD_NS = 2.0
-"""From a multiply-add to the next that needs its sum: four to six cycles."""
+SUMS, CACHED_SUMS = 2, 4
+"""Independent sums that keep up with what a thread reads: a multiply-add takes four to six cycles, in which DRAM brings
+less than a vector and the last-level cache about two; twice over, because they come unevenly."""
 LIBRARY_CALL_NS = 5000
 """Dispatch of one PyTorch operator from Python with its arguments bound."""
 PREFETCH_BYTES = 4096
@@ -110,11 +111,6 @@ class _Machine:
         self.vector_bytes = next((size for isa, size in VECTOR_BYTES.items() if isa in self.target.isa), 16)
         self.registers = 32 if self.vector_bytes in (64, 16) else 16
         self.threads = max(self.target.threads, 1)
-        ceiling = question.ceiling
-        rate = (ceiling.dram_bytes_per_s if self.dram else ceiling.cache_bytes_per_s) / 1e9 / self.threads
-        arriving = rate * MULTIPLY_ADD_NS / self.vector_bytes
-        self.sums = min(max(math.ceil(2 * arriving), 2), 8)
-        """Independent sums that keep up with what a thread can read."""
 
     @property
     def units(self) -> int:
@@ -226,12 +222,9 @@ def _streams(streams: int, machine: _Machine) -> Loss:
 
 
 def _registers(chains: int, machine: _Machine) -> Loss:
-    """Independent sums hide the latency of the multiply-add units: as many as vectors arrive in it, twice over, because
-    they arrive unevenly.
-
-    One sum alone waits for each multiply-add; more than the registers hold are spilled at every step.
-    """
-    room, wanted = machine.registers - 4, machine.sums
+    """Independent sums hide the latency of the multiply-add units; more than the registers hold are spilled at every
+    step."""
+    room, wanted = machine.registers - 4, SUMS if machine.dram else CACHED_SUMS
     if chains > room:
         share = 0.1 + 0.3 * math.log2(chains / room)
         return Loss(share=share, reason=f"{chains} sums spill from {machine.registers} registers")

@@ -25,7 +25,7 @@ from agentcompile.tune import Subject, templates_of
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 
 SEEDS = 20
-ROUNDS = 40
+ROUNDS = 25
 """In each of which every candidate is timed twice."""
 LEAST = 8
 """Candidates below which an order means nothing."""
@@ -91,30 +91,37 @@ def judged(
     emit: Emit,
     say: Callable[[str], None],
     known: Mapping[str, Judged],
+    keep: Callable[[Model], None] = lambda _: None,
 ) -> Model:
     """Judge every candidate of every hot region of `options.model`, but for those that are `known` by region id, and
-    stand each arm's order beside the times."""
+    stand each arm's order beside the times. `keep` hears of what there is after each region."""
     with judge_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
-        found = []
+        found = list[Judged]()
+
+        def model() -> Model:
+            return Model(
+                model=Path(options.model.removeprefix("preset:")).name,
+                context=ready.model.captured.info.context,
+                residency=ready.prefill.residency,
+                regions=tuple(sorted(found, key=lambda one: (-one.bytes * one.sites, one.name))),
+            )
+
         for subject in hot(ready):
             old = known.get(subject.region.id)
             times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, judge, options.seed, say)
             if times[0]:
                 found.append(_region(ready, subject, *times, arms))
-    return Model(
-        model=Path(options.model.removeprefix("preset:")).name,
-        context=ready.model.captured.info.context,
-        residency=ready.prefill.residency,
-        regions=tuple(found),
-    )
+                keep(model())
+    return model()
 
 
 def hot(ready: Ready) -> list[Subject]:
-    """Regions of the cheapest cover of the step by floors that have something to order, the largest share first."""
+    """Regions of the cheapest cover of the step by floors that have something to order, those that are soon judged
+    first."""
     own = {subject.region.id: subject for subject in ready.subjects}
     rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
-    rows.sort(key=lambda row: -row.bytes * row.sites)
+    rows.sort(key=lambda row: row.bytes)
     return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
 
 

@@ -72,9 +72,10 @@ def _figure(result: Ablation) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of the space tried until then, log scale; left is better")
     figure.suptitle("How much of a region's space an adviser's order needs", x=0.01, ha="left", fontsize=10)
+    who = "".join(f"\n{arm}: {name}" for arm, name in result.answered_by.items())
     axes.set_title(
         f"{result.device}, {result.threads} threads. Dot: the first candidate within 5 % of the fastest "
-        "(line: over seeds). Bar: the winner.",
+        f"(line: over seeds). Bar: the winner.{who}",
         loc="left",
         fontsize=7.5,
         color=_MUTED,

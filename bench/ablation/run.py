@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import agentcompile
@@ -18,13 +19,15 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import silent
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
+from agentcompile.ir.target import Target
 from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 from agentcompile.render import columns
+from agentcompile.session import environment_error, write_atomically
 from agentcompile.tables import Table
 
 from .judging import answered, arms_of, judged
-from .result import FORMAT, WITHIN, Ablation, Judged
+from .result import FORMAT, WITHIN, Ablation, Judged, Model
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,12 +40,13 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--context", default=None, help="tokens that the cache holds")
     parser.add_argument("--threads", default=None, help="worker threads; 0: one a physical core")
     parser.add_argument("--out", type=Path, default=None, metavar="FILE.json", help="the result; FILE.png and FILE.svg")
-    parser.add_argument("--judged", type=Path, default=None, metavar="FILE.json", help="take the times of a result")
-    parser.add_argument("--show", type=Path, default=None, metavar="FILE.json", help="show a result; judge nothing")
+    parser.add_argument("--judged", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
+    parser.add_argument("--show", type=Path, nargs="+", default=[], metavar="FILE", help="show results; judge nothing")
     parser.add_argument("--json", action="store_true", help="the result on stdout")
     asked = parser.parse_args(arguments)
-    if asked.show is not None:
-        result = read(asked.show)
+    if asked.show:
+        results = [read(path) for path in asked.show]
+        result = replace(results[0], models=tuple(model for one in results for model in one.models))
     else:
         if not asked.models:
             raise AgentCompileError("ablate: no model was named", hint="agentcompile ablate bench/models/sample")
@@ -50,27 +54,39 @@ def run(arguments: Sequence[str]) -> int:
     out: Path | None = asked.out
     if out is not None:
         _write(result, out)
+        _draw(result, out)
     print(json.dumps(encode(result), indent=1) if asked.json else "\n".join(report(result)))
     return ExitCode.OK
 
 
 def _made(asked: argparse.Namespace) -> Ablation:
-    arms, models = arms_of(asked.arms), []
-    known = {region.region: region for region in read(asked.judged).regions} if asked.judged else {}
+    arms, models = arms_of(asked.arms), list[Model]()
+    known = {region.region: region for path in asked.judged for region in read(path).regions}
+    made: Ablation | None = None
     for model in asked.models:
         flags = {"model": model, "context": asked.context, "threads": asked.threads, "target": "cpu"}
         options = resolve(flags).options
         here = this_machine(options)
-        models.append(judged(options, here, arms, silent, _say, known))
-    return Ablation(
-        device=here.target.device,
-        threads=here.target.threads,
-        toolchain=here.target.toolchain,
-        version=agentcompile.__version__,
-        arms=tuple(arm.name for arm in arms),
-        answered_by=dict(answered(arms)),
-        models=tuple(models),
-    )
+
+        def so_far(model: Model, target: Target = here.target) -> Ablation:
+            return Ablation(
+                device=target.device,
+                threads=target.threads,
+                toolchain=target.toolchain,
+                version=agentcompile.__version__,
+                arms=tuple(arm.name for arm in arms),
+                answered_by=dict(answered(arms)),
+                models=(*models, model),
+            )
+
+        def keep(model: Model, whole: Callable[[Model], Ablation] = so_far) -> None:
+            if asked.out is not None:
+                _write(whole(model), asked.out)
+
+        made = so_far(judged(options, here, arms, silent, _say, known, keep))
+        models.append(made.models[-1])
+    assert made is not None
+    return made
 
 
 def _say(text: str) -> None:
@@ -95,19 +111,24 @@ def read(path: Path) -> Ablation:
 def _write(result: Ablation, out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(canonical(encode(result)) + b"\n")
-        try:
-            from .plot import draw
-
-            png, svg = draw(result)
-        except ImportError as error:
-            print(f"no plot: {error}; pip install 'agentcompile[bench]'", file=sys.stderr)
-            return
-        out.with_suffix(".png").write_bytes(png)
-        out.with_suffix(".svg").write_text(svg, encoding="utf-8")
+        write_atomically(out, canonical(encode(result)) + b"\n")
     except OSError as error:
-        text = f"{out}: cannot be written: {error.strerror}"
-        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="name another file with --out") from error
+        raise environment_error(error, out) from error
+
+
+def _draw(result: Ablation, out: Path) -> None:
+    from .plot import draw
+
+    try:
+        png, svg = draw(result)
+    except ImportError as error:
+        _say(f"no plot: {error}; pip install 'agentcompile[bench]'")
+        return
+    try:
+        write_atomically(out.with_suffix(".png"), png)
+        write_atomically(out.with_suffix(".svg"), svg.encode())
+    except OSError as error:
+        raise environment_error(error, out.with_suffix(".png")) from error
 
 
 def report(result: Ablation) -> Iterator[str]:

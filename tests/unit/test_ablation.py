@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.advice.answer import answer_of
+from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from bench.ablation.judging import SEEDS, arms_of
@@ -101,3 +104,22 @@ def test_an_arm_that_cannot_be_compared_is_refused(spec: str, message: str) -> N
 def test_without_a_model_the_verb_says_how() -> None:
     with pytest.raises(AgentCompileError, match="no model was named"):
         run([])
+
+
+CASSETTES = Path(__file__).parents[2] / "bench" / "ablation" / "cassettes"
+
+
+def test_the_exchanges_that_ship_are_read_today_and_say_who_answered() -> None:
+    exchanges = Cassette(CASSETTES).exchanges.values()
+    assert len(exchanges) == 12
+    assert {exchange.answered_by for exchange in exchanges} == {"Claude, answering by hand through a loopback server"}
+    for exchange in exchanges:
+        assert exchange.system == prompt_of([question()]).system, "a new prompt needs a new VERSION and new exchanges"
+        told = json.loads(exchange.user)["regions"]
+        found = answer_of(exchange.answer, fenced=False)
+        assert isinstance(found, dict)
+        said = found["regions"]
+        assert isinstance(said, list)
+        assert [one["region"] for one in said] == [one["region"] for one in told]  # type: ignore[index,call-overload]
+        listed = {row[0] for one in told for row in one["candidates"]}
+        assert {row["candidate"] for one in said for row in one["ranking"]} <= listed  # type: ignore[index,call-overload,union-attr]

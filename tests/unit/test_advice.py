@@ -120,10 +120,8 @@ def test_a_prefetch_that_is_too_long_costs_less_than_one_that_is_too_short() -> 
 
 def test_more_sums_are_wanted_where_a_thread_reads_more() -> None:
     template = gemv(params=(param("UNROLL", 1, 2, 4, 8),), requires=())
-    slow, fast = question(template, residency="cache"), question(template, residency="cache")
-    fast = replace(fast, ceiling=replace(CEILING, cache_bytes_per_s=240e9))
-    assert best_params(slow)["UNROLL"] == 2
-    assert best_params(fast)["UNROLL"] == 8
+    assert best_params(question(template))["UNROLL"] == 2
+    assert best_params(question(template, residency="cache"))["UNROLL"] == 4
 
 
 def test_keys_side_by_side_leave_every_thread_its_heads() -> None:
