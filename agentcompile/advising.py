@@ -25,8 +25,10 @@ from agentcompile.events import (
     ClaimSettled,
     Emit,
     Event,
+    silent,
 )
 from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.trial import Trial
 from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret, prices
 
 FOLDER = "advice"
@@ -46,6 +48,8 @@ class Inquiry:
     """A region's name, kind or the start of its id; empty: all."""
     answered_by: str = ""
     """Who answers, for the record, in place of what the server says."""
+    history: tuple[Trial, ...] = ()
+    """Trials that the adviser is told of."""
 
 
 def one_at_a_time(emit: Emit) -> Emit:
@@ -102,6 +106,12 @@ def counsel_of(
         keeps=kept,
         tell=tell,
     )
+
+
+def check(options: Options) -> None:
+    """Raise what `counsel_of` would, before minutes were spent on a run."""
+    if is_remote(options):
+        counsel_of(options, {}, silent, Usage())
 
 
 def folder_of(options: Options) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import agentcompile
@@ -14,7 +14,7 @@ from agentcompile.admit import Admitted, admit, admit_chunk
 from agentcompile.advice import adviser_of
 from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.advice.prompt import prompt_of
-from agentcompile.advising import Inquiry, counsel_of, is_remote, one_at_a_time
+from agentcompile.advising import Inquiry, check, counsel_of, is_remote, one_at_a_time
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
@@ -70,6 +70,7 @@ def compile_model(
     Raises AgentCompileError for whatever the user can fix.
     """
     begin, emit = time.monotonic(), one_at_a_time(emit)
+    check(options)
     here = this_machine(options)
     emit(_started(options, here))
     reserve_lock(Path(options.out))
@@ -144,7 +145,7 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
         say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
         subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
-        say(adviser.label)
+        say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
     return Ready(
         here=here,
         model=model,
@@ -330,12 +331,18 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
 
     Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
     """
+    if not asked.show_prompt:
+        check(options)
     here, emit = this_machine(options), one_at_a_time(emit)
     emit(_started(options, here))
     with judge_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
     first = _questions(ready)
-    wanted = [question for question, _ in first.values() if _is_called(question.region, asked.region)]
+    wanted = [
+        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
+        for region, (question, _) in first.items()
+        if _is_called(question.region, asked.region)
+    ]
     if not wanted:
         known = ", ".join(question.region.name for question, _ in first.values())
         raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")

@@ -132,6 +132,7 @@ def advise(
     advisor_seconds: AdvisorSeconds = None,
     templates: Templates = None,
     region: Annotated[str, typer.Option("--region", help="A region's name, kind or id, asked alone; none: all.")] = "",
+    run: Annotated[str, typer.Option("--run", help="A run whose trials the adviser is told of.")] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
     record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Where exchanges are kept.")] = None,
     answered_by: Annotated[
@@ -160,7 +161,7 @@ def advise(
     }
     screen = screen_of(json, events, quiet)
     return advising.advise(
-        flags, show_prompt=show_prompt, record=record, region=region, answered_by=answered_by, screen=screen
+        flags, show_prompt=show_prompt, record=record, region=region, answered_by=answered_by, run=run, screen=screen
     )
 
 

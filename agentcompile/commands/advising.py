@@ -12,9 +12,11 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
-from agentcompile.options import resolve
+from agentcompile.ir.trial import Trial
+from agentcompile.options import Options, resolve
 from agentcompile.progress import Row, State
 from agentcompile.render import Reporter, Screen
+from agentcompile.session import RunDirectory
 from agentcompile.tables import Table
 
 _SHOWN = 6
@@ -28,6 +30,7 @@ def advise(
     record: Path | None,
     region: str,
     answered_by: str,
+    run: str = "",
     screen: Screen,
     flow: Flow = REAL,
 ) -> int:
@@ -38,7 +41,13 @@ def advise(
             "no model was named", hint="agentcompile advise MODEL, a checkpoint directory or preset:NAME"
         )
     with Reporter(screen) as reporter:
-        asked = Inquiry(show_prompt=show_prompt, record=record, region=region, answered_by=answered_by)
+        asked = Inquiry(
+            show_prompt=show_prompt,
+            record=record,
+            region=region,
+            answered_by=answered_by,
+            history=_trials(options, run),
+        )
         prompts = flow.advise(options, reporter, asked)
     state = reporter.state
     if show_prompt:
@@ -67,6 +76,13 @@ def advise(
         }
     )
     return 0
+
+
+def _trials(options: Options, run: str) -> tuple[Trial, ...]:
+    """What a run measured; none without one."""
+    if not run:
+        return ()
+    return RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials
 
 
 def said(row: Row, advice: Advice, screen: Screen) -> None:

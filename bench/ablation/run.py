@@ -83,7 +83,12 @@ def _made(asked: argparse.Namespace) -> Ablation:
             if asked.out is not None:
                 _write(whole(model), asked.out)
 
-        made = so_far(judged(options, here, arms, silent, _say, known, keep))
+        found = judged(options, here, arms, silent, _say, known, keep)
+        if not found.regions:
+            raise AgentCompileError(
+                f"{model}: no hot region has candidates to order", hint="`agentcompile inspect MODEL` shows its regions"
+            )
+        made = so_far(found)
         models.append(made.models[-1])
     assert made is not None
     return made

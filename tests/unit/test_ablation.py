@@ -111,7 +111,7 @@ CASSETTES = Path(__file__).parents[2] / "bench" / "ablation" / "cassettes"
 
 def test_the_exchanges_that_ship_are_read_today_and_say_who_answered() -> None:
     exchanges = Cassette(CASSETTES).exchanges.values()
-    assert len(exchanges) == 12
+    assert len(exchanges) == 18
     assert {exchange.answered_by for exchange in exchanges} == {"Claude, answering by hand through a loopback server"}
     for exchange in exchanges:
         assert exchange.system == prompt_of([question()]).system, "a new prompt needs a new VERSION and new exchanges"
