@@ -94,6 +94,8 @@ def counsel_of(
     if options.advisor.startswith("replay:"):
         recorded = Cassette(Path(options.advisor.partition(":")[2]))
         if not len(recorded):
+            recorded = kept  # a run that goes on elsewhere has them with it
+        if not len(recorded):
             raise AgentCompileError(
                 f"--advisor {options.advisor}: holds no exchange",
                 hint="name a folder that was recorded: the folder `advice` of a run, or that of `advise --record`",

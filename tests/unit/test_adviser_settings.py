@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advising import counsel_of, folder_of
 from agentcompile.commands import advising, looking
 from agentcompile.commands.flow import REAL
@@ -101,6 +102,14 @@ def test_a_ceiling_on_money_needs_a_price(tmp_path: Path) -> None:
 def test_a_folder_without_exchanges_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match="holds no exchange"):
         counsel_of(Options(advisor=f"replay:{tmp_path}", home=str(tmp_path)), {}, silent, Usage())
+
+
+def test_a_replay_that_goes_on_elsewhere_finds_its_exchanges_in_the_run(tmp_path: Path) -> None:
+    exchange = Exchange(keys={"r1": "k"}, model="m", rung="text", system="", user="", answer="", usage=Usage(), at_ms=1)
+    asked = Options(advisor="replay:/not/here", run_dir=str(tmp_path))
+    Cassette(tmp_path / "advice").keep(exchange)
+    with counsel_of(asked, {}, silent, Usage()) as counsel:
+        assert counsel.waiting == 0
 
 
 def test_exchanges_lie_in_the_run_or_by_who_was_asked(tmp_path: Path) -> None:
