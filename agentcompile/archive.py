@@ -27,13 +27,15 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import agentcompile
 from agentcompile import progress
+from agentcompile.advice.exchange import Cassette, Exchange
+from agentcompile.advising import FOLDER
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured
@@ -83,6 +85,8 @@ class Facts:
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
+    exchanges: tuple[Exchange, ...] = ()
+    """What a model was asked and answered, from the run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIM
     files = {
         ABOUT: canonical({"version": VERSION, "name": name, "agentcompile": agentcompile.__version__}) + b"\n",
         EVENTS: _read(run.path / EVENTS).rpartition(b"\n")[0],
-        FACTS: canonical(encode(_facts(state, options.store))) + b"\n",
+        FACTS: canonical(lean(replace(_facts(state, options.store), exchanges=_exchanges(run.path)))) + b"\n",
         OPTIONS: _read(run.path / OPTIONS),
     }
     if files[EVENTS]:
@@ -183,6 +187,12 @@ def _facts(state: progress.State, store: Path) -> Facts:
         except (CodecError, ValueError, OSError):
             continue  # a cache: what is damaged there is measured again
     return found
+
+
+def _exchanges(path: Path) -> tuple[Exchange, ...]:
+    """What the run keeps of its adviser, in a fixed order; raises AgentCompileError (usage) for a damaged file."""
+    found = Cassette(path / FOLDER).exchanges
+    return tuple(found[key] for key in sorted(found))
 
 
 def _keys(state: progress.State) -> tuple[set[str], set[str]]:
@@ -344,6 +354,9 @@ def unpack(contents: Contents, path: Path, options: Options) -> RunDirectory:
         part.mkdir()
         try:
             _keep(contents, Store(options.store))
+            advice = Cassette(part / FOLDER)
+            for exchange in contents.facts.exchanges:
+                advice.keep(exchange)
             write_atomically(part / EVENTS, contents.events)
             write_atomically(part / OPTIONS, options_bytes(encode(options)))  # last: it makes a folder a run
             part.rename(path)

@@ -164,21 +164,26 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
     return tuple(spaces)
 
 
+def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
+    """What an adviser is asked about a space before anything of it was tried."""
+    return Question(
+        region=space.region,
+        target=space.target,
+        ceiling=ceiling,
+        residency=lives,
+        templates=space.templates,
+        candidates=tuple(space),
+    )
+
+
 def advise(
     spaces: Sequence[Space], adviser: Adviser, ceiling: Ceiling, lives: Residency, emit: Emit
 ) -> tuple[Subject, ...]:
     """Ask the adviser about every space; an answer only orders what is there."""
     subjects = []
     for space in spaces:
-        candidates = tuple(space)
-        question = Question(
-            region=space.region,
-            target=space.target,
-            ceiling=ceiling,
-            residency=lives,
-            templates=space.templates,
-            candidates=candidates,
-        )
+        question = question_of(space, ceiling, lives)
+        candidates = tuple(question.candidates)
         advice = adviser.advise(question)
         # A ceiling taken on a busy machine is too low or too high: no kernel may be called impossible by it.
         floor = question.floor_ns if ceiling.calm else 0.0

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
 from agentcompile.ir.codec import decode as _decode
 from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
@@ -186,6 +187,59 @@ class Advised(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdviserCalled(_Clean):
+    """A model is about to be asked. On disk before it is: `booked` counts until `AdviserReplied` says what it took."""
+
+    kind: Literal["adviser-called"] = "adviser-called"
+    call: int
+    booked: Usage
+    way: str
+    """`json_schema`, `json_object` or `text`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviserReplied(_Clean):
+    """A call ended, with an answer or without."""
+
+    kind: Literal["adviser-replied"] = "adviser-replied"
+    call: int
+    booked: Usage
+    used: Usage
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceTaken(_Clean):
+    """What a model said about a region, every proposal with its reason where it was refused. `exchange` is a digest;
+    the order of `advice` holds what was ranked alone."""
+
+    kind: Literal["advice-taken"] = "advice-taken"
+    region: str
+    exchange: str
+    advice: Advice
+    head: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceMissed(_Clean):
+    """No advice about these regions, or parts of an answer that no region's advice holds, and why."""
+
+    kind: Literal["advice-missed"] = "advice-missed"
+    regions: tuple[str, ...]
+    reason: str
+    refused: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSettled(_Clean):
+    """A measurement confirmed or refuted what an adviser had claimed."""
+
+    kind: Literal["claim-settled"] = "claim-settled"
+    region: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted(_Clean):
     """A candidate went to the judge."""
 
@@ -282,13 +336,17 @@ Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
     | Warned | RunFailed | RunFinished
+    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""
 
 PROGRESS = (TrialStarted, RoundsProgress)
 """Events that may be dropped: they say only how far something is."""
-DURABLE = (RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished)
+DURABLE = (
+    RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished,
+    AdviserCalled, AdviserReplied,
+)  # fmt: skip
 """Events that are on disk before anything acts on them."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
@@ -24,7 +25,7 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "rule"]
+Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule"]
 Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
@@ -60,9 +61,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="advisor",
         kind="advisor",
-        about="who orders the search: heuristic, none or random:SEED",
+        about="who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR",
     ),
     Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
+    Setting(
+        name="advisor_key", kind="text", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"
+    ),
+    Setting(name="advisor_calls", kind="int", most=1000, about="requests that a run may make to a model"),
+    Setting(name="advisor_tokens", kind="int", most=100_000_000, about="tokens that these may take, answers included"),
+    Setting(name="advisor_cents", kind="int", most=10_000_000, about="US cents that they may take; 0: any"),
+    Setting(name="advisor_price", kind="price", about="dollars for a million tokens of prompt and of answer: IN,OUT"),
+    Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="time from the first request to the last"),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
     Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
@@ -72,6 +81,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="compiler", kind="text", about="the host's C++ compiler; empty: the first of g++, clang++, c++"),
     Setting(name="home", kind="path", about="the folder of store, database and runs; empty: the system's places"),
 )
+OPENAI_ADVISOR = re.compile(r"openai:(?P<model>[^\s@]{1,200})(@(?P<url>https?://[^\s@]{1,500}))?")
+"""`openai:MODEL[@BASE_URL]`."""
 _CUDA = re.compile(r"cuda:\d{1,3}")
 _FILE = {setting.key: setting for setting in SETTINGS}
 _VARIABLE = {PREFIX + setting.name.upper(): setting for setting in SETTINGS}
@@ -91,6 +102,13 @@ class Options:
     threads: int = 0
     advisor: str = "heuristic"
     choose: Rule = "admitted"
+    advisor_key: str = ""
+    """The name of an environment variable; the key itself is in no option."""
+    advisor_calls: int = 8
+    advisor_tokens: int = 200_000
+    advisor_cents: int = 0
+    advisor_price: str = ""
+    advisor_seconds: int = 600
     budget: int = 160
     seconds: int = 900
     seed: int = 0
@@ -267,13 +285,57 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
         case "rule":
             return _choice(_string(raw, shown), get_args(Rule), shown)
         case "advisor":
+            return _advisor(_string(raw, shown), shown, base)
+        case "price":
             text = _string(raw, shown)
-            word, _, seed = text.partition(":")
-            if text in ("heuristic", "none") or (word == "random" and seed.isdecimal()):
-                return text
-            raise _wrong(shown, raw, "heuristic, none or random:SEED")
+            if text and prices(text) is None:
+                raise _wrong(shown, raw, "two amounts in dollars, such as 0.15,0.60")
+            return text
         case "text":
             return _string(raw, shown)
+
+
+def _advisor(text: str, shown: str, base: Path) -> str:
+    """The spelling of an adviser; a folder to replay becomes absolute."""
+    word, _, rest = text.partition(":")
+    if text in ("heuristic", "none") or (word == "random" and rest.isascii() and rest.isdecimal()):
+        return text
+    if word == "replay" and rest:
+        return f"replay:{_path(rest, base)}"
+    if (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
+        parts = urlsplit(found["url"] or "")
+        if parts.username is not None or parts.password is not None or parts.query:
+            hint = "name the variable that holds the key with --advisor-key"
+            raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
+        return text
+    raise _wrong(shown, text, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR")
+
+
+def prices(text: str) -> tuple[float, float] | None:
+    """Dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None when it is not that."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
+        return None
+    return float(parts[0]), float(parts[1])
+
+
+def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -> str:
+    """The key of the model that advises: the content of the variable that the options name. Without a name it is
+    `OPENAI_API_KEY` for OpenAI's own server, and none for any other: a key goes where it was meant to go.
+
+    Raises AgentCompileError (usage) when the variable is not set.
+    """
+    environ = os.environ if environ is None else environ
+    own = options.advisor.startswith("openai:") and "@http" not in options.advisor
+    name = options.advisor_key or ("OPENAI_API_KEY" if own else "")
+    if not name:
+        return ""
+    if not (key := environ.get(name, "").strip()):
+        raise AgentCompileError(
+            f"--advisor {options.advisor}: the variable {name[:80]} is not set",
+            hint=f"put the key into {name[:80]}, or name another variable with --advisor-key",
+        )
+    return key
 
 
 def _integer(setting: Setting, raw: object, shown: str) -> int:

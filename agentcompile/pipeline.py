@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import agentcompile
 from agentcompile import catalog
 from agentcompile.admit import Admitted, admit, admit_chunk
 from agentcompile.advice import adviser_of
+from agentcompile.advice.counsel import Counsel, prompts_of
+from agentcompile.advice.prompt import prompt_of
+from agentcompile.advising import Inquiry, check, counsel_of, is_remote, one_at_a_time
 from agentcompile.captures import Model, load_model
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
-from agentcompile.cuts import Cut, advise, bound, cut
+from agentcompile.cuts import Cut, advise, bound, cut, question_of
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
 from agentcompile.history import History
+from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
@@ -58,12 +64,16 @@ class Ready:
     """Those of the prefill, which has kernels on a GPU alone."""
 
 
-def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial] = ()) -> Lock:
-    """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before.
+def compile_model(
+    options: Options, emit: Emit = silent, *, past: Sequence[Trial] = (), asked: Usage | None = None
+) -> Lock:
+    """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before,
+    `asked` what it had spent on asking a model.
 
     Raises AgentCompileError for whatever the user can fix.
     """
-    begin = time.monotonic()
+    begin, emit = time.monotonic(), one_at_a_time(emit)
+    check(options)
     here = this_machine(options)
     emit(_started(options, here))
     reserve_lock(Path(options.out))
@@ -72,19 +82,25 @@ def compile_model(options: Options, emit: Emit = silent, *, past: Sequence[Trial
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
         policy = policy_digest(ready.prefill.residency)
-        tuner = Tuner(here.target, judge, Past(past, history, policy), Notes(here.store), emit, options.seed)
-        cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
-        searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
-        survey = Survey(cuts, subjects, tuner, _countdown(searching_s))
-        if options.choose in TIMED:
-            survey = search(ready, survey, options.budget * len(options.batch), emit)
+        known = Past(past, history, policy)
+        with counsel(ready, options, emit, asked) as counsels:
+            now = counsels.advice
+            tuner = Tuner(
+                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id)
+            )
+            cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
+            searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
+            survey = Survey(cuts, subjects, tuner, _countdown(searching_s))
+            if options.choose in TIMED:
+                survey = search(ready, survey, options.budget * len(options.batch), emit)
+            counsels.settle(survey.trials)
         rankings = choose(survey, options.choose, emit)
         planned = cover(ready, survey, rankings, options.choose, emit)
         if options.choose == "admitted":
             plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
         else:
             plans = taken(ready, planned, emit)
-        lock = write(ready, survey, planned, plans, policy, options, emit)
+        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
@@ -136,7 +152,7 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
         say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
         subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
-        say(adviser.label)
+        say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
     return Ready(
         here=here,
         model=model,
@@ -146,6 +162,26 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
         subjects=subjects,
         prompts=prompts,
     )
+
+
+def counsel(ready: Ready, options: Options, emit: Emit, asked: Usage | None = None) -> Counsel:
+    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background."""
+    first = _questions(ready)
+    found = counsel_of(options, first, emit, asked or Usage())
+    if is_remote(options):
+        found.begin(prompts_of([question for question, _ in first.values()], _hot(ready)))
+    return found
+
+
+def _questions(ready: Ready) -> dict[str, tuple[Question, Advice]]:
+    """By region what is asked about it, and what the first adviser said."""
+    subjects = [*ready.subjects, *ready.prompts]
+    return {one.region.id: (question_of(one.space, ready.ceiling, one.residency), one.advice) for one in subjects}
+
+
+def _hot(ready: Ready) -> set[str]:
+    """Regions of the cheapest cover by floors."""
+    return {row.id for cut in ready.decode for row in cut.summary.rows if row.covered}
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
@@ -300,7 +336,14 @@ def _told(admitted: Admitted, emit: Emit) -> Plan:
 
 
 def write(
-    ready: Ready, survey: Survey, planned: Planned, plans: Sequence[Plan], policy: str, options: Options, emit: Emit
+    ready: Ready,
+    survey: Survey,
+    planned: Planned,
+    plans: Sequence[Plan],
+    policy: str,
+    options: Options,
+    emit: Emit,
+    exchanges: tuple[str, ...] = (),
 ) -> Lock:
     """Seal all plans, the prompt's last, and write the lock."""
     out = Path(options.out)
@@ -311,6 +354,7 @@ def write(
             location=location(options.model, out),
             policy=policy,
             choose=options.choose,
+            advice=exchanges,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
         hashed = write_lock(out, lock)
@@ -319,6 +363,42 @@ def write(
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))
     return lock
+
+
+def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[str, str], ...]:
+    """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
+
+    Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
+    """
+    if not asked.show_prompt:
+        check(options)
+    here, emit = this_machine(options), one_at_a_time(emit)
+    emit(_started(options, here))
+    with judge_of(here, options.seed) as judge:
+        ready = prepare(options, here, judge, emit)
+    first = _questions(ready)
+    wanted = [
+        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
+        for region, (question, _) in first.items()
+        if _is_called(question.region, asked.region)
+    ]
+    if not wanted:
+        known = ", ".join(question.region.name for question, _ in first.values())
+        raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
+    if asked.region:
+        prompts = tuple(prompt_of([question]) for question in wanted)
+    else:
+        prompts = prompts_of(wanted, _hot(ready))
+    if not asked.show_prompt and is_remote(options):
+        record, who = asked.record, asked.answered_by
+        with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
+            found.begin(prompts)
+            found.wait(options.advisor_seconds)
+    return tuple((prompt.system, prompt.user) for prompt in prompts)
+
+
+def _is_called(region: Region, name: str) -> bool:
+    return not name or name in (region.name, region.kind) or region.id.startswith(name)
 
 
 def inspect_model(options: Options, emit: Emit = silent) -> None:

@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from agentcompile.events import (
+    AdviceMissed,
+    AdviceTaken,
     Advised,
+    AdviserCalled,
+    AdviserReplied,
     BoundaryFound,
     ChoiceMade,
+    ClaimSettled,
     DriftFound,
     Event,
     FlowStage,
@@ -32,12 +37,14 @@ from agentcompile.events import (
     TrialStarted,
     Warned,
 )
+from agentcompile.ir.advice import Advice, Claim, Usage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Choice, Measured, Measurement, Plan, Trial
 
 RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
 RunStatus = Literal["waiting", "running", "failed", "finished"]
 WARNINGS_KEPT = 100
+NOTHING = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,8 @@ class Row:
     counts: Counts = Counts()
     best: Best | None = None
     choice: Choice | None = None
+    advice: Advice | None = None
+    """What a model said about it, with its claims as far as they are settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +157,11 @@ class State:
     warnings: tuple[str, ...] = ()
     failure: RunFailed | None = None
     finished: RunFinished | None = None
+    asked: Usage = NOTHING
+    """What asking a model took, with what is booked for calls that never ended."""
+    exchanges: tuple[str, ...] = ()
+    """Digests of those that advice was taken from, in the order in which it came."""
+    unadvised: tuple[AdviceMissed, ...] = ()
 
     @property
     def stage(self) -> FlowStage | None:
@@ -213,6 +227,18 @@ def apply(state: State, event: Event) -> State:
             return replace(state, drift=(*state.drift, event))
         case Warned():
             return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+        case AdviserCalled():
+            return replace(state, asked=state.asked + event.booked)
+        case AdviserReplied():
+            return replace(state, asked=state.asked + event.used - event.booked)
+        case AdviceTaken():
+            known = tuple(dict.fromkeys((*state.exchanges, event.exchange)))
+            state = replace(state, exchanges=known)
+            return _update(state, event.region, advice=event.advice, head=event.head)
+        case AdviceMissed():
+            return replace(state, unadvised=(*state.unadvised, event)[-WARNINGS_KEPT:])
+        case ClaimSettled():
+            return _settled(state, event.region, event.claim)
         case RunFailed():
             return replace(state, status="failed", failure=event)
         case RunFinished():
@@ -242,6 +268,8 @@ def _started(state: State, event: RunStarted) -> State:
         rows=tuple(replace(row, running="", rounds=(0, 0)) for row in state.rows),
         trials=state.trials,
         warnings=state.warnings,
+        asked=state.asked,
+        exchanges=state.exchanges,
     )
 
 
@@ -265,6 +293,7 @@ def _found(state: State, event: RegionFound) -> State:
         return replace(state, rows=(*state.rows, row))
     # Found again by a resumed run: what the trials said stays.
     kept = replace(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
+    kept = replace(kept, advice=known.advice)
     return replace(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
 
 
@@ -280,6 +309,15 @@ def _update(
         return replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
 
     return replace(state, rows=tuple(changed(row) for row in state.rows))
+
+
+def _settled(state: State, region: str, settled: Claim) -> State:
+    """The claim of a region's advice that says the same, as it was settled."""
+    row = state.row(region)
+    if row is None or row.advice is None:
+        return state
+    claims = tuple(settled if claim.text == settled.text else claim for claim in row.advice.claims)
+    return _update(state, region, advice=replace(row.advice, claims=claims))
 
 
 def _judged(state: State, trial: Trial) -> State:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile import check
@@ -109,7 +109,18 @@ def disturbed(trial: Trial) -> bool:
 class Tuner:
     """Searches regions one after another with one judge."""
 
-    def __init__(self, target: Target, judge: Judge, past: Past, notes: Notes, emit: Emit, seed: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        judge: Judge,
+        past: Past,
+        notes: Notes,
+        emit: Emit,
+        seed: int,
+        advised: Callable[[Subject], Advice] = lambda subject: subject.advice,
+    ) -> None:
+        """`advised` says what holds for a subject now, asked again before each proposal: advice may come late."""
+        self._advised = advised
         self._target = target
         self._judge = judge
         self._past = past
@@ -131,7 +142,7 @@ class Tuner:
 
     def heads(self, subject: Subject, most: int) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search."""
-        order = subject.advice.sorted(tuple(subject.space))
+        order = self._advised(subject).sorted(tuple(subject.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         heads = [candidate for candidate in order if first[candidate.template] is candidate]
         return self._timed(subject, heads[:most], POLICY.search_rounds, fidelity="search")
@@ -142,10 +153,18 @@ class Tuner:
         space, begin = tuple(subject.space), time.monotonic()
         while True:
             left = replace(budget, seconds=budget.seconds - (time.monotonic() - begin))
-            proposal = strategy(space, subject.advice, found, left)
+            proposal = strategy(space, self._order(subject, found), found, left)
             if not proposal.candidates:
                 return found
             found += self._timed(subject, proposal.candidates, proposal.rounds, fidelity="search")
+
+    def _order(self, subject: Subject, found: Sequence[Trial]) -> Advice:
+        """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
+        advice = self._advised(subject)
+        if advice is subject.advice:
+            return advice
+        tried = dict.fromkeys(trial.candidate.id for trial in found if trial.fidelity == "search")
+        return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
 
     def tried(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Trial]:
         """Search trials of these candidates, beside one another."""

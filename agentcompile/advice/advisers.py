@@ -1,4 +1,5 @@
-"""The advisers and how the command line names them: ``none``, ``heuristic``, ``random:SEED``."""
+"""The advisers and how the command line names them: ``none``, ``heuristic``, ``random:SEED``; and those that stand in
+until a model has answered."""
 
 from __future__ import annotations
 
@@ -55,6 +56,17 @@ class RandomOrder:
         return Advice(label=self.label, order=tuple(ids))
 
 
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What holds until a model, or a record of one, has answered, and where it says nothing: the heuristic's order."""
+
+    label: str
+
+    def advise(self, question: Question) -> Advice:
+        """As `Heuristic` does."""
+        return Heuristic().advise(question)
+
+
 def _none(argument: str) -> Adviser | None:
     return None if argument else NoAdvice()
 
@@ -67,10 +79,20 @@ def _random(argument: str) -> Adviser | None:
     return RandomOrder(int(argument)) if argument.isascii() and argument.isdecimal() else None
 
 
+def _openai(argument: str) -> Adviser | None:
+    return Meanwhile(f"openai:{argument}") if argument else None
+
+
+def _replay(argument: str) -> Adviser | None:
+    return Meanwhile(f"replay:{argument}") if argument else None
+
+
 ADVISERS: tuple[tuple[str, str, Callable[[str], Adviser | None]], ...] = (
     ("heuristic", "heuristic", _heuristic),
     ("none", "none", _none),
     ("random", "random:SEED", _random),
+    ("openai", "openai:MODEL[@BASE_URL]", _openai),
+    ("replay", "replay:DIR", _replay),
 )
 """Name, usage, and what makes one of the text after the colon (None when that text is wrong)."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.roles import Role, in_bytes, role_of
@@ -22,8 +22,16 @@ HEAD = 12
 """Candidates that get a sentence."""
 HINTED = 3
 """Values that a hint names."""
+SPREAD = 32
+"""Candidates of the head that are spread out."""
+ALIKE, KIN = 0.02, 0.005
+"""What a candidate loses by each neighbour before it, and by each other of its template: about how wrong the losses are
+in one parameter, and in a template as a whole."""
 BARRIER_NS = 1500
 """A launch with the barrier that follows it."""
+SUMS, CACHED_SUMS = 2, 4
+"""Independent sums that keep up with what a thread reads: a multiply-add takes four to six cycles, in which DRAM brings
+less than a vector and the last-level cache about two; twice over, because they come unevenly."""
 LIBRARY_CALL_NS = 5000
 """Dispatch of one PyTorch operator from Python with its arguments bound."""
 PREFETCH_BYTES = 4096
@@ -57,7 +65,7 @@ class Heuristic:
             losses = (*fixed[candidate.template], *_param_losses(candidate, templates[candidate.template], machine))
             scored.append((sum(loss.share for loss in losses), at, candidate))
         scored.sort(key=lambda entry: entry[:2])
-        order = [candidate for _, _, candidate in scored]
+        order = _spread([(loss, candidate) for loss, _, candidate in scored])
         sentences = []
         for candidate in order[:HEAD]:
             template = templates[candidate.template]
@@ -70,6 +78,23 @@ class Heuristic:
             risks=tuple(risk for template in templates.values() for risk in _risks(template)),
             rationales=tuple(sentences),
         )
+
+
+def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
+    """The ranking with its head spread out. What the losses get wrong about a point they get wrong about its neighbours
+    too, and in part about all of its template: the next of them tells less than its own loss says. So each that was
+    taken costs its neighbours `ALIKE`, and the rest of its template `KIN`. Behind the head the losses alone decide."""
+    left, taken = list(ranked), list[Candidate]()
+    told = [0.0] * len(left)
+    while left and len(taken) < SPREAD:
+        at = min(range(len(left)), key=lambda at: (left[at][0] + told[at], at))
+        _, chosen = left.pop(at)
+        told.pop(at)
+        taken.append(chosen)
+        for at, (_, one) in enumerate(left):
+            if one.template == chosen.template:
+                told[at] += ALIKE if one.distance(chosen) <= 1 else KIN
+    return [*taken, *(candidate for _, candidate in left)]
 
 
 class _Machine:
@@ -94,6 +119,11 @@ class _Machine:
             if name in self.dims:
                 return max(self.dims[name], 1)
         return 1
+
+    @property
+    def heads(self) -> bool:
+        """Whether the work is shared out by heads of a cache, not by rows of weights."""
+        return "kv_heads" in self.dims and "rows" not in self.dims
 
     @property
     def dot_products(self) -> str:
@@ -149,12 +179,14 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
     unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
     if roles.get("streams"):
         yield _streams(streams, machine)
-    if roles.get("streams") or roles.get("unroll"):
+    # The elements of a head are independent sums already, and keys side by side are read by one head alone.
+    if (roles.get("streams") or roles.get("unroll")) and not machine.heads:
         yield _registers(streams * unroll, machine)
     split = math.prod(max(value, 1) for _, value in roles.get("split", []))
     threads = min((value for _, value in roles.get("threads", [])), default=machine.threads)
     if template.language != "library":
-        rows = streams * max((_tile_rows(layout) for _, layout in template.layouts), default=1)
+        side = 1 if machine.heads else streams
+        rows = side * max((_tile_rows(layout) for _, layout in template.layouts), default=1)
         yield _balance(rows, split, min(max(threads, 1), machine.threads), machine)
     for param, value in roles.get("tile", []):
         yield _tile(param, value, machine)
@@ -175,23 +207,24 @@ def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
     if distance <= 0:
         return Loss(share=0.2 if machine.dram else 0.05, reason=f"no prefetch on a stream from {place}")
     best = PREFETCH_BYTES if machine.dram else CACHED_PREFETCH_BYTES
-    share = (0.03 if machine.dram else 0.01) * abs(math.log2(distance / best))
+    away = math.log2(distance / best)
+    # Too short leaves latency uncovered; too long wastes no more than the end of a stream.
+    share = 0.005 * away if away > 0 else -(0.03 if machine.dram else 0.015) * away
     return Loss(share=share, reason=f"a prefetch {distance} bytes ahead of a stream from {place}")
 
 
 def _streams(streams: int, machine: _Machine) -> Loss:
-    """DRAM serves one long stream a thread well; a cache feeds several, which share the loads of the activation."""
-    share = 0.005 * math.log2(streams) if machine.dram else 0.02 * abs(math.log2(streams / 4))
+    """DRAM serves one long stream a thread well; from a cache a few share the loads of the activation, which come from
+    the first cache at a multiple of the rate of the last, so that this is worth little."""
+    share = 0.005 * math.log2(streams) if machine.dram else 0.01 * abs(math.log2(streams / 2))
     many = f"{streams} streams" if streams > 1 else "one stream"
     return Loss(share=share, reason=f"{many} a thread from {'DRAM' if machine.dram else 'cache'}")
 
 
 def _registers(chains: int, machine: _Machine) -> Loss:
-    """Independent sums hide the latency of the multiply-add units: four keep up with DRAM, eight with a cache.
-
-    One sum alone waits for each multiply-add; more than the registers hold are spilled at every step.
-    """
-    room, wanted = machine.registers - 4, 4 if machine.dram else 8
+    """Independent sums hide the latency of the multiply-add units; more than the registers hold are spilled at every
+    step."""
+    room, wanted = machine.registers - 4, SUMS if machine.dram else CACHED_SUMS
     if chains > room:
         share = 0.1 + 0.3 * math.log2(chains / room)
         return Loss(share=share, reason=f"{chains} sums spill from {machine.registers} registers")

@@ -23,11 +23,23 @@ Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:
 Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
 Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
-Advisor = Annotated[str | None, typer.Option("--advisor", help="heuristic, none or random:SEED.")]
 Choose = Annotated[
     str | None,
     typer.Option("--choose", metavar="RULE", help="pytorch, first (untimed), isolated (times alone) or admitted."),
 ]
+Advisor = Annotated[
+    str | None, typer.Option("--advisor", help="heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR.")
+]
+AdvisorKey = Annotated[
+    str | None, typer.Option("--advisor-key", metavar="VARIABLE", help="The variable that holds the model's key.")
+]
+AdvisorCalls = Annotated[str | None, typer.Option("--advisor-calls", metavar="N", help="Requests to the model.")]
+AdvisorTokens = Annotated[str | None, typer.Option("--advisor-tokens", metavar="N", help="Tokens of these.")]
+AdvisorCents = Annotated[str | None, typer.Option("--advisor-cents", metavar="N", help="US cents; 0: any.")]
+AdvisorPrice = Annotated[
+    str | None, typer.Option("--advisor-price", metavar="IN,OUT", help="Dollars for a million tokens.")
+]
+AdvisorSeconds = Annotated[str | None, typer.Option("--advisor-seconds", metavar="S", help="Time for all answers.")]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]

@@ -9,6 +9,12 @@ import typer
 
 from agentcompile.cli.flags import (
     Advisor,
+    AdvisorCalls,
+    AdvisorCents,
+    AdvisorKey,
+    AdvisorPrice,
+    AdvisorSeconds,
+    AdvisorTokens,
     Batch,
     Budget,
     Checkpoint,
@@ -49,6 +55,12 @@ def compile(
     threads: Threads = None,
     advisor: Advisor = None,
     choose: Choose = None,
+    advisor_key: AdvisorKey = None,
+    advisor_calls: AdvisorCalls = None,
+    advisor_tokens: AdvisorTokens = None,
+    advisor_cents: AdvisorCents = None,
+    advisor_price: AdvisorPrice = None,
+    advisor_seconds: AdvisorSeconds = None,
     budget: Budget = None,
     seconds: Seconds = None,
     seed: Seed = None,
@@ -73,6 +85,12 @@ def compile(
         "threads": threads,
         "advisor": advisor,
         "choose": choose,
+        "advisor_key": advisor_key,
+        "advisor_calls": advisor_calls,
+        "advisor_tokens": advisor_tokens,
+        "advisor_cents": advisor_cents,
+        "advisor_price": advisor_price,
+        "advisor_seconds": advisor_seconds,
         "budget": budget,
         "seconds": seconds,
         "seed": seed,
@@ -99,6 +117,55 @@ def inspect(
 
     flags = {"model": model, "context": context, "threads": threads, "templates": templates or None}
     return compiling.inspect(flags, screen=screen_of(json, events, quiet))
+
+
+@app.command()
+@verb
+def advise(
+    model: Checkpoint = None,
+    target: Target = None,
+    context: Context = None,
+    threads: Threads = None,
+    advisor: Advisor = None,
+    advisor_key: AdvisorKey = None,
+    advisor_calls: AdvisorCalls = None,
+    advisor_tokens: AdvisorTokens = None,
+    advisor_cents: AdvisorCents = None,
+    advisor_price: AdvisorPrice = None,
+    advisor_seconds: AdvisorSeconds = None,
+    templates: Templates = None,
+    region: Annotated[str, typer.Option("--region", help="A region's name, kind or id, asked alone; none: all.")] = "",
+    run: Annotated[str, typer.Option("--run", help="A run whose trials the adviser is told of.")] = "",
+    show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
+    record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Where exchanges are kept.")] = None,
+    answered_by: Annotated[
+        str, typer.Option("--answered-by", metavar="TEXT", help="Who answers, for the record.")
+    ] = "",
+    json: Json = False,
+    events: Events = "",
+    quiet: Quiet = False,
+) -> int:
+    """Ask the adviser about a checkpoint's regions and show what it says; nothing is built or timed."""
+    from agentcompile.commands import advising
+
+    flags = {
+        "model": model,
+        "target": target,
+        "context": context,
+        "threads": threads,
+        "advisor": advisor,
+        "advisor_key": advisor_key,
+        "advisor_calls": advisor_calls,
+        "advisor_tokens": advisor_tokens,
+        "advisor_cents": advisor_cents,
+        "advisor_price": advisor_price,
+        "advisor_seconds": advisor_seconds,
+        "templates": templates or None,
+    }
+    screen = screen_of(json, events, quiet)
+    return advising.advise(
+        flags, show_prompt=show_prompt, record=record, region=region, answered_by=answered_by, run=run, screen=screen
+    )
 
 
 @app.command()

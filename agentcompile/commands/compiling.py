@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import progress, session, tables
@@ -24,7 +25,7 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         emit = tee(journal.append, reporter)
         with recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"):
-            flow.compile(options, emit, reporter.state.trials)
+            flow.compile(replace(options, run_dir=str(run.path)), emit, reporter.state.trials, reporter.state.asked)
     show(reporter.state, screen)
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.advising import Inquiry
 from agentcompile.events import Emit
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
@@ -37,10 +39,13 @@ class Piece:
 class Flow:
     """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
 
-    compile: Callable[[Options, Emit, Sequence[Trial]], None]
-    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before."""
+    compile: Callable[[Options, Emit, Sequence[Trial], Usage], None]
+    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before, and had spent
+    that much on asking a model."""
     inspect: Callable[[Options, Emit], None]
     """Capture and partition: graphs, regions, boundaries and spaces as events."""
+    advise: Callable[[Options, Emit, Inquiry], Sequence[tuple[str, str]]]
+    """Ask the adviser about every region; its advice as events. Returns system and user message of every prompt."""
     replay: Callable[[Path, Options, Emit, bool, bool], None]
     """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
     generate: Callable[[Path, Options, Request], Iterator[Piece]]
@@ -53,16 +58,22 @@ class Flow:
     """This machine."""
 
 
-def _compile(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+def _compile(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
     from agentcompile import pipeline
 
-    pipeline.compile_model(options, emit, past=past)
+    pipeline.compile_model(options, emit, past=past, asked=asked)
 
 
 def _inspect(options: Options, emit: Emit) -> None:
     from agentcompile import pipeline
 
     pipeline.inspect_model(options, emit)
+
+
+def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[tuple[str, str]]:
+    from agentcompile import pipeline
+
+    return pipeline.advise_model(options, emit, asked)
 
 
 def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
@@ -111,6 +122,7 @@ def _target(options: Options) -> Target:
 REAL = Flow(
     compile=_compile,
     inspect=_inspect,
+    advise=_advise,
     replay=_replay,
     generate=_generate,
     eager=_eager,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentcompile import progress, session
+from agentcompile.commands.advising import said
 from agentcompile.commands.compiling import show
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
@@ -28,6 +29,8 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
         screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
         screen.text(_why(row))
+        if row.advice is not None:
+            said(row, row.advice, screen)
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -41,6 +42,7 @@ class Hint:
     template: str
     param: str
     values: tuple[ParamValue, ...]
+    rationale: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,75 @@ class Risk:
 
     template: str
     text: str
+
+
+Topic = Literal["semantic", "numerical", "bounds", "resource", "dynamic-shape"]
+"""What a claim is about: what the region means, or one of the four kinds of risk."""
+Standing = Literal["unverified", "confirmed", "refuted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One statement of an adviser that facts can settle; until they do it is unverified."""
+
+    says: str
+    """A row of the table of claims: `computes`, `accumulates-in`, …"""
+    topic: Topic
+    template: str = ""
+    """Empty: it is about the region."""
+    value: str = ""
+    rationale: str = ""
+    standing: Standing = "unverified"
+    because: str = ""
+    """The fact that settled it."""
+
+    @property
+    def text(self) -> str:
+        """For people: ``linear/rows accumulates-in bf16``."""
+        return " ".join(word for word in (self.template, self.says, self.value) if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One thing that an adviser said, and whether it was taken; a refusal has its reason."""
+
+    what: Literal["label", "claim", "risk", "rank", "hint", "answer"]
+    text: str
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What asking an adviser took."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    microdollars: int = 0
+    """At the price that the options name; 0 when they name none."""
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return self.plus(other, 1)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return self.plus(other, -1)
+
+    def plus(self, other: Usage, times: int) -> Usage:
+        """The sum of this and of `times` the other."""
+        return Usage(
+            calls=self.calls + times * other.calls,
+            prompt_tokens=self.prompt_tokens + times * other.prompt_tokens,
+            completion_tokens=self.completion_tokens + times * other.completion_tokens,
+            microdollars=self.microdollars + times * other.microdollars,
+            seconds=self.seconds + times * other.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +134,11 @@ class Advice:
     risks: tuple[Risk, ...] = ()
     rationales: tuple[tuple[str, str], ...] = ()
     """(candidate id, one sentence) for the head of the order."""
+    meaning: str = ""
+    """The region's semantic label in the adviser's words; its claims say what of it was verified."""
+    claims: tuple[Claim, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    """Everything that was said about the region, taken or refused."""
 
     def sorted(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
         """All of `candidates`, those that the order names first; ids outside the space change nothing."""

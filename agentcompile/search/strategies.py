@@ -75,7 +75,8 @@ def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial],
     order = {candidate.id: candidate for candidate in _with_every_template(advice.sorted(space))}
     chosen: list[str] = []
     while part := _part(order, chosen, history, budget):
-        fresh = tuple(order[id] for id in part if id not in history)
+        # Advice that came late may have moved what was tried out of this rung: it counts all the same.
+        fresh = tuple(order[id] for id in part if id not in history)[: max(budget.trials - len(history), 0)]
         if fresh:
             return Proposal(candidates=fresh, rounds=budget.rounds)
         chosen += part

@@ -107,8 +107,35 @@ def test_a_wrong_adviser_is_refused_with_what_there_is(spec: str, message: str, 
 
 
 def test_a_stream_from_dram_is_prefetched_a_page_ahead_and_a_cached_one_less() -> None:
-    assert best_params(question(gemv()))["AHEAD"] == 4096
-    assert best_params(question(gemv(), residency="cache"))["AHEAD"] == 1024
+    near = gemv(params=(param("AHEAD", 0, 1024, 2048, 4096, 8192),), requires=())
+    assert best_params(question(near))["AHEAD"] == 4096
+    assert best_params(question(near, residency="cache"))["AHEAD"] == 2048
+
+
+def test_a_prefetch_that_is_too_long_costs_less_than_one_that_is_too_short() -> None:
+    for residency in ("dram", "cache"):
+        asked = question(gemv(params=(param("AHEAD", 512, 16384),), requires=()), residency=residency)
+        assert labels(asked, Heuristic().advise(asked))[0] == "linear/packed(AHEAD=16384)"
+
+
+def test_more_sums_are_wanted_where_a_thread_reads_more() -> None:
+    template = gemv(params=(param("UNROLL", 1, 2, 4, 8),), requires=())
+    assert best_params(question(template))["UNROLL"] == 2
+    assert best_params(question(template, residency="cache"))["UNROLL"] == 4
+
+
+def test_keys_side_by_side_leave_every_thread_its_heads() -> None:
+    heads = replace(linear_region(), dims=(("kv_heads", 2), ("head_dim", 64), ("context", 512), ("tokens", 1)))
+    template = gemv(layouts=(), params=(param("STREAMS", 1, 2, 4),), requires=())
+    asked = question(template, region=heads, residency="cache")
+    assert all("2 pieces over 2 threads" in text for _, text in Heuristic().advise(asked).rationales)
+
+
+def test_the_head_is_spread_over_templates_and_neighbours() -> None:
+    asked = question(gemv(), gemv(id="linear/other", layouts=()))
+    head = labels(asked, Heuristic().advise(asked))[:12]
+    assert {label.partition("(")[0] for label in head} == {"linear/packed", "linear/other"}
+    assert len({label.partition("AHEAD=")[2] for label in head}) >= 2
 
 
 def test_a_lone_sum_comes_after_several() -> None:
@@ -124,7 +151,7 @@ def test_a_prefetch_distance_may_count_cache_lines() -> None:
 
 def test_dram_wants_one_stream_a_thread_and_a_cache_several() -> None:
     assert best_params(question(gemv()))["TILES"] == 1
-    assert best_params(question(gemv(), residency="cache"))["TILES"] == 4
+    assert best_params(question(gemv(), residency="cache"))["TILES"] == 2
 
 
 @pytest.mark.parametrize(("isa", "fitting"), [(("avx2", "fma"), [4, 8]), (("avx2", "avx512f", "fma"), [4, 8, 16])])

@@ -15,9 +15,11 @@ import pytest
 from runs import REGION, TARGET, WHOLE, trial
 
 from agentcompile import probe
+from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.archive import ABOUT, FACTS, LIMITS, NAMES, Limits, pack, read, unpack
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import TrialFinished
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling
@@ -365,3 +367,14 @@ def test_facts_under_other_keys_do_not_enter_the_store(packed: Path, options: Op
     moved = replace(options, home=str(tmp_path / "other"))
     unpack(read(file), tmp_path / "back", moved)
     assert [path for path in Path(moved.store).rglob("*") if path.is_file()] == []
+
+
+def test_exchanges_with_an_adviser_travel(run: RunDirectory, options: Options, tmp_path: Path) -> None:
+    exchange = Exchange(
+        keys={"r1": "k"}, model="m", rung="text", system="s", user="u", answer="a", usage=Usage(calls=1), at_ms=1
+    )
+    Cassette(run.path / "advice").keep(exchange)
+    contents = read(pack(run, options, tmp_path / "x").file)
+    assert contents.facts.exchanges == (exchange,)
+    back = unpack(contents, tmp_path / "back", replace(options, home=str(tmp_path / "other")))
+    assert Cassette(back.path / "advice").exchanges == {exchange.digest: exchange}

@@ -20,6 +20,7 @@ from agentcompile.commands.flow import REAL, Flow, Piece, Request
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.exits import Stopped, Terminated, guarded
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.render import Format, Screen
@@ -30,7 +31,7 @@ def paper(format: Format = "text") -> tuple[Screen, io.StringIO, io.StringIO]:
     return Screen(out=out, err=err, format=format), out, err
 
 
-def compiles(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+def compiles(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
     """A flow that tells a whole run."""
     for event in WHOLE:
         emit(event)
@@ -72,7 +73,7 @@ def test_compile_without_a_model_says_how(home: Path) -> None:
 
 
 def stopping(error: BaseException, after: int = 10) -> object:
-    def broken(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+    def broken(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
         for event in WHOLE[:after]:
             emit(event)
         raise error
@@ -92,9 +93,9 @@ def test_an_interrupted_run_says_how_to_go_on_and_resuming_it_repeats_no_trial(h
 
     seen: list[Sequence[Trial]] = []
 
-    def resumes(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+    def resumes(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
         seen.append(past)
-        compiles(options, emit, past)
+        compiles(options, emit, past, asked)
 
     assert compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=resumes)) == 0
     assert [len(past) for past in seen] == [1]
@@ -107,7 +108,7 @@ def test_resuming_takes_the_options_of_the_run(home: Path) -> None:
     with pytest.raises(Stopped):
         compiling.compile({"model": "m", "budget": "7"}, resume=False, screen=paper()[0], flow=stops)
     seen: list[Options] = []
-    compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=lambda o, e, p: seen.append(o)))
+    compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=lambda o, e, p, a: seen.append(o)))
     assert (seen[0].budget, Path(seen[0].model).name) == (7, "m")
 
 
@@ -313,7 +314,7 @@ from agentcompile.commands.flow import REAL
 from agentcompile.exits import guarded
 from agentcompile.render import Screen
 
-def slow(options, emit, past):
+def slow(options, emit, past, asked):
     for event in WHOLE[:10]:
         emit(event)
     print("ready", flush=True)

@@ -16,6 +16,7 @@ from agentcompile.commands.flow import REAL, Flow
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit
 from agentcompile.exits import Stopped
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.render import Screen
@@ -34,7 +35,7 @@ def flow(**functions: object) -> Flow:
     return replace(REAL, **{"target": lambda options: TARGET, **functions})  # type: ignore[arg-type]
 
 
-def stops(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+def stops(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
     for event in WHOLE[:PART]:
         emit(event)
     raise KeyboardInterrupt
@@ -98,7 +99,7 @@ def test_an_unpacked_run_goes_on_with_its_trials_in_its_new_place(
 
     seen: list[tuple[Options, Sequence[Trial]]] = []
 
-    def resumes(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+    def resumes(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
         seen.append((options, past))
         for event in WHOLE:
             emit(event)

@@ -1,0 +1,313 @@
+"""From an adviser's text to advice, strictly: what is unknown, repeated, too long or outside the space is refused.
+
+In: a text of any origin and the prompt that it answers. Out: advice for each region, and of everything that it said
+whether it was taken, with the reason where not. Nothing is repaired, the rest is kept, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agentcompile.advice.claims import ROWS, structural
+from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, Asked, Prompt
+from agentcompile.events import clean
+from agentcompile.ir.advice import Advice, Claim, Hint, Proposal
+from agentcompile.ir.codec import CodecError, decode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.template import ParamValue, Template
+
+MOST_CHARACTERS = 400_000
+"""Of an answer; a longer one is none."""
+DEEPEST = 12
+"""Lists and objects inside one another; an answer has six."""
+_SHOWN = 120
+_FENCED = re.compile(r"^[ ]{0,3}```[a-zA-Z]*[ ]*\n(.*?)^[ ]{0,3}```[ ]*$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Label:
+    text: str
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    says: str
+    template: str | None
+    value: str | None
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    candidate: str
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hint:
+    template: str
+    param: str
+    values: tuple[int | str, ...]
+    rationale: str
+
+
+SCHEMA_PARTS = ("label", "claims", "ranking", "hints", "risks")
+"""Keys of a region's item beside `region`, in the order in which they are read."""
+
+
+class AnswerError(ValueError):
+    """A text that is no answer at all; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """An answer as far as it was taken."""
+
+    advice: dict[str, Advice]
+    """By id of the graph's region, for every region of the prompt that it speaks of; `order` has what it ranked."""
+    refused: tuple[Proposal, ...] = ()
+    """What was refused and belongs to no region."""
+
+
+def answer_of(text: str, *, fenced: bool) -> Json:
+    """The JSON value of an answer, the whole text or its one fenced block; raises `AnswerError` with the reason."""
+    if len(text) > MOST_CHARACTERS:
+        raise AnswerError(f"{len(text)} characters, at most {MOST_CHARACTERS} are read")
+    if fenced:
+        blocks: list[str] = _FENCED.findall(text)
+        if len(blocks) != 1:
+            raise AnswerError(f"{len(blocks)} fenced blocks where there must be one")
+        text = blocks[0]
+    try:
+        found: Json = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"not JSON: {clean(str(error), _SHOWN)}") from error
+    if not isinstance(found, dict):
+        raise AnswerError("not a JSON object")
+    if _deep(found):
+        raise AnswerError(f"nested deeper than {DEEPEST}")
+    return found
+
+
+def _deep(value: Json) -> bool:
+    level: list[Json] = [value]
+    for _ in range(DEEPEST):
+        inner = [item for item in level if isinstance(item, (dict, list))]
+        level = [one for item in inner for one in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
+
+
+def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
+    """Take of an answer what is about `prompt`'s regions, templates and candidates; `who` answered."""
+    refused: list[Proposal] = []
+    advice: dict[str, Advice] = {}
+    items = found.get("regions") if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        refused += [_no("answer", _shown(key), "unknown key") for key in list(found)[:RANKED] if key != "regions"]
+    if not isinstance(items, list):
+        refused.append(_no("answer", "regions", "missing, or not a list"))
+        return Reading(advice=advice, refused=tuple(refused))
+    regions = {asked.id: asked for asked in prompt.asked}
+    for item in items[: len(regions) + RANKED]:
+        name = item.get("region") if isinstance(item, dict) else None
+        asked = regions.get(name) if isinstance(name, str) else None
+        if not isinstance(item, dict) or asked is None:
+            refused.append(_no("answer", _shown(name), "no region of the question"))
+        elif asked.question.region.id in advice:
+            refused.append(_no("answer", _shown(name), "answered twice"))
+        else:
+            advice[asked.question.region.id] = _Reader(asked).read(item, who)
+    if len(items) > len(regions) + RANKED:
+        refused.append(_no("answer", "regions", f"{len(items)} items about {len(regions)} regions"))
+    for asked in prompt.asked:
+        if asked.question.region.id not in advice:
+            refused.append(_no("answer", asked.id, "nothing was said about it"))
+    return Reading(advice=advice, refused=tuple(refused))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one region's item; every part of it is taken or refused by itself."""
+
+    asked: Asked
+    said: list[Proposal] = field(default_factory=list)
+
+    def read(self, item: dict[str, Json], who: str) -> Advice:
+        for key in [key for key in item if key not in (*SCHEMA_PARTS, "region")][:RANKED]:
+            self.said.append(_no("answer", _shown(key), "unknown key"))
+        label = self._label(item)
+        claims = tuple(self._claims(item, "claims", semantic=True))
+        ranked = tuple(self._ranked(item))
+        hints = tuple(self._hints(item))
+        risks = tuple(self._claims(item, "risks", semantic=False))
+        return Advice(
+            label=who,
+            order=tuple(id for id, _ in ranked),
+            hints=hints,
+            rationales=ranked,
+            meaning=label,
+            claims=(*claims, *risks),
+            proposals=tuple(self.said),
+        )
+
+    def _label(self, item: dict[str, Json]) -> str:
+        try:
+            label: _Label = decode(_Label, item.get("label"), "label")
+        except CodecError as error:
+            self.said.append(_no("label", "", clean(str(error), _SHOWN)))
+            return ""
+        if reason := _too_long(label.text) or _too_long(label.rationale):
+            self.said.append(_no("label", _shown(label.text), reason))
+            return ""
+        self.said.append(Proposal(what="label", text=_shown(label.text), accepted=True))
+        return clean(label.text, RATIONALE)
+
+    def _ranked(self, item: dict[str, Json]) -> Iterator[tuple[str, str]]:
+        seen: set[str] = set()
+        for data in self._items(item, "ranking", RANKED):
+            try:
+                ranked: _Ranked = decode(_Ranked, data, "ranking")
+            except CodecError as error:
+                self.said.append(_no("rank", _shown(data), clean(str(error), _SHOWN)))
+                continue
+            candidate = self.asked.candidates.get(ranked.candidate)
+            if candidate is None:
+                self.said.append(_no("rank", _shown(ranked.candidate), "no candidate of the region"))
+            elif candidate.id in seen:
+                self.said.append(_no("rank", ranked.candidate, "ranked twice"))
+            elif reason := _too_long(ranked.rationale):
+                self.said.append(_no("rank", ranked.candidate, reason))
+            else:
+                seen.add(candidate.id)
+                self.said.append(Proposal(what="rank", text=candidate.label, accepted=True))
+                yield candidate.id, clean(ranked.rationale, RATIONALE)
+
+    def _hints(self, item: dict[str, Json]) -> Iterator[Hint]:
+        seen: set[tuple[str, str]] = set()
+        for data in self._items(item, "hints", HINTED):
+            try:
+                hint: _Hint = decode(_Hint, data, "hints")
+            except CodecError as error:
+                self.said.append(_no("hint", _shown(data), clean(str(error), _SHOWN)))
+                continue
+            shown = f"{_shown(hint.template)} {_shown(hint.param)}"
+            template = self.asked.templates.get(hint.template)
+            domain = _domain(template, hint.param)
+            if template is None or domain is None:
+                self.said.append(_no("hint", shown, "no template of the region, or no parameter of it"))
+            elif (template.id, hint.param) in seen:
+                self.said.append(_no("hint", shown, "hinted twice"))
+            elif reason := _too_long(hint.rationale):
+                self.said.append(_no("hint", shown, reason))
+            else:
+                seen.add((template.id, hint.param))
+                if values := self._values(template, hint, domain):
+                    text = f"{template.id} {hint.param}: {', '.join(str(value) for value in values)}"
+                    self.said.append(Proposal(what="hint", text=text, accepted=True))
+                    yield Hint(
+                        template=template.id,
+                        param=hint.param,
+                        values=values,
+                        rationale=clean(hint.rationale, RATIONALE),
+                    )
+
+    def _values(self, template: Template, hint: _Hint, domain: Sequence[ParamValue]) -> tuple[ParamValue, ...]:
+        """Values of the domain, each once; the others are refused one by one."""
+        kept: list[ParamValue] = []
+        for value in hint.values[: len(domain) + HINTED]:
+            shown = f"{template.id} {hint.param}={_shown(value)}"
+            if not any(type(value) is type(allowed) and value == allowed for allowed in domain):
+                self.said.append(_no("hint", shown, f"not one of {_shown(list(domain))}"))
+            elif value in kept:
+                self.said.append(_no("hint", shown, "named twice"))
+            else:
+                kept.append(value)
+        if not kept:
+            self.said.append(_no("hint", f"{template.id} {hint.param}", "no value is left"))
+        return tuple(kept)
+
+    def _claims(self, item: dict[str, Json], key: str, *, semantic: bool) -> Iterator[Claim]:
+        seen: set[tuple[str, str | None, str | None]] = set()
+        for data in self._items(item, key, CLAIMED):
+            try:
+                made: _Claim = decode(_Claim, data, key)
+            except CodecError as error:
+                self._say(key, _shown(data), clean(str(error), _SHOWN))
+                continue
+            same = (made.says, made.template, made.value)
+            reason = "said twice" if same in seen else self._refusal(made, semantic)
+            shown = " ".join(_shown(part) for part in same if part)
+            self._say(key, shown, reason)
+            if not reason:
+                seen.add(same)
+                template = self.asked.templates[made.template].id if made.template is not None else ""
+                claim = Claim(
+                    says=made.says,
+                    topic=ROWS[made.says].topic,
+                    template=template,
+                    value=made.value or "",
+                    rationale=clean(made.rationale, RATIONALE),
+                )
+                yield structural(claim, self.asked.question)
+
+    def _refusal(self, made: _Claim, semantic: bool) -> str:
+        """Why a claim is not taken; empty when it is."""
+        row = ROWS.get(made.says)
+        if row is None or (row.topic == "semantic") is not semantic:
+            return "no such statement here"
+        if row.of_template and (made.template is None or made.template not in self.asked.templates):
+            return "it is about a template, and names none of the region's"
+        if not row.of_template and made.template is not None:
+            return "it is about the region, and names a template"
+        if (made.value not in row.values) if row.values else (made.value is not None):
+            return f"its value must be {' or '.join(row.values) or 'null'}"
+        return _too_long(made.rationale)
+
+    def _say(self, key: str, text: str, reason: str) -> None:
+        kind: Proposal = Proposal(
+            what="claim" if key == "claims" else "risk", text=text, accepted=not reason, reason=reason
+        )
+        self.said.append(kind)
+
+    def _items(self, item: dict[str, Json], key: str, most: int) -> list[Json]:
+        """The list under `key`, `most` items of it."""
+        found = item.get(key)
+        if not isinstance(found, list):
+            self.said.append(_no("answer", key, "missing, or not a list"))
+            return []
+        if len(found) > most:
+            self.said.append(_no("answer", key, f"{len(found)} items, the first {most} are read"))
+        return found[:most]
+
+
+def _domain(template: Template | None, name: str) -> tuple[ParamValue, ...] | None:
+    return next((param.domain for param in template.params if param.name == name), None) if template else None
+
+
+def _too_long(text: str) -> str:
+    return f"{len(text)} characters, at most {RATIONALE} are allowed" if len(text) > RATIONALE else ""
+
+
+def _no(what: str, text: str, reason: str) -> Proposal:
+    return Proposal(what=what, text=text, accepted=False, reason=reason)  # type: ignore[arg-type] # a literal at each call
+
+
+def _shown(value: object) -> str:
+    """Anything that was said, short and clean."""
+    text = value if isinstance(value, str) else repr(value)[: 4 * _SHOWN]
+    return clean(text, _SHOWN)
+
+
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _no_constant(text: str) -> Json:
+    raise ValueError(f"{text} is no number of JSON")

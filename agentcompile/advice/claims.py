@@ -1,0 +1,274 @@
+"""What an adviser may claim, and the facts that settle it: structure at once, measurements when there are any.
+
+A claim is about the region, or about one of its templates. The table says what values it takes; a claim that no row
+allows is refused. Nothing here changes what may run: a confirmed risk stops no candidate, a refuted one lets none in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile.ir.advice import Claim, Question, Standing, Topic
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.template import Template
+from agentcompile.ir.trial import BuildFailed, Incorrect, Measured, Trial
+
+Finding = tuple[Standing, str]
+OPEN: Finding = ("unverified", "")
+OPERATORS = (
+    "embedding", "position_table", "rms_norm", "linear", "add", "mul", "silu", "rope", "cache_append", "attention",
+    "argmax", "softmax", "gelu", "layer_norm", "sample", "transpose", "quantize",
+)  # fmt: skip
+"""Values of `computes`; some are in no region, so that a claim can be wrong."""
+DTYPES = ("bf16", "fp16", "fp32", "fp64")
+_ACCUMULATION = {"float32": "fp32", "float64": "fp64"}
+_AROUND = ("redzone", "fence", "inputs", "state")
+"""Checks of the correctness suite that look at memory which a kernel must leave alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kind of claim. `values` are those it takes (none: it takes no value); `settle` reads structure alone."""
+
+    says: str
+    topic: Topic
+    about: str
+    values: tuple[str, ...] = ()
+    of_template: bool = False
+    settle: Callable[[Claim, Question, Template | None], Finding]
+
+
+def _computes(claim: Claim, question: Question, _: Template | None) -> Finding:
+    ops = dict.fromkeys(node.op for node in question.region.body.nodes)
+    return _held(claim.value in ops, f"its operators are {', '.join(ops)}")
+
+
+def _reduces(claim: Claim, question: Question, _: Template | None) -> Finding:
+    found = dict.fromkeys(name for _, name, _ in reductions(question.region.body, dict(question.region.dims)))
+    return _held(claim.value in found, f"its reductions run over {', '.join(found) or 'nothing'}")
+
+
+def _bound(claim: Claim, question: Question, _: Template | None) -> Finding:
+    cost, ceiling = question.region.cost, question.ceiling
+    compute = ceiling.floor_ns(flops=cost.flops, bytes=0, residency=question.residency)
+    bound = "compute" if compute >= question.floor_ns else "memory"
+    return _held(claim.value == bound, f"{cost.intensity:.2f} FLOP a byte: {bound} is the nearer ceiling")
+
+
+def _accumulates(claim: Claim, question: Question, template: Template | None) -> Finding:
+    assert template is not None
+    known = _ACCUMULATION.get(template.accumulation)
+    return _held(claim.value == known, f"it accumulates in {known}") if known else OPEN
+
+
+def _rounds(claim: Claim, question: Question, template: Template | None) -> Finding:
+    assert template is not None
+    found = [f"{name} to {dtype}" for name, dtype in template.rounds]
+    held = any(dtype == claim.value for _, dtype in template.rounds)
+    return _held(held, f"it rounds {', '.join(found) or 'nothing in between'}")
+
+
+def _varies(claim: Claim, question: Question, template: Template | None) -> Finding:
+    assert template is not None
+    return _held(not template.deterministic, f"its manifest says deterministic = {template.deterministic}".lower())
+
+
+def _workspace(claim: Claim, question: Question, template: Template | None) -> Finding:
+    assert template is not None
+    return _held(bool(template.workspaces), f"it declares {len(template.workspaces)} workspaces")
+
+
+def _exceeds(claim: Claim, question: Question, _: Template | None) -> Finding:
+    sizes, level = question.target.cache_bytes, int(claim.value[1]) - 1
+    if level >= len(sizes):
+        return OPEN
+    held = question.region.cost.bytes > sizes[level]
+    return _held(held, f"a site moves {question.region.cost.bytes} bytes, {claim.value} has {sizes[level]}")
+
+
+def _extent(claim: Claim, question: Question, _: Template | None) -> Finding:
+    region = question.region
+    found = []
+    if any(port.role == "state" for port in region.ports):
+        found.append("context")
+    if any(isinstance(extent, str) for port in region.ports for extent in port.shape):
+        found.append("tokens")
+    return _held(claim.value in found, f"what varies from call to call: {', '.join(found) or 'nothing'}")
+
+
+def _later(claim: Claim, question: Question, template: Template | None) -> Finding:
+    """Only a measurement settles it."""
+    return OPEN
+
+
+CLAIMS: tuple[Row, ...] = (
+    Row(says="computes", topic="semantic", values=OPERATORS, about="this operator is part of it", settle=_computes),
+    Row(
+        says="reduces-over",
+        topic="semantic",
+        values=("hidden", "head_dim", "context", "rows"),
+        about="some operator sums or selects over this extent",
+        settle=_reduces,
+    ),
+    Row(
+        says="bound-by",
+        topic="semantic",
+        values=("memory", "compute"),
+        about="the nearer of the two ceilings",
+        settle=_bound,
+    ),
+    Row(
+        says="accumulates-in",
+        topic="numerical",
+        values=DTYPES,
+        of_template=True,
+        about="sums are kept in this type",
+        settle=_accumulates,
+    ),
+    Row(
+        says="rounds-to",
+        topic="numerical",
+        values=DTYPES,
+        of_template=True,
+        about="a value in between is rounded to this type",
+        settle=_rounds,
+    ),
+    Row(
+        says="varies-between-runs",
+        topic="numerical",
+        of_template=True,
+        about="equal inputs may give unequal outputs",
+        settle=_varies,
+    ),
+    Row(
+        says="fails-validation",
+        topic="numerical",
+        of_template=True,
+        about="its error against float64 is too large",
+        settle=_later,
+    ),
+    Row(
+        says="writes-outside",
+        topic="bounds",
+        of_template=True,
+        about="it writes beside its outputs",
+        settle=_later,
+    ),
+    Row(
+        says="needs-workspace",
+        topic="resource",
+        of_template=True,
+        about="it takes scratch memory",
+        settle=_workspace,
+    ),
+    Row(
+        says="does-not-build",
+        topic="resource",
+        of_template=True,
+        about="the compiler refuses it or its limits here",
+        settle=_later,
+    ),
+    Row(
+        says="slower-than-pytorch",
+        topic="resource",
+        of_template=True,
+        about="not even its best candidate beats the captured operators",
+        settle=_later,
+    ),
+    Row(
+        says="exceeds-cache",
+        topic="resource",
+        values=("L1", "L2", "L3"),
+        about="the bytes of one site do not fit this level",
+        settle=_exceeds,
+    ),
+    Row(
+        says="extent-varies",
+        topic="dynamic-shape",
+        values=("context", "tokens"),
+        about="this extent differs from call to call",
+        settle=_extent,
+    ),
+)
+"""Everything that an adviser may claim; order is that of the prompt."""
+ROWS: Mapping[str, Row] = {row.says: row for row in CLAIMS}
+
+
+def structural(claim: Claim, question: Question) -> Claim:
+    """The claim as far as the region, its templates and the machine settle it; `ROWS` has its row."""
+    template = next((one for one in question.templates if one.id == claim.template), None)
+    standing, because = ROWS[claim.says].settle(claim, question, template)
+    return replace(claim, standing=standing, because=because)
+
+
+def measured(claim: Claim, trials: Sequence[Trial]) -> Claim:
+    """The claim as far as the trials of its region settle it; one that structure settled stays as it is."""
+    if claim.standing != "unverified" or not claim.template:
+        return claim
+    own = [trial for trial in trials if trial.candidate.template == claim.template]
+    standing, because = _measured(claim.says, own)
+    return replace(claim, standing=standing, because=because)
+
+
+def _measured(says: str, own: Sequence[Trial]) -> Finding:
+    ran = [trial for trial in own if isinstance(trial.verdict, Measured)]
+    wrong = [trial.verdict for trial in own if isinstance(trial.verdict, Incorrect)]
+    outside = [verdict for verdict in wrong if _outside(verdict)]
+    unbuilt = sum(isinstance(trial.verdict, BuildFailed) for trial in own)
+    match says:
+        case "fails-validation" if wrong or ran:
+            return _held(len(wrong) > len(outside), f"{len(wrong)} of {len(own)} trials failed validation")
+        case "writes-outside" if wrong or ran:
+            return _held(bool(outside), f"{len(outside)} of {len(own)} trials failed a check of their surroundings")
+        case "does-not-build" if own:
+            return _held(unbuilt > 0, f"{unbuilt} of {len(own)} trials did not build")
+        case "slower-than-pytorch" if ran:
+            best = max(trial.verdict.measurement.speedup for trial in ran if isinstance(trial.verdict, Measured))
+            return _held(best < 1, f"its best of {len(ran)} is {best:.2f} times as fast as PyTorch")
+        case _:
+            return OPEN
+
+
+def _outside(verdict: Incorrect) -> bool:
+    return any(check.name in _AROUND for check in verdict.report.checks if not check.ok)
+
+
+def _held(held: bool, because: str) -> Finding:
+    return ("confirmed" if held else "refuted"), because
+
+
+def standing_of(claims: Sequence[Claim]) -> Standing:
+    """Of a label, by its claims: refuted by one that is, confirmed when all are, else unverified."""
+    own = [claim.standing for claim in claims if claim.topic == "semantic"]
+    if "refuted" in own:
+        return "refuted"
+    return "confirmed" if own and set(own) == {"confirmed"} else "unverified"
+
+
+def reductions(body: Graph, dims: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+    """Operator, name and extent of every axis that an operator of `body` sums or selects over, in its order."""
+    shapes = {value.id: value.shape for value in body.values}
+    found: list[tuple[str, str, int]] = []
+    for node in body.nodes:
+        match node.op:
+            case "linear" | "rms_norm":
+                extent = shapes[node.inputs[1].value][-1]
+                found.append((node.op, _named(extent, dims, ("hidden", "head_dim")), _number(extent)))
+            case "attention":
+                found.append((node.op, "head_dim", dims.get("head_dim", 0)))
+                found.append((node.op, "context", dims.get("context", 0)))
+            case "argmax":
+                extent = shapes[node.inputs[0].value][-1]
+                found.append((node.op, _named(extent, dims, ("rows", "hidden")), _number(extent)))
+            case _:
+                continue
+    return tuple(found)
+
+
+def _named(extent: int | str, dims: Mapping[str, int], names: Sequence[str]) -> str:
+    return next((name for name in names if dims.get(name) == extent), str(extent))
+
+
+def _number(extent: int | str) -> int:
+    return extent if isinstance(extent, int) else 0

@@ -1,0 +1,181 @@
+"""Asks a language model about regions: a ladder of ways to ask, retries, ceilings; it ends in an answer or a reason.
+
+A server that knows no JSON schema is asked for JSON, one that knows neither for a text with one fenced block; what
+comes back is decoded by `answer.py` whichever way it was asked for. Each call is booked before it is made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
+from agentcompile.advice.exchange import Exchange, Rung
+from agentcompile.advice.ledger import Booking, Ledger
+from agentcompile.advice.prompt import Prompt
+from agentcompile.advice.wire import Ask, Reply, Wire, WireError
+from agentcompile.ir.advice import Usage
+
+RUNGS: tuple[Rung, ...] = ("json_schema", "json_object", "text")
+ATTEMPTS = 3
+"""Calls of one rung, while the server says that it is busy."""
+LONGEST_WAIT_S = 60.0
+"""What a server may ask us to wait."""
+_BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
+_UNKNOWN_FORMAT = (400, 415, 422, 501)
+"""What servers answer that do not know a response format."""
+_NOT_ALLOWED = (401, 402, 403, 404)
+_FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A call about to be made: on disk before it is, so that its ceilings hold after a kill."""
+
+    number: int
+    booked: Usage
+    rung: Rung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replied:
+    """A call that ended."""
+
+    number: int
+    booked: Usage
+    used: Usage
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """An exchange and what was taken of it."""
+
+    exchange: Exchange
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unanswered:
+    """Why there is no advice."""
+
+    reason: str
+
+
+class Client:
+    """One server, one run. `ask` may be called from several threads at once."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        model: str,
+        ledger: Ledger,
+        *,
+        said: Callable[[Called | Replied], None] = lambda _: None,
+        sleep: Callable[[float], object] = time.sleep,
+        answered_by: str = "",
+    ) -> None:
+        """`said` hears of every call before it is made and after it; it may raise to forbid it."""
+        self._wire, self._model, self._ledger = wire, model, ledger
+        self._said, self._sleep, self._answered_by = said, sleep, answered_by
+        self._rung = 0
+        self._number = 0
+        self._refused = ""
+        self._lock = threading.Lock()
+
+    def ask(self, prompt: Prompt) -> Answered | Unanswered:
+        """Ask about the regions of `prompt`, down the ladder until an answer can be read."""
+        reason = ""
+        rung = self._rung
+        while rung < len(RUNGS):
+            got = self._attempts(prompt, RUNGS[rung])
+            if isinstance(got, Unanswered):
+                return got
+            if isinstance(got, str):
+                reason = got
+            else:
+                try:
+                    return self._answered(got, prompt, RUNGS[rung])
+                except AnswerError as error:
+                    reason = str(error)
+                    if got.cut_off:
+                        return Unanswered(reason=f"the answer was cut off: {reason}")
+            rung += 1
+            with self._lock:  # the others need not learn it again
+                self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
+        return Unanswered(reason=reason or "the server knows no way of asking")
+
+    def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
+        """Raises `AnswerError` for a text that is no answer."""
+        found = answer_of(reply.text, fenced=rung == "text")
+        if not isinstance(found, dict) or not isinstance(found.get("regions"), list):
+            raise AnswerError("no list of regions")
+        exchange = Exchange(
+            keys={asked.id: asked.key for asked in prompt.asked},
+            model=self._model,
+            answered_by=self._answered_by or reply.model,
+            rung=rung,
+            system=prompt.system,
+            user=prompt.user,
+            answer=reply.text,
+            usage=reply.usage or Usage(),
+            at_ms=int(time.time() * 1000),
+        )
+        return Answered(exchange=exchange, reading=read_answer(found, prompt, self._model))
+
+    def _attempts(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | str:
+        """A reply with text, no advice at all, or why this rung does not do."""
+        for attempt in range(1, ATTEMPTS + 1):
+            if self._refused:
+                return Unanswered(reason=self._refused)
+            got = self._call(prompt, rung)
+            if isinstance(got, Unanswered):
+                return got
+            if got.status == 200:
+                return got
+            said = f"status {got.status}: {got.text}"
+            if got.status in _UNKNOWN_FORMAT:
+                return said
+            if got.status in _NOT_ALLOWED:
+                self._refused = said
+            if got.status not in _BUSY or attempt == ATTEMPTS:
+                return Unanswered(reason=said)
+            wait_s = 0.5 * 2 ** (attempt - 1) if got.retry_after_s is None else got.retry_after_s
+            if wait_s > min(LONGEST_WAIT_S, self._ledger.left_s()):
+                return Unanswered(reason=f"{said}; it asks for {wait_s:.0f} s of patience")
+            self._sleep(wait_s)
+        raise AssertionError("every attempt returns")
+
+    def _call(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered:
+        system = prompt.system + (_FENCE if rung == "text" else "")
+        booking = self._ledger.book(len(system) + len(prompt.user))
+        if isinstance(booking, str):
+            return Unanswered(reason=f"a ceiling is reached: {booking}")
+        with self._lock:
+            self._number += 1
+            number = self._number
+        self._said(Called(number=number, booked=booking.usage, rung=rung))
+        ask = Ask(
+            system=system,
+            user=prompt.user,
+            rung=rung,
+            answer_tokens=booking.answer_tokens,
+            timeout_s=booking.timeout_s,
+        )
+        begin = time.monotonic()
+        try:
+            reply = self._wire.send(ask)
+        except WireError as error:
+            # A call that came to nothing may have been paid for all the same.
+            used = None if error.sent else Usage()
+            self._settle(number, booking, used, time.monotonic() - begin, str(error))
+            return Unanswered(reason=str(error))
+        used = reply.usage if reply.status == 200 else Usage()
+        self._settle(number, booking, used, time.monotonic() - begin, f"status {reply.status}")
+        return reply
+
+    def _settle(self, number: int, booking: Booking, used: Usage | None, seconds: float, result: str) -> None:
+        taken = self._ledger.settle(booking, used, seconds)
+        self._said(Replied(number=number, booked=booking.usage, used=taken, result=result))

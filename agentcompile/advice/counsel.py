@@ -1,0 +1,230 @@
+"""Advice while a search runs: a model is asked in the background, and what it says orders what is left.
+
+In: questions with the advice that a heuristic gave at once, and somebody to ask. Out: for each region the advice that
+holds now. Answers are taken by the caller's thread alone, when it asks for advice; nobody waits for one unless told to.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from agentcompile.advice.answer import Reading
+from agentcompile.advice.arrange import arranged
+from agentcompile.advice.claims import measured
+from agentcompile.advice.client import Answered, Unanswered
+from agentcompile.advice.exchange import Cassette, Exchange
+from agentcompile.advice.prompt import Asked, Prompt, prompt_of
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.advice import Advice, Claim, Proposal, Question
+from agentcompile.ir.trial import Trial
+
+ALONE = 5
+"""Regions that have a request of their own: those where most of a step goes."""
+TOGETHER = 16
+"""Regions of a request that several share."""
+
+
+class Asks(Protocol):
+    """Who answers a prompt."""
+
+    def ask(self, prompt: Prompt) -> Answered | Unanswered:
+        """Called from several threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Advice about one region came: all that was said is in `advice.proposals`."""
+
+    region: str
+    advice: Advice
+    exchange: str
+    """Its digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """No advice about these regions, and why."""
+
+    regions: tuple[str, ...]
+    reason: str
+    refused: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A claim that facts confirmed or refuted."""
+
+    region: str
+    claim: Claim
+
+
+News = Taken | Missed | Settled
+
+
+def prompts_of(questions: Sequence[Question], hot: Collection[str]) -> tuple[Prompt, ...]:
+    """What is asked about a model: a request for each of the regions that move most bytes, `hot` ones first, and the
+    others together. A region with one candidate has nothing to order."""
+    open = [question for question in questions if len(question.candidates) > 1]
+    open.sort(key=lambda question: (question.region.id not in hot, -_moved(question), question.region.id))
+    alone, rest = open[:ALONE], open[ALONE:]
+    groups = [[question] for question in alone]
+    groups += [rest[at : at + TOGETHER] for at in range(0, len(rest), TOGETHER)]
+    return tuple(prompt_of(group) for group in groups)
+
+
+def _moved(question: Question) -> int:
+    return question.region.cost.bytes * max(len(question.region.sites), 1)
+
+
+class Counsel:
+    """Advice about every region of a run. Close it, or use it in a `with` block; its threads end with the process."""
+
+    def __init__(
+        self,
+        first: Mapping[str, tuple[Question, Advice]],
+        *,
+        asks: Asks | None = None,
+        recalls: Cassette | None = None,
+        keeps: Cassette | None = None,
+        tell: Callable[[News], None] = lambda _: None,
+    ) -> None:
+        """`first`: by region, what is known at once. `recalls` is looked into before `asks` is asked; `keeps` takes
+        every exchange that advice was taken from."""
+        self._first = dict(first)
+        self._now = {region: advice for region, (_, advice) in first.items()}
+        self._asks, self._recalls, self._keeps, self._tell = asks, recalls, keeps, tell
+        self._came: queue.SimpleQueue[tuple[Prompt, Answered | Unanswered | AgentCompileError]] = queue.SimpleQueue()
+        self._waiting = 0
+        self._exchanges: dict[str, Exchange] = {}
+
+    def __enter__(self) -> Counsel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the exchanges that advice was taken from, sorted."""
+        return tuple(sorted(self._exchanges))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are still open."""
+        return self._waiting
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        """Take what is recorded, and ask about the rest, all at once."""
+        for prompt in prompts:
+            left = tuple(asked for asked in prompt.asked if not self._recall(prompt, asked.question))
+            if not left:
+                continue
+            if self._asks is None:
+                self._tell(Missed(regions=_regions(left), reason="nothing is recorded about it"))
+                continue
+            fresh = prompt if len(left) == len(prompt.asked) else prompt_of([asked.question for asked in left])
+            self._waiting += 1
+            threading.Thread(target=self._ask, args=(self._asks, fresh), daemon=True, name="adviser").start()
+
+    def advice(self, region: str) -> Advice:
+        """What holds for a region now; KeyError for one that was not asked about."""
+        self.take()
+        return self._now[region]
+
+    def take(self) -> None:
+        """Take every answer that has come; returns at once."""
+        while True:
+            try:
+                prompt, got = self._came.get_nowait()
+            except queue.Empty:
+                return
+            self._took(prompt, got)
+
+    def wait(self, seconds: float) -> None:
+        """Take answers until all have come, or until `seconds` have passed."""
+        end = time.monotonic() + seconds
+        while self._waiting and (left := end - time.monotonic()) > 0:
+            try:
+                prompt, got = self._came.get(timeout=left)
+            except queue.Empty:
+                return
+            self._took(prompt, got)
+
+    def settle(self, trials: Mapping[str, Sequence[Trial]]) -> None:
+        """Hold what is claimed against what was measured."""
+        for region, advice in self._now.items():
+            claims = tuple(measured(claim, trials.get(region, ())) for claim in advice.claims)
+            for before, now in zip(advice.claims, claims, strict=True):
+                if now.standing != before.standing:
+                    self._tell(Settled(region=region, claim=now))
+            if claims != advice.claims:
+                self._now[region] = replace(advice, claims=claims)
+
+    def close(self) -> None:
+        """Take what has come; whatever comes later is too late."""
+        self.take()
+        if self._waiting:
+            self._tell(Missed(regions=(), reason=f"{self._waiting} requests were still open when the search ended"))
+            self._waiting = 0
+
+    def _ask(self, asks: Asks, prompt: Prompt) -> None:
+        try:
+            self._came.put((prompt, asks.ask(prompt)))
+        except AgentCompileError as error:  # the run's own disk, say: whoever takes it raises it
+            self._came.put((prompt, error))
+        except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
+            self._came.put((prompt, Unanswered(reason=f"{type(error).__name__} while asking")))
+
+    def _recall(self, prompt: Prompt, question: Question) -> bool:
+        asked = next(asked for asked in prompt.asked if asked.question is question)
+        found = self._recalls.recall(asked) if self._recalls is not None else None
+        if found is None:
+            return False
+        advice = found.of(asked)
+        if advice is None:
+            self._tell(
+                Missed(
+                    regions=(question.region.id,),
+                    reason="what is recorded says nothing about it",
+                    refused=found.reading.refused,
+                )
+            )
+        else:
+            self._hold(question.region.id, advice, found.exchange)
+        return True
+
+    def _took(self, prompt: Prompt, got: Answered | Unanswered | AgentCompileError) -> None:
+        self._waiting = max(self._waiting - 1, 0)
+        if isinstance(got, AgentCompileError):
+            raise got
+        if isinstance(got, Unanswered):
+            self._tell(Missed(regions=prompt.regions, reason=got.reason))
+            return
+        if self._keeps is not None:
+            self._keeps.keep(got.exchange)
+        reading: Reading = got.reading
+        silent = tuple(region for region in prompt.regions if region not in reading.advice)
+        if reading.refused or silent:
+            self._tell(Missed(regions=silent, reason="parts of an answer were refused", refused=reading.refused))
+        for region, advice in reading.advice.items():
+            self._hold(region, advice, got.exchange)
+
+    def _hold(self, region: str, advice: Advice, exchange: Exchange) -> None:
+        if region not in self._first:
+            return
+        question, first = self._first[region]
+        if self._keeps is not None and exchange.digest not in self._keeps.exchanges:
+            self._keeps.keep(exchange)
+        self._exchanges[exchange.digest] = exchange
+        self._now[region] = arranged(advice, first, question.candidates)
+        self._tell(Taken(region=region, advice=self._now[region], exchange=exchange.digest))
+
+
+def _regions(left: Sequence[Asked]) -> tuple[str, ...]:
+    return tuple(asked.question.region.id for asked in left)

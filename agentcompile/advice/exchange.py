@@ -1,0 +1,164 @@
+"""Exchanges with an adviser on disk, a JSON file each: what was asked, what came back, who answered, what it took.
+
+A folder of them is all that a replay needs. They are found by the region that an answer is about, so that regions may
+be asked together or one by one. What a folder holds is data of any origin: it is decoded as strictly as an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
+from agentcompile.advice.prompt import Asked, Prompt
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.advice import Advice, Usage
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import canonical, digest
+
+FORMAT = 1
+"""Of a file; a greater one is refused."""
+MOST_BYTES = 8 << 20
+ENDING = ".exchange.json"
+Rung = Literal["json_schema", "json_object", "text"]
+"""How an answer was asked for: by a schema, as some JSON, or as a text with one fenced block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One request and its answer."""
+
+    format: int = FORMAT
+    keys: dict[str, str]
+    """Of each region's question, by the region's id in the prompt."""
+    model: str
+    """As it was asked for."""
+    answered_by: str = ""
+    """As the server names it, or as whoever recorded it says."""
+    rung: Rung
+    system: str
+    user: str
+    answer: str
+    usage: Usage
+    at_ms: int
+    """Unix time in milliseconds, for people; nothing depends on it."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of request and answer; when it was and what it took do not enter."""
+        return digest("exchange/1", self.model, self.rung, self.system, self.user, self.answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """Advice from a recorded exchange."""
+
+    reading: Reading
+    exchange: Exchange
+
+    def of(self, asked: Asked) -> Advice | None:
+        """What it says about one region."""
+        return self.reading.advice.get(asked.question.region.id)
+
+
+class Cassette:
+    """A folder of exchanges. Reading it needs no folder; `keep` makes it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer."""
+        self.folder = folder
+        self._by_key: dict[str, Exchange] = {}
+        for path in sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else ():
+            self._index(_read(path))
+
+    def __len__(self) -> int:
+        """Regions that it has an answer for."""
+        return len(self._by_key)
+
+    @property
+    def exchanges(self) -> Mapping[str, Exchange]:
+        """By digest."""
+        return {exchange.digest: exchange for exchange in self._by_key.values()}
+
+    def recall(self, asked: Asked) -> Recalled | None:
+        """What was answered about one region; None when nothing was."""
+        exchange = self._by_key.get(asked.key)
+        if exchange is None:
+            return None
+        alone = Prompt(asked=(asked,), system=exchange.system, user=exchange.user)
+        try:
+            found = answer_of(exchange.answer, fenced=exchange.rung == "text")
+            items = found.get("regions") if isinstance(found, dict) else None
+            if isinstance(found, dict) and isinstance(items, list):
+                others = set(exchange.keys) - {asked.id}
+                found = {**found, "regions": [one for one in items if not _is_of(one, others)]}
+            reading = read_answer(found, alone, exchange.model)
+        except AnswerError:
+            reading = Reading(advice={})
+        return Recalled(reading=reading, exchange=exchange)
+
+    def keep(self, exchange: Exchange) -> None:
+        """Write an exchange, whole or not at all; raises AgentCompileError (environment) when that fails."""
+        path = self.folder / f"{exchange.digest[:32]}{ENDING}"
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(exchange_bytes(exchange))
+            part.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise AgentCompileError(
+                f"{path}: {error.strerror or error}",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="free some space, or make the folder writable",
+            ) from error
+        self._index(exchange)
+
+    def _index(self, exchange: Exchange) -> None:
+        for key in exchange.keys.values():
+            known = self._by_key.get(key)
+            if known is None or known.at_ms <= exchange.at_ms:
+                self._by_key[key] = exchange
+
+
+def exchange_bytes(exchange: Exchange) -> bytes:
+    """The content of an exchange's file."""
+    return canonical(encode(exchange)) + b"\n"
+
+
+def exchange_in(data: bytes, file: str) -> Exchange:
+    """An exchange from its file's content; AgentCompileError (usage), which names `file`, for what is none."""
+    remedy = "record it again, or take the file away"
+    try:
+        found = json.loads(data)
+        version = found.get("format") if isinstance(found, dict) else None
+        if isinstance(version, int) and version > FORMAT:
+            raise AgentCompileError(
+                f"{file}: format: {version} is newer than the {FORMAT} that this agentcompile reads",
+                hint="install the agentcompile that recorded it",
+            )
+        exchange: Exchange = decode(Exchange, found, "exchange")
+    except (CodecError, ValueError, RecursionError) as error:
+        raise AgentCompileError(f"{file}: no exchange: {str(error)[:200]}", hint=remedy) from error
+    return exchange
+
+
+def _read(path: Path) -> Exchange:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise AgentCompileError(f"{path}: more than {MOST_BYTES} bytes", hint="this is no exchange")
+        return exchange_in(path.read_bytes(), str(path))
+    except OSError as error:
+        raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
+
+
+def _is_of(item: object, ids: set[str]) -> bool:
+    """Whether an item of an answer is about one of these regions."""
+    name = item.get("region") if isinstance(item, dict) else None
+    return isinstance(name, str) and name in ids

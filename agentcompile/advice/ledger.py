@@ -1,0 +1,112 @@
+"""What asking may cost in all, and what it has cost so far: a call is booked before it is made.
+
+A call that never ends, because the process was killed, stands at what was booked for it, so that ceilings survive a
+resume: whoever folds the events of a run hands the sum to the next `Ledger`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from agentcompile.ir.advice import Usage
+
+LEAST_ANSWER = 512
+"""Tokens that must be left for an answer."""
+MOST_ANSWER = 8192
+"""Tokens that an answer may have."""
+_CHARACTERS = 3
+"""Of a token, at least, in what we send: so that a booking is rather too high."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What a run may spend on its adviser; 0 microdollars: any amount."""
+
+    calls: int = 8
+    tokens: int = 200_000
+    microdollars: int = 0
+    seconds: float = 600.0
+    """From the first call to the last answer."""
+    price: tuple[float, float] = (0.0, 0.0)
+    """Dollars for a million tokens of prompt, and of answer."""
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> int:
+        """Microdollars; a dollar for a million tokens is one for each."""
+        return round(prompt_tokens * self.price[0] + completion_tokens * self.price[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """A call that may be made now."""
+
+    usage: Usage
+    """What it takes at most."""
+    answer_tokens: int
+    timeout_s: float
+
+
+class Ledger:
+    """Shared by all calls of a run; safe to use from several threads."""
+
+    def __init__(
+        self, ceilings: Ceilings, spent: Usage | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`spent` is what the run had spent before this process."""
+        self.ceilings = ceilings
+        self._spent = spent or Usage()
+        self._before_s = self._spent.seconds
+        self._clock = clock
+        self._begin = clock()
+        self._lock = threading.Lock()
+
+    @property
+    def spent(self) -> Usage:
+        """So far, with all that is booked."""
+        with self._lock:
+            return self._spent
+
+    def left_s(self) -> float:
+        """Seconds that are left for asking."""
+        return self.ceilings.seconds - self._before_s - (self._clock() - self._begin)
+
+    def book(self, characters: int) -> Booking | str:
+        """Book a call with a prompt of that many characters; a text says which ceiling forbids it."""
+        most, prompt = self.ceilings, characters // _CHARACTERS + 1
+        with self._lock:
+            left = most.tokens - self._spent.tokens - prompt
+            answer = min(left, MOST_ANSWER)
+            usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=max(answer, 0))
+            usage = replace(usage, microdollars=most.cost(usage.prompt_tokens, usage.completion_tokens))
+            if self._spent.calls >= most.calls:
+                return f"{self._spent.calls} of {most.calls} calls are made"
+            if answer < LEAST_ANSWER:
+                return f"{self._spent.tokens} of {most.tokens} tokens are spent, and this prompt takes about {prompt}"
+            if most.microdollars and self._spent.microdollars + usage.microdollars > most.microdollars:
+                spent, limit = self._spent.microdollars / 1e4, most.microdollars / 1e4
+                return (
+                    f"{spent:.2f} of {limit:.2f} cents are spent, and this call may take {usage.microdollars / 1e4:.2f}"
+                )
+            timeout_s = self.left_s()
+            if timeout_s <= 0:
+                return f"{most.seconds:g} s are spent"
+            self._spent += usage
+            return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s)
+
+    def settle(self, booking: Booking, used: Usage | None, seconds: float) -> Usage:
+        """Put what a call took in place of what was booked; a server that does not say it took what was booked.
+
+        Returns what the call took.
+        """
+        tokens = used or booking.usage
+        taken = replace(
+            tokens,
+            calls=1,
+            microdollars=self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens),
+            seconds=seconds,
+        )
+        with self._lock:
+            self._spent = self._spent + taken - booking.usage
+        return taken

@@ -1,0 +1,256 @@
+"""One request to an OpenAI-compatible server through the `openai` package, with a limit on bytes and on time.
+
+In: messages and how the answer is wanted. Out: a `Reply` with status, text and token counts, or `WireError` with a
+reason. Nothing here retries, and nothing that it says holds the key.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from agentcompile.advice.exchange import Rung
+from agentcompile.advice.schema import NAME, answer_schema
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import clean
+from agentcompile.ir.advice import Usage
+
+CONNECT_S = 1.5
+"""Until a server must have taken the connection; one that is down costs no more."""
+MOST_BYTES = 2 << 20
+"""Of a response's body."""
+OPENAI = "https://api.openai.com/v1"
+HIDDEN = "[redacted]"
+_LEAST_KEY = 4
+
+
+class WireError(Exception):
+    """No response that could be read; the message is the reason, without the key. `sent`: the server may have seen the
+    request, and whoever runs it may charge for it."""
+
+    def __init__(self, reason: str, *, sent: bool = True) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request."""
+
+    system: str
+    user: str
+    rung: Rung
+    answer_tokens: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A response: `text` is the message's on success, else what the server said was wrong."""
+
+    status: int
+    text: str
+    model: str = ""
+    usage: Usage | None = None
+    cut_off: bool = False
+    """Whether the server stopped before the answer was whole."""
+    retry_after_s: float | None = None
+
+
+class Wire(Protocol):
+    """Who carries a request; tests and replays have others."""
+
+    def send(self, ask: Ask) -> Reply:
+        """One request, one response; raises `WireError`. Called from several threads."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+def redacted(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` without any of `secrets`, as they are or as JSON writes them."""
+    for secret in secrets:
+        if len(secret) >= _LEAST_KEY:
+            for form in {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}:
+                text = text.replace(form, HIDDEN)
+    return text
+
+
+class OpenAIWire:
+    """The `openai` package's client; made when the first request is, because its import takes a second."""
+
+    def __init__(self, model: str, base_url: str, key: str) -> None:
+        """An empty `base_url` is OpenAI's own; an empty `key` is for servers that ask for none."""
+        self._model, self._base_url, self._key = model, base_url, key
+        self._client: Any = None
+        self._closed = False
+        self._end = threading.local()
+        self._making = threading.Lock()
+
+    def send(self, ask: Ask) -> Reply:
+        """As `Wire` says."""
+        import openai
+
+        self._end.at = time.monotonic() + ask.timeout_s
+        try:
+            response = self._connected(openai).chat.completions.with_raw_response.create(
+                model=self._model,
+                messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}],
+                max_completion_tokens=ask.answer_tokens,
+                timeout=_timeout(openai, ask.timeout_s),
+                extra_headers={"accept-encoding": "identity"},
+                **_format(ask.rung),
+            )
+            return self._reply(int(response.status_code), bytes(response.content))
+        except openai.APIStatusError as error:
+            said = self._hidden(error.response.content[:2000].decode(errors="replace"))
+            wait = _retry_after(error.response.headers)
+            return Reply(status=int(error.status_code), text=clean(said, 300), retry_after_s=wait)
+        except openai.APITimeoutError as error:
+            connecting = "Connect" in type(error.__cause__).__name__
+            what, limit_s = ("connection", CONNECT_S) if connecting else ("answer", ask.timeout_s)
+            raise WireError(f"no {what} within {limit_s:g} s", sent=not connecting) from error
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            if isinstance(cause, WireError):
+                raise cause from None
+            sent = "Connect" not in type(cause).__name__
+            raise WireError(self._hidden(f"{type(cause).__name__}: {cause}"), sent=sent) from None
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the package raises is no more than no advice
+            raise WireError(self._hidden(f"{type(error).__name__}: {error}")) from None
+
+    def close(self) -> None:
+        """As `Wire` says."""
+        self._closed = True
+        if self._client is not None:
+            self._client.close()
+
+    def _connected(self, openai: Any) -> Any:
+        with self._making:
+            if self._closed:
+                raise WireError("closed", sent=False)
+            if self._client is None:
+                # A redirect would send the key elsewhere than where it was meant to go.
+                http = openai.DefaultHttpxClient(event_hooks={"response": [self._bound]}, follow_redirects=False)
+                self._client = openai.OpenAI(
+                    api_key=self._key or "none", base_url=self._base_url or OPENAI, max_retries=0, http_client=http
+                )
+            return self._client
+
+    def _bound(self, response: Any) -> None:
+        """A hook that sees a response before its body is read, and puts a limit on its size and time."""
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise WireError("a compressed response, which was not asked for")
+        response.stream = _bounded(response.stream, self._end.at)
+
+    def _reply(self, status: int, body: bytes) -> Reply:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise WireError(f"byte 0x{body[error.start]:02x} of the response is not UTF-8") from error
+        try:
+            found = json.loads(text)
+            choice = found["choices"][0]
+            message = choice["message"]
+        except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
+            raise WireError(f"no chat completion: {self._hidden(type(error).__name__)}: {len(body)} bytes") from error
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, str):
+            what = "a tool call" if isinstance(message, dict) and message.get("tool_calls") else "no text"
+            raise WireError(f"answered with {what}")
+        return Reply(
+            status=status,
+            text=self._hidden(content.encode(errors="replace").decode()),
+            model=clean(self._hidden(str(found.get("model", ""))), 80),
+            usage=_usage(found.get("usage")),
+            cut_off=choice.get("finish_reason") == "length",
+        )
+
+    def _hidden(self, text: str) -> str:
+        return redacted(text, (self._key,))
+
+
+def needs_openai() -> None:
+    """Raise AgentCompileError (environment) where the `openai` package is missing."""
+    import importlib.util
+
+    if importlib.util.find_spec("openai") is None:
+        raise AgentCompileError(
+            "--advisor openai:…: the openai package is missing",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="pip install 'agentcompile[llm]'",
+        )
+
+
+def _format(rung: Rung) -> dict[str, Any]:
+    match rung:
+        case "json_schema":
+            schema = {"name": NAME, "strict": True, "schema": answer_schema()}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "json_object":
+            return {"response_format": {"type": "json_object"}}
+        case "text":
+            return {}
+
+
+def _timeout(openai: Any, timeout_s: float) -> Any:
+    return openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
+
+
+def _bounded(stream: Any, end: float) -> Any:
+    """The chunks of a body up to a size and a time."""
+    import httpx2
+
+    class Bounded(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for chunk in stream:
+                size += len(chunk)
+                if size > MOST_BYTES:
+                    raise WireError(f"a response of more than {MOST_BYTES} bytes")
+                if time.monotonic() > end:
+                    raise WireError("the response came too slowly")
+                yield chunk
+
+        def close(self) -> None:
+            stream.close()
+
+    return Bounded()
+
+
+def _usage(found: object) -> Usage | None:
+    """Tokens as the server counts them; None where it does not, or says what cannot be."""
+    if not isinstance(found, dict):
+        return None
+    prompt, answer = found.get("prompt_tokens"), found.get("completion_tokens")
+    if not (_count(prompt) and _count(answer)):
+        return None
+    assert isinstance(prompt, int)
+    assert isinstance(answer, int)
+    return Usage(prompt_tokens=prompt, completion_tokens=answer)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Seconds that a server asks us to wait (RFC 9110, 10.2.3: a number, or a date)."""
+    said = str(headers.get("retry-after", "")).strip()
+    try:
+        return max(float(said), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError, IndexError):
+        return None

@@ -1,0 +1,184 @@
+"""Judges every candidate of a model's hot regions, and asks every adviser for its order of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.advice import Heuristic, adviser_of
+from agentcompile.advice.arrange import arranged
+from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.prompt import prompt_of
+from agentcompile.cuts import question_of
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import Emit
+from agentcompile.ir.advice import Question
+from agentcompile.judge import Baseline, Job, Prepared, WorkerJudge
+from agentcompile.machine import Machine, judge_of
+from agentcompile.materialize import specialise
+from agentcompile.measure import Timing
+from agentcompile.options import Options
+from agentcompile.pipeline import Ready, prepare
+from agentcompile.tune import Subject, templates_of
+
+from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
+
+SEEDS = 20
+ROUNDS = 25
+"""In each of which every candidate is timed twice."""
+LEAST = 8
+"""Candidates below which an order means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """An adviser that is compared: its orders of one question, how many candidates it named itself, and a note."""
+
+    name: str
+    orders: Callable[[Question], tuple[Sequence[Sequence[str]], int, str]]
+    answered_by: str = ""
+
+
+def arms_of(text: str) -> tuple[Arm, ...]:
+    """The arms of ``none,heuristic,random,replay:DIR``; `random` alone stands for `SEEDS` seeds.
+
+    Raises AgentCompileError (usage) for one that is unknown, or asks a model: what it says is recorded first.
+    """
+    return tuple(_arm(spec.strip()) for spec in text.split(",") if spec.strip())
+
+
+def _arm(spec: str) -> Arm:
+    if spec == "random":
+        seeds = [adviser_of(f"random:{seed}") for seed in range(SEEDS)]
+        return Arm(name=spec, orders=lambda asked: ([_ids(asked, one.advise(asked).order) for one in seeds], 0, ""))
+    if spec.startswith("replay:"):
+        cassette = Cassette(Path(spec.partition(":")[2]))
+        if not len(cassette):
+            raise AgentCompileError(
+                f"--arms {spec}: holds no exchange", hint="record one with `agentcompile advise MODEL --record DIR`"
+            )
+        who = ", ".join(sorted({exchange.answered_by or exchange.model for exchange in cassette.exchanges.values()}))
+        return Arm(name="replay", orders=lambda asked: _replayed(asked, cassette), answered_by=who)
+    if spec.startswith("openai:"):
+        hint = "record it with `agentcompile advise MODEL --record DIR`, then name replay:DIR"
+        raise AgentCompileError(f"--arms {spec}: a model that answers anew each time is no arm", hint=hint)
+    adviser = adviser_of(spec)
+    return Arm(name=spec, orders=lambda asked: ([_ids(asked, adviser.advise(asked).order)], 0, ""))
+
+
+def _ids(asked: Question, order: Sequence[str]) -> list[str]:
+    """All candidates, those that `order` does not name in the order of the space."""
+    named = dict.fromkeys(order)
+    return list(dict.fromkeys([*named, *(candidate.id for candidate in asked.candidates)]))
+
+
+def _replayed(asked: Question, cassette: Cassette) -> tuple[Sequence[Sequence[str]], int, str]:
+    """What a recorded model said, completed as in a run: by its hints, then by the heuristic."""
+    (one,) = prompt_of([asked]).asked
+    found = cassette.recall(one)
+    advice = found.of(one) if found is not None else None
+    base = Heuristic().advise(asked)
+    if advice is None:
+        return [_ids(asked, base.order)], 0, "nothing is recorded about it: the heuristic's order"
+    return [_ids(asked, arranged(advice, base, asked.candidates).order)], len(advice.order), ""
+
+
+def judged(
+    options: Options,
+    here: Machine,
+    arms: Sequence[Arm],
+    emit: Emit,
+    say: Callable[[str], None],
+    known: Mapping[str, Judged],
+    keep: Callable[[Model], None] = lambda _: None,
+) -> Model:
+    """Judge every candidate of every hot region of `options.model`, but for those that are `known` by region id, and
+    stand each arm's order beside the times. `keep` hears of what there is after each region."""
+    with judge_of(here, options.seed) as judge:
+        ready = prepare(options, here, judge, emit)
+        found = list[Judged]()
+
+        def model() -> Model:
+            return Model(
+                model=Path(options.model.removeprefix("preset:")).name,
+                context=ready.model.captured.info.context,
+                residency=ready.prefill.residency,
+                regions=tuple(sorted(found, key=lambda one: (-one.bytes * one.sites, one.name))),
+            )
+
+        for subject in hot(ready):
+            old = known.get(subject.region.id)
+            times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, judge, options.seed, say)
+            if times[0]:
+                found.append(_region(ready, subject, *times, arms))
+                keep(model())
+    return model()
+
+
+def hot(ready: Ready) -> list[Subject]:
+    """Regions of the cheapest cover of the step by floors that have something to order, those that are soon judged
+    first."""
+    own = {subject.region.id: subject for subject in ready.subjects}
+    rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
+    rows.sort(key=lambda row: row.bytes)
+    return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
+
+
+def _times(
+    subject: Subject, judge: WorkerJudge, seed: int, say: Callable[[str], None]
+) -> tuple[dict[str, float], float]:
+    """Time of every correct candidate by label, and of PyTorch, in ns, all beside one another in every round."""
+    templates = templates_of(subject)
+    jobs = []
+    for candidate in subject.space:
+        template = templates[candidate.template]
+        source = specialise(template, subject.region, candidate.params, subject.space.target)
+        jobs.append(Job(candidate=candidate, region=subject.region, template=template, source=source))
+    name, ready = subject.region.name, list[Prepared]()
+    for done, (_, result) in enumerate(judge.prepare(jobs), 1):
+        if isinstance(result, Prepared):
+            ready.append(result)
+        if done % 50 == 0 or done == len(jobs):
+            say(f"{name}: {done} of {len(jobs)} built and validated, {len(ready)} correct")
+    timing = judge.time(
+        subject.region, [Baseline(), *ready], rounds=ROUNDS, residency=subject.residency, seed=seed, processes=1
+    )
+    if not isinstance(timing, Timing):
+        say(f"{name}: not timed: {timing}")
+        return {}, 0.0
+    say(f"{name}: timed")
+    quick = {arm: quick_ns(timing.per_launch_ns(arm)) for arm in timing.live}
+    return {one.job.candidate.label: quick[arm] for arm, one in enumerate(ready, 1) if arm in quick}, quick.get(0, 0.0)
+
+
+def _region(ready: Ready, subject: Subject, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]) -> Judged:
+    asked = question_of(subject.space, ready.ceiling, subject.residency)
+    region, ids = subject.region, {candidate.label: candidate.id for candidate in asked.candidates}
+    ns = {label: time for label, time in ns.items() if label in ids}
+    winner, near = min(ns, key=lambda label: ns[label]), near_of(ns)
+    return Judged(
+        region=region.id,
+        name=region.name,
+        dims=dict(region.dims),
+        sites=len(region.sites),
+        bytes=region.cost.bytes,
+        points=len(ids),
+        failed=len(ids) - len(ns),
+        near=len(near),
+        winner=winner,
+        pytorch_ns=round(pytorch_ns, 1),
+        ns={label: round(time, 1) for label, time in ns.items()},
+        standings=tuple(_standings(asked, arms, ids[winner], frozenset(ids[label] for label in near))),
+    )
+
+
+def _standings(asked: Question, arms: Sequence[Arm], winner: str, near: frozenset[str]) -> Iterator[Standing]:
+    for arm in arms:
+        orders, said, note = arm.orders(asked)
+        yield standing_of(arm.name, orders, winner, near, said=said, note=note)
+
+
+def answered(arms: Sequence[Arm]) -> Mapping[str, str]:
+    """Who answered, by arm."""
+    return {arm.name: arm.answered_by for arm in arms if arm.answered_by}

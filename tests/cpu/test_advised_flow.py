@@ -1,0 +1,220 @@
+"""From spaces to the lock with a judge that knows every time: whoever advises, the lock is that of no adviser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcompile import catalog
+from agentcompile.advice import NoAdvice
+from agentcompile.advice.client import Client
+from agentcompile.advice.counsel import Counsel, Taken, prompts_of
+from agentcompile.advice.ledger import Ceilings, Ledger
+from agentcompile.advice.wire import Ask, Reply, WireError
+from agentcompile.build import Binary
+from agentcompile.captures import load_model
+from agentcompile.choose import Traits, rank
+from agentcompile.cuts import advise, bound, cut, question_of
+from agentcompile.events import silent
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.digest import digest
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Residency
+from agentcompile.ir.trial import BuildFailed, NumericReport, Trial, Verdict
+from agentcompile.judge import Baseline, Depth, Job, Prepared
+from agentcompile.layouts import LAYOUTS
+from agentcompile.lockfile import Evidence, render_lock
+from agentcompile.machine import this_machine
+from agentcompile.measure import Timing
+from agentcompile.measure.samples import Clock, Round, Samples
+from agentcompile.notes import Notes
+from agentcompile.plans import plan
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.search import Budget, halving
+from agentcompile.store import Store
+from agentcompile.tune import Past, Subject, Tuner, templates_of
+from tests.cpu import flows
+from tests.cpu.conftest import CONTEXT
+
+SUBJECTS = 5
+"""Regions that are searched: those of the cheapest cover with the smallest spaces."""
+REPORT = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+
+
+def known_ns(id: str) -> int:
+    """The time of a candidate, which nobody but the judge knows."""
+    return 20_000 + int(digest("time/1", id)[:6], 16) % 400_000
+
+
+class Knowing:
+    """A judge without processes: a time for every candidate, and each eleventh does not build."""
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        for job in jobs:
+            if known_ns(job.candidate.id) % 11 == 0:
+                yield job, BuildFailed(log="error: not this one")
+            else:
+                binary = Binary(digest=job.source.digest)
+                yield job, Prepared(job=job, binary=binary, report=REPORT)
+
+    def time(
+        self,
+        region: Region,
+        arms: Sequence[Prepared | Baseline],
+        *,
+        rounds: int,
+        residency: Residency,
+        seed: int,
+        processes: int,
+        claim: float = 0.005,
+    ) -> Timing:
+        ns = [100_000 if isinstance(arm, Baseline) else known_ns(arm.job.candidate.id) for arm in arms]
+        one = Round(intervals_ns=tuple((16 * time, 16 * time) for time in ns), waited_ns=(0,) * len(ns))
+        clock = Clock(quantum_ns=1, doubling=(2.0,) * len(ns))
+        samples = Samples(batch=16, clock=clock, rounds=(one,) * rounds)
+        labels = tuple(arm.name if isinstance(arm, Baseline) else arm.job.candidate.label for arm in arms)
+        live = tuple(range(len(ns)))
+        return Timing(arms=labels, live=live, processes=(samples,) * processes, residency=residency)
+
+    def ceiling(self) -> Ceiling:
+        return flows.CEILING
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Wire:
+    """An adviser that says what a function makes of the regions it was asked about."""
+
+    def __init__(self, say: Callable[[list[Any]], str]) -> None:
+        self.say = say
+
+    def send(self, ask: Ask) -> Reply:
+        return Reply(status=200, text=self.say(json.loads(ask.user)["regions"]))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def item(region: Any, ranking: list[Any], hints: list[Any], risks: list[Any]) -> dict[str, Any]:
+    label = {"text": "x", "rationale": ""}
+    return {
+        "region": region["region"], "label": label, "claims": [], "ranking": ranking, "hints": hints, "risks": risks,
+    }  # fmt: skip
+
+
+def worst(regions: list[Any]) -> str:
+    """Ranks the last candidates first, hints at the last value of every parameter, and warns of every template."""
+    made = []
+    for one in regions:
+        ranking = [{"candidate": row[0], "rationale": "the best"} for row in one["candidates"][:-33:-1]]
+        hints = [
+            {"template": t["template"], "param": p["param"], "values": p["domain"][::-1], "rationale": ""}
+            for t in one["templates"]
+            for p in t["parameters"]
+        ]
+        risks = [
+            {"says": "does-not-build", "template": t["template"], "value": None, "rationale": ""}
+            for t in one["templates"]
+        ]
+        made.append(item(one, ranking, hints, risks))
+    return json.dumps({"regions": made})
+
+
+def widening(regions: list[Any]) -> str:
+    """Names candidates, values and templates that do not exist, and brings code."""
+    made = []
+    for one in regions:
+        ranking = [{"candidate": "c99999", "rationale": ""}, {"candidate": "c1", "rationale": "", "source": "int x;"}]
+        hints = [{"template": "t1", "param": "UNROLL", "values": [3, 7, 4096], "rationale": ""}]
+        made.append({**item(one, ranking, hints, []), "template": {"source": "int main;"}, "tolerance": 1e9})
+    return json.dumps({"regions": made, "budget": 10**9})
+
+
+def absent(regions: list[Any]) -> str:
+    raise WireError("refused", sent=False)
+
+
+ADVERSARIES: dict[str, Callable[[list[Any]], str]] = {
+    "worst": worst,
+    "widening": widening,
+    "empty": lambda regions: '{"regions": []}',
+    "truncated": lambda regions: worst(regions)[:500],
+    "absent": absent,
+}
+Locked = Callable[[Callable[[list[Any]], str] | None], tuple[str, set[str], int]]
+
+
+@pytest.fixture(scope="module")
+def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
+    """Makes the lock of the tiny Llama as one adviser orders its search: text, what was judged, how much was taken."""
+    planted = flows.plant(warm, checkpoint("tiny-llama", "bf16"), CONTEXT, warm / "advised.lock.toml")
+    asked = flows.options(warm, checkpoint("tiny-llama", "bf16"), CONTEXT)
+    here = this_machine(asked)
+    model = load_model(checkpoint("tiny-llama", "bf16"), CONTEXT, here.store, here.hashes)
+    decode, prefill = cut(model.captured, here.target, flows.CEILING, silent)
+    templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
+    spaces = bound(decode, templates, here.target, silent)
+    covered = {row.id for row in decode[0].summary.rows if row.covered}
+    every = advise(spaces, NoAdvice(), flows.CEILING, prefill.residency, silent)
+    subjects = sorted((one for one in every if one.region.id in covered), key=lambda one: len(one.space))[:SUBJECTS]
+    first = {one.region.id: (question_of(one.space, flows.CEILING, one.residency), one.advice) for one in subjects}
+
+    def make(say: Callable[[list[Any]], str] | None) -> tuple[str, set[str], int]:
+        taken: list[Taken] = []
+
+        def tell(news: object) -> None:
+            if isinstance(news, Taken):
+                taken.append(news)
+
+        asks = None if say is None else Client(Wire(say), "m", Ledger(Ceilings(calls=99)))
+        with Counsel(first, asks=asks, tell=tell) as counsel:
+            if asks is not None:
+                counsel.begin(prompts_of([question for question, _ in first.values()], covered))
+                counsel.wait(30)
+            trials = judged(subjects, here.target, here.store, lambda one: counsel.advice(one.region.id))
+        rankings = {}
+        for one in subjects:
+            rankings[one.region.id] = rank(trials[one.region.id], templates_of(one), traits=lambda _: Traits())
+        found = plan(decode, prefill, subjects, rankings, trials, lambda _: 1e5, flows.CEILING, "cpu")
+        made = replace(planted, cuts=(*decode, prefill), planned=found, trials=trials).seal()
+        judged_ids = {f"{t.candidate.id} {t.verdict.kind}" for some in trials.values() for t in some}
+        return render_lock(replace(made, evidence=Evidence())).decode(), judged_ids, len(taken)
+
+    return make
+
+
+def judged(
+    subjects: Sequence[Subject], target: Any, store: Store, advised: Callable[[Subject], Advice]
+) -> dict[str, list[Trial]]:
+    """Every candidate searched in the advised order, and the finalists confirmed."""
+    tuner = Tuner(target, Knowing(), Past((), None, "policy"), Notes(store), silent, 0, advised)
+    found = {}
+    for one in subjects:
+        trials = tuner.search(one, halving, Budget(trials=len(one.space)), [])
+        found[one.region.id] = [*trials, *tuner.confirm(one, trials)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def unadvised(locked: Locked) -> tuple[str, set[str], int]:
+    return locked(None)
+
+
+@pytest.mark.parametrize("who", ADVERSARIES)
+def test_whoever_advises_every_admitted_kernel_is_that_of_no_adviser(
+    who: str, locked: Locked, unadvised: tuple[str, set[str], int]
+) -> None:
+    text, ids, taken = locked(ADVERSARIES[who])
+    assert text == unadvised[0]
+    assert ids == unadvised[1]
+    assert bool(taken) is (who in ("worst", "widening")), "some of them are heard, and change nothing"
+
+
+def test_the_lock_of_no_adviser_holds_kernels(unadvised: tuple[str, set[str], int]) -> None:
+    assert unadvised[0].count('use = "kernel"') >= 3
