@@ -5,63 +5,36 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import agentcompile
-from agentcompile import catalog
 from agentcompile.admit import Admitted, admit, admit_chunk
-from agentcompile.advice import adviser_of
-from agentcompile.advice.counsel import Counsel, prompts_of
-from agentcompile.advice.prompt import prompt_of
-from agentcompile.advising import Inquiry, check, counsel_of, is_remote, one_at_a_time
-from agentcompile.captures import Model, load_model
+from agentcompile.advising import check, one_at_a_time
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
-from agentcompile.cuts import Cut, advise, bound, cut, question_of
-from agentcompile.errors import AgentCompileError
-from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, RunStarted, Warned, silent
+from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, Warned, silent
 from agentcompile.history import History
-from agentcompile.ir.advice import Advice, Question, Usage
-from agentcompile.ir.region import Region
-from agentcompile.ir.target import Ceiling
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
-from agentcompile.machine import Machine, ceilings, judge_of, this_machine
-from agentcompile.models import find_model, location
+from agentcompile.machine import judge_of, this_machine
+from agentcompile.models import location
 from agentcompile.notes import Notes
 from agentcompile.options import Options
 from agentcompile.plans import NEAR, Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
-from agentcompile.regions.kinds import facts as kinds
+from agentcompile.ready import Ready, counsel, prepare, started
 from agentcompile.rivals import Everywhere, RunnersUp
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Subject, Tuner, lengths_key
+from agentcompile.tune import Past, Tuner, lengths_key
 from agentcompile.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
 IN_STEP = 0.5
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A model cut into regions whose spaces are bounded and advised: all that a search starts from."""
-
-    here: Machine
-    model: Model
-    ceiling: Ceiling
-    decode: tuple[Cut, ...]
-    """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
-    prefill: Cut
-    subjects: tuple[Subject, ...]
-    prompts: tuple[Subject, ...]
-    """Those of the prefill, which has kernels on a GPU alone."""
 
 
 def compile_model(
@@ -75,7 +48,7 @@ def compile_model(
     begin, emit = time.monotonic(), one_at_a_time(emit)
     check(options)
     here = this_machine(options)
-    emit(_started(options, here))
+    emit(started(options, here))
     reserve_lock(Path(options.out))
     with judge_of(here, options.seed) as judge, History(options.history) as history:
         if history.warning:
@@ -118,70 +91,6 @@ def _countdown(seconds: float) -> Callable[[], float]:
     """Says how many seconds are left from now on."""
     end = time.monotonic() + seconds
     return lambda: end - time.monotonic()
-
-
-def _started(options: Options, here: Machine) -> RunStarted:
-    return RunStarted(
-        model=options.model,
-        target=here.target,
-        options=options.digest,
-        version=agentcompile.__version__,
-        budget_trials=options.budget,
-    )
-
-
-def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> Ready:
-    """model ─capture→ Graph ─partition→ Regions ─templates×target→ Spaces ─advise→ order and hints."""
-    adviser = adviser_of(options.advisor)
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
-    with stage(emit, "capture") as say:
-        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
-        info = model.captured.info
-        say(f"{info.architecture}, {info.layers} layers, {info.dtype}")
-    with stage(emit, "probe") as say:
-        ceiling = ceilings(here, judge)
-        say(f"reads {ceiling.dram_bytes_per_s / 1e9:.1f} GB/s, {ceiling.cache_bytes_per_s / 1e9:.1f} GB/s from cache")
-    with stage(emit, "partition") as say:
-        decode, prefill = cut(model.captured, here.target, ceiling, emit, options.batch)
-        regions = {id for one in decode for id in one.regions}
-        say(f"{len(regions)} regions, weights in {prefill.residency}")
-    with stage(emit, "space") as say:
-        spaces = bound(decode, templates, here.target, emit)
-        chunks = bound([prefill], templates, here.target, emit) if here.target.kind == "cuda" else ()
-        say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
-    with stage(emit, "advise") as say:
-        subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
-        say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
-    return Ready(
-        here=here,
-        model=model,
-        ceiling=ceiling,
-        decode=decode,
-        prefill=prefill,
-        subjects=subjects,
-        prompts=prompts,
-    )
-
-
-def counsel(ready: Ready, options: Options, emit: Emit, asked: Usage | None = None) -> Counsel:
-    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background."""
-    first = _questions(ready)
-    found = counsel_of(options, first, emit, asked or Usage())
-    if is_remote(options):
-        found.begin(prompts_of([question for question, _ in first.values()], _hot(ready)))
-    return found
-
-
-def _questions(ready: Ready) -> dict[str, tuple[Question, Advice]]:
-    """By region what is asked about it, and what the first adviser said."""
-    subjects = [*ready.subjects, *ready.prompts]
-    return {one.region.id: (question_of(one.space, ready.ceiling, one.residency), one.advice) for one in subjects}
-
-
-def _hot(ready: Ready) -> set[str]:
-    """Regions of the cheapest cover by floors."""
-    return {row.id for cut in ready.decode for row in cut.summary.rows if row.covered}
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
@@ -363,51 +272,3 @@ def write(
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))
     return lock
-
-
-def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[str, str], ...]:
-    """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
-
-    Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
-    """
-    if not asked.show_prompt:
-        check(options)
-    here, emit = this_machine(options), one_at_a_time(emit)
-    emit(_started(options, here))
-    with judge_of(here, options.seed) as judge:
-        ready = prepare(options, here, judge, emit)
-    first = _questions(ready)
-    wanted = [
-        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
-        for region, (question, _) in first.items()
-        if _is_called(question.region, asked.region)
-    ]
-    if not wanted:
-        known = ", ".join(question.region.name for question, _ in first.values())
-        raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
-    if asked.region:
-        prompts = tuple(prompt_of([question]) for question in wanted)
-    else:
-        prompts = prompts_of(wanted, _hot(ready))
-    if not asked.show_prompt and is_remote(options):
-        record, who = asked.record, asked.answered_by
-        with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
-            found.begin(prompts)
-            found.wait(options.advisor_seconds)
-    return tuple((prompt.system, prompt.user) for prompt in prompts)
-
-
-def _is_called(region: Region, name: str) -> bool:
-    return not name or name in (region.name, region.kind) or region.id.startswith(name)
-
-
-def inspect_model(options: Options, emit: Emit = silent) -> None:
-    """Capture, cut and bound; only the ceilings are measured. Regions and spaces come as events."""
-    here = this_machine(options)
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
-    emit(_started(options, here))
-    with judge_of(here, options.seed) as judge:
-        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
-        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
-        bound(decode, templates, here.target, emit)

@@ -65,15 +65,15 @@ def _compile(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) 
 
 
 def _inspect(options: Options, emit: Emit) -> None:
-    from agentcompile import pipeline
+    from agentcompile import previews
 
-    pipeline.inspect_model(options, emit)
+    previews.inspect_model(options, emit)
 
 
 def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[tuple[str, str]]:
-    from agentcompile import pipeline
+    from agentcompile import previews
 
-    return pipeline.advise_model(options, emit, asked)
+    return previews.advise_model(options, emit, asked)
 
 
 def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:

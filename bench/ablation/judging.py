@@ -19,7 +19,7 @@ from agentcompile.machine import Machine, judge_of
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options
-from agentcompile.pipeline import Ready, prepare
+from agentcompile.ready import Ready, prepare
 from agentcompile.tune import Subject, templates_of
 
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of

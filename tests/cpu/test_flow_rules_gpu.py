@@ -21,7 +21,8 @@ from agentcompile.judge import Judge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.machine import Machine
 from agentcompile.notes import Notes
-from agentcompile.pipeline import Ready, choose, cover, taken
+from agentcompile.pipeline import choose, cover, taken
+from agentcompile.ready import Ready
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.store import Store
 from agentcompile.survey import Survey

@@ -29,8 +29,9 @@ from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
 from agentcompile.machine import Machine
 from agentcompile.measure import POLICY, Timing
 from agentcompile.measure.samples import Clock, Interval, Round, Samples
-from agentcompile.pipeline import Ready, prove
+from agentcompile.pipeline import prove
 from agentcompile.plans import Planned
+from agentcompile.ready import Ready
 from agentcompile.regions.cover import cover
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.replay import replay_lock

@@ -1,0 +1,71 @@
+"""Parts of the flow that end before anything is built: regions and spaces as they are, and what is advised of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from agentcompile import catalog
+from agentcompile.advice.counsel import prompts_of
+from agentcompile.advice.prompt import prompt_of
+from agentcompile.advising import Inquiry, check, counsel_of, is_remote, one_at_a_time
+from agentcompile.captures import load_model
+from agentcompile.cuts import bound, cut
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import Emit, silent
+from agentcompile.ir.advice import Usage
+from agentcompile.ir.region import Region
+from agentcompile.layouts import LAYOUTS
+from agentcompile.machine import ceilings, judge_of, this_machine
+from agentcompile.models import find_model
+from agentcompile.options import Options
+from agentcompile.ready import hot, prepare, questions, started
+from agentcompile.regions.kinds import facts as kinds
+
+
+def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[str, str], ...]:
+    """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
+
+    Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
+    """
+    if not asked.show_prompt:
+        check(options)
+    here, emit = this_machine(options), one_at_a_time(emit)
+    emit(started(options, here))
+    with judge_of(here, options.seed) as judge:
+        ready = prepare(options, here, judge, emit)
+    first = questions(ready)
+    wanted = [
+        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
+        for region, (question, _) in first.items()
+        if _is_called(question.region, asked.region)
+    ]
+    if not wanted:
+        known = ", ".join(question.region.name for question, _ in first.values())
+        raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
+    if asked.region:
+        prompts = tuple(prompt_of([question]) for question in wanted)
+    else:
+        prompts = prompts_of(wanted, hot(ready))
+    if not asked.show_prompt and is_remote(options):
+        record, who = asked.record, asked.answered_by
+        with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
+            found.begin(prompts)
+            found.wait(options.advisor_seconds)
+    return tuple((prompt.system, prompt.user) for prompt in prompts)
+
+
+def _is_called(region: Region, name: str) -> bool:
+    return not name or name in (region.name, region.kind) or region.id.startswith(name)
+
+
+def inspect_model(options: Options, emit: Emit = silent) -> None:
+    """Capture, cut and bound; only the ceilings are measured. Regions and spaces come as events."""
+    here = this_machine(options)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    emit(started(options, here))
+    with judge_of(here, options.seed) as judge:
+        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
+        bound(decode, templates, here.target, emit)

@@ -1,0 +1,105 @@
+"""What a search starts from: a model cut into regions, whose spaces are bounded and advised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import agentcompile
+from agentcompile import catalog
+from agentcompile.advice import adviser_of
+from agentcompile.advice.counsel import Counsel, prompts_of
+from agentcompile.advising import counsel_of, is_remote
+from agentcompile.captures import Model, load_model
+from agentcompile.cuts import Cut, advise, bound, cut, question_of
+from agentcompile.events import Emit, RunStarted
+from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.target import Ceiling
+from agentcompile.judge import WorkerJudge
+from agentcompile.layouts import LAYOUTS
+from agentcompile.machine import Machine, ceilings
+from agentcompile.models import find_model
+from agentcompile.options import Options
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.stages import stage
+from agentcompile.tune import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A model cut into regions whose spaces are bounded and advised: all that a search starts from."""
+
+    here: Machine
+    model: Model
+    ceiling: Ceiling
+    decode: tuple[Cut, ...]
+    """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
+    prefill: Cut
+    subjects: tuple[Subject, ...]
+    prompts: tuple[Subject, ...]
+    """Those of the prefill, which has kernels on a GPU alone."""
+
+
+def started(options: Options, here: Machine) -> RunStarted:
+    """How a run begins."""
+    return RunStarted(
+        model=options.model,
+        target=here.target,
+        options=options.digest,
+        version=agentcompile.__version__,
+        budget_trials=options.budget,
+    )
+
+
+def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> Ready:
+    """model ─capture→ Graph ─partition→ Regions ─templates×target→ Spaces ─advise→ order and hints."""
+    adviser = adviser_of(options.advisor)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    with stage(emit, "capture") as say:
+        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        info = model.captured.info
+        say(f"{info.architecture}, {info.layers} layers, {info.dtype}")
+    with stage(emit, "probe") as say:
+        ceiling = ceilings(here, judge)
+        say(f"reads {ceiling.dram_bytes_per_s / 1e9:.1f} GB/s, {ceiling.cache_bytes_per_s / 1e9:.1f} GB/s from cache")
+    with stage(emit, "partition") as say:
+        decode, prefill = cut(model.captured, here.target, ceiling, emit, options.batch)
+        regions = {id for one in decode for id in one.regions}
+        say(f"{len(regions)} regions, weights in {prefill.residency}")
+    with stage(emit, "space") as say:
+        spaces = bound(decode, templates, here.target, emit)
+        chunks = bound([prefill], templates, here.target, emit) if here.target.kind == "cuda" else ()
+        say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
+    with stage(emit, "advise") as say:
+        subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
+        say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
+    return Ready(
+        here=here,
+        model=model,
+        ceiling=ceiling,
+        decode=decode,
+        prefill=prefill,
+        subjects=subjects,
+        prompts=prompts,
+    )
+
+
+def counsel(ready: Ready, options: Options, emit: Emit, asked: Usage | None = None) -> Counsel:
+    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background."""
+    first = questions(ready)
+    found = counsel_of(options, first, emit, asked or Usage())
+    if is_remote(options):
+        found.begin(prompts_of([question for question, _ in first.values()], hot(ready)))
+    return found
+
+
+def questions(ready: Ready) -> dict[str, tuple[Question, Advice]]:
+    """By region what is asked about it, and what the first adviser said."""
+    subjects = [*ready.subjects, *ready.prompts]
+    return {one.region.id: (question_of(one.space, ready.ceiling, one.residency), one.advice) for one in subjects}
+
+
+def hot(ready: Ready) -> set[str]:
+    """Regions of the cheapest cover by floors."""
+    return {row.id for cut in ready.decode for row in cut.summary.rows if row.covered}
