@@ -12,11 +12,12 @@ from agentcompile.capture.batched import NotBatchableError, batched
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, RegionFound, SpaceBounded
+from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Offer, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import TOKENS, Graph
-from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.region import Port, Regime, Region
 from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Template
 from agentcompile.layouts import fits
 from agentcompile.machine import residency
 from agentcompile.regions.partition import Partition, partition
@@ -114,16 +115,36 @@ def cut(
 
 
 def _found(row: Row, cut: Cut) -> RegionFound:
+    region = cut.regions[row.id]
     return RegionFound(
         region=row.id,
         name=row.name,
         region_kind=row.kind,
-        regime=cut.regions[row.id].regime.name,
+        regime=region.regime.name,
         sites=row.sites,
         flops=row.flops,
         bytes=row.bytes,
         floor_ns=row.floor_ns,
         share=row.share,
+        operators=tuple(node.op for node in region.body.nodes),
+        ports=tuple(_interface(port) for port in region.ports),
+        dims=region.dims,
+    )
+
+
+def _interface(port: Port) -> str:
+    """One port for people."""
+    return f"{port.name}: {port.role}, {port.access}, {port.dtype} [{', '.join(map(str, port.shape))}]"
+
+
+def _offer(template: Template) -> Offer:
+    """What people may know of a template that serves a region."""
+    return Offer(
+        template=template.id,
+        language=template.language,
+        about=template.about,
+        params=template.params,
+        requires=template.requires,
     )
 
 
@@ -157,6 +178,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
                 points=len(space),
                 rejected=space.rejected,
                 reasons=tuple(reasons[:_REASONS]),
+                offers=tuple(_offer(template) for template in templates),
             )
         )
         if len(space):

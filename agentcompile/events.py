@@ -19,7 +19,8 @@ from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Choice, Plan, Trial
+from agentcompile.ir.template import Candidate, Param
+from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
 
 TEXT_LIMIT = 16_384
 """Characters of one text in an event; longer ones end in an ellipsis."""
@@ -149,6 +150,12 @@ class RegionFound(_Clean):
     bytes: int
     floor_ns: float
     share: float
+    operators: tuple[str, ...] = ()
+    """Names of its operators, in order."""
+    ports: tuple[str, ...] = ()
+    """Its interface, a line a port: ``x: activation, read, bf16 [1, 1, 1024]``."""
+    dims: tuple[tuple[str, int], ...] = ()
+    """What constraints of templates may name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +170,17 @@ class BoundaryFound(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A template that serves a region: its parameters with their domains, and the constraints on them as written."""
+
+    template: str
+    language: str
+    about: str
+    params: tuple[Param, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceBounded(_Clean):
     """A region's space: how many templates serve it, how many points are legal, how many were refused and why."""
 
@@ -172,6 +190,7 @@ class SpaceBounded(_Clean):
     points: int
     rejected: int
     reasons: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +247,8 @@ class PlanAdmitted(_Clean):
 
     kind: Literal["plan-admitted"] = "plan-admitted"
     plan: Plan
+    layouts: Layouts = ()
+    """Resident layouts that it was admitted with, those of all plans of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +281,50 @@ class Warned(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(_Clean):
+    """A person decided on one region, or on several at once. On disk before anything acts on it."""
+
+    kind: Literal["decided"] = "decided"
+    rulings: tuple[Ruling, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(_Clean):
+    """A person took the last decision that stood back. On disk before anything acts on it."""
+
+    kind: Literal["undone"] = "undone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateAsked(_Clean):
+    """A person wants a candidate given up (`cancel`) or judged afresh (`rerun`), one of other parameters too (`edit`).
+    On disk before anything acts on it."""
+
+    kind: Literal["candidate-asked"] = "candidate-asked"
+    what: Literal["cancel", "rerun", "edit"]
+    region: str
+    candidate: str
+    point: Candidate | None = None
+    """The candidate itself where it is known; of a cancelled one the id is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steered(_Clean):
+    """A person paused the session, let it go on, or ended it. On disk before anything acts on it."""
+
+    kind: Literal["steered"] = "steered"
+    what: Literal["pause", "resume", "stop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewOpened(_Clean):
+    """Plans stand and wait for a person before the lock is written. `regions` are undecided or stale."""
+
+    kind: Literal["review-opened"] = "review-opened"
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(_Clean):
     """The run ended without its result; the exit code is the process's."""
 
@@ -281,14 +346,17 @@ class RunFinished(_Clean):
 Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
-    | Warned | RunFailed | RunFinished
+    | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""
 
 PROGRESS = (TrialStarted, RoundsProgress)
 """Events that may be dropped: they say only how far something is."""
-DURABLE = (RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished)
+DURABLE = (
+    RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Decided, Undone, CandidateAsked, Steered,
+    ReviewOpened, RunFailed, RunFinished,
+)  # fmt: skip
 """Events that are on disk before anything acts on them."""
 
 

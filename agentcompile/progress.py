@@ -7,20 +7,24 @@ resuming, attaching and watching a past run need no second store. Standard libra
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from agentcompile.events import (
     Advised,
     BoundaryFound,
+    CandidateAsked,
     ChoiceMade,
+    Decided,
     DriftFound,
     Event,
     FlowStage,
     GraphCaptured,
     LockWritten,
+    Offer,
     PlanAdmitted,
     RegionFound,
+    ReviewOpened,
     RoundsProgress,
     RunFailed,
     RunFinished,
@@ -28,15 +32,19 @@ from agentcompile.events import (
     SpaceBounded,
     StageFinished,
     StageStarted,
+    Steered,
     TrialFinished,
     TrialStarted,
+    Undone,
     Warned,
 )
+from agentcompile.grown import Grown, Seen
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Choice, Measured, Measurement, Plan, Trial
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Choice, Layouts, Measured, Measurement, Plan, Ruling, Trial
 
 RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
-RunStatus = Literal["waiting", "running", "failed", "finished"]
+RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
 WARNINGS_KEPT = 100
 
 
@@ -49,6 +57,7 @@ class Counts:
     incorrect: int = 0
     crashed: int = 0
     timed_out: int = 0
+    cancelled: int = 0
     impossible: int = 0
     measured: int = 0
     reused: int = 0
@@ -57,8 +66,8 @@ class Counts:
     @property
     def total(self) -> int:
         """Every trial."""
-        failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out + self.impossible
-        return failed + self.measured
+        failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out
+        return failed + self.cancelled + self.impossible + self.measured
 
     def plus(self, trial: Trial) -> Counts:
         """These counts with one trial more."""
@@ -105,12 +114,19 @@ class Row:
     bytes: int
     floor_ns: float
     share: float
+    operators: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
     state: RowState = "found"
     templates: int = 0
     points: int = 0
     refused: int = 0
+    reasons: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
     head: tuple[str, ...] = ()
     running: str = ""
+    under_way: tuple[tuple[str, str], ...] = ()
+    """Id and label of candidates that went to the judge and have no verdict yet."""
     rounds: tuple[int, int] = (0, 0)
     counts: Counts = Counts()
     best: Best | None = None
@@ -141,8 +157,19 @@ class State:
     graphs: tuple[GraphCaptured, ...] = ()
     boundaries: tuple[BoundaryFound, ...] = ()
     rows: tuple[Row, ...] = ()
-    trials: tuple[Trial, ...] = ()
+    trials: Grown[Trial] = field(default_factory=Grown[Trial])
+    tried: Seen[tuple[Candidate, str]] = field(default_factory=Seen[tuple[Candidate, str]])
+    """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
     plans: tuple[Plan, ...] = ()
+    layouts: Layouts = ()
+    settled: bool = False
+    """Whether `plans` are all there: admitted in the step, and not searched anew since."""
+    decided: tuple[Decided, ...] = ()
+    """Decisions that stand, oldest first; what was undone is gone."""
+    asked: tuple[CandidateAsked, ...] = ()
+    """What a person wants of candidates and has no verdict yet."""
+    paused: bool = False
+    review: ReviewOpened | None = None
     lock: LockWritten | None = None
     drift: tuple[DriftFound, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -155,6 +182,16 @@ class State:
         return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
 
     @property
+    def under_way(self) -> frozenset[str]:
+        """Ids of candidates that went to the judge and have no verdict yet."""
+        return frozenset(id for row in self.rows for id, _ in row.under_way)
+
+    @property
+    def rulings(self) -> dict[str, Ruling]:
+        """The last word on each region that a person decided on."""
+        return {ruling.region: ruling for decided in self.decided for ruling in decided.rulings}
+
+    @property
     def counts(self) -> Counts:
         """Trials of all regions by verdict."""
         total = Counts()
@@ -165,7 +202,12 @@ class State:
 
     def row(self, region: str) -> Row | None:
         """The row of a region id."""
-        return next((row for row in self.rows if row.region == region), None)
+        at = self.at(region)
+        return self.rows[at] if at >= 0 else None
+
+    def at(self, region: str) -> int:
+        """Where the row of a region id stands in `rows`; -1 when there is none."""
+        return next((at for at, row in enumerate(self.rows) if row.region == region), -1)
 
 
 def apply(state: State, event: Event) -> State:
@@ -174,10 +216,14 @@ def apply(state: State, event: Event) -> State:
         case RunStarted():
             return _started(state, event)
         case StageStarted():
-            return replace(state, stages=(*_without(state.stages, event.stage), StageRow(stage=event.stage)))
+            stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
+            if event.stage == "search":  # plans are made anew from here on
+                return replace(state, stages=stages, plans=(), layouts=(), settled=False)
+            return replace(state, stages=stages)
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
-            return replace(state, stages=(*_without(state.stages, event.stage), done))
+            stages = (*_without(state.stages, event.stage), done)
+            return replace(state, stages=stages, settled=state.settled or event.stage == "admit")
         case GraphCaptured():
             return replace(state, graphs=(*state.graphs, event))
         case BoundaryFound():
@@ -193,30 +239,47 @@ def apply(state: State, event: Event) -> State:
                 templates=event.templates,
                 points=event.points,
                 refused=event.rejected,
+                reasons=event.reasons,
+                offers=event.offers,
             )
         case Advised():
             return _update(state, event.region, state_if=("found", "bounded"), to="advised", head=event.head)
         case TrialStarted():
-            return _update(state, event.region, to="searching", running=event.label, rounds=(0, 0))
+            row = state.row(event.region)
+            one = (event.candidate, event.label)
+            under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
+            return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
         case TrialFinished():
             return _judged(state, event.trial)
         case ChoiceMade():
-            return _update(state, event.region, to="chosen", choice=event.choice, running="", rounds=(0, 0))
+            return _update(
+                state, event.region, to="chosen", choice=event.choice, running="", under_way=(), rounds=(0, 0)
+            )
         case PlanAdmitted():
             others = tuple(plan for plan in state.plans if plan.regime != event.plan.regime)
-            return replace(state, plans=(*others, event.plan))
+            return replace(state, plans=(*others, event.plan), layouts=event.layouts)
         case LockWritten():
             return replace(state, lock=event)
         case DriftFound():
             return replace(state, drift=(*state.drift, event))
         case Warned():
             return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+        case Decided():
+            return replace(state, decided=(*state.decided, event))
+        case Undone():
+            return replace(state, decided=state.decided[:-1])
+        case CandidateAsked():
+            return _asked(state, event)
+        case Steered():
+            return replace(state, paused=event.what == "pause")
+        case ReviewOpened():
+            return replace(state, status="review", review=event)
         case RunFailed():
-            return replace(state, status="failed", failure=event)
+            return replace(state, status="failed", failure=event, paused=False)
         case RunFinished():
-            return replace(state, status="finished", finished=event)
+            return replace(state, status="finished", finished=event, paused=False)
     assert_never(event)
 
 
@@ -229,7 +292,7 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
 
 
 def _started(state: State, event: RunStarted) -> State:
-    """A new run, or the same one again: then trials, rows and choices that were acknowledged stay."""
+    """A new run, or the same one again: then trials, rows, choices, decisions and whole plans stay."""
     again = state.status != "waiting"
     return State(
         status="running",
@@ -239,10 +302,31 @@ def _started(state: State, event: RunStarted) -> State:
         target=event.target,
         budget_trials=event.budget_trials,
         resumed=state.resumed + again,
-        rows=tuple(replace(row, running="", rounds=(0, 0)) for row in state.rows),
+        rows=tuple(replace(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
         trials=state.trials,
+        tried=state.tried,
+        plans=state.plans if state.settled else (),
+        layouts=state.layouts if state.settled else (),
+        settled=state.settled,
+        decided=state.decided,
+        asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
         warnings=state.warnings,
     )
+
+
+def _asked(state: State, event: CandidateAsked) -> State:
+    """Remember what is wanted; trials of a candidate that is judged afresh count no more."""
+    asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
+    row = state.row(event.region)
+    if event.what != "rerun" or row is None:
+        return replace(state, asked=asked)
+    kept = [trial for trial in state.trials if trial.candidate != event.point]
+    best: Best | None = None
+    for trial in kept:
+        if trial.candidate.region == event.region and isinstance(trial.verdict, Measured):
+            best = _better(trial, trial.verdict.measurement, best)
+    rows = tuple(replace(old, best=best) if old.region == event.region else old for old in state.rows)
+    return replace(state, asked=asked, trials=Grown(kept), rows=rows)
 
 
 def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:
@@ -260,6 +344,9 @@ def _found(state: State, event: RegionFound) -> State:
         bytes=event.bytes,
         floor_ns=event.floor_ns,
         share=event.share,
+        operators=event.operators,
+        ports=event.ports,
+        dims=event.dims,
     )
     if (known := state.row(event.region)) is None:
         return replace(state, rows=(*state.rows, row))
@@ -273,18 +360,22 @@ def _update(
 ) -> State:
     """Change one row; `to` is its new state, taken only from the states in `state_if` when any are named."""
 
-    def changed(row: Row) -> Row:
-        if row.region != region:
-            return row
-        step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
-        return replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
-
-    return replace(state, rows=tuple(changed(row) for row in state.rows))
+    at = state.at(region)
+    if at < 0:
+        return state
+    row = state.rows[at]
+    step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
+    changed = replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
+    return replace(state, rows=(*state.rows[:at], changed, *state.rows[at + 1 :]))
 
 
 def _judged(state: State, trial: Trial) -> State:
-    known = any(trial.fidelity == old.fidelity and trial.candidate == old.candidate for old in state.trials)
-    state = replace(state, trials=(*state.trials, trial))
+    asked = state.asked
+    if asked:
+        asked = tuple(one for one in asked if one.candidate != trial.candidate.id)
+    known = (trial.candidate, trial.fidelity) in state.tried
+    tried = state.tried.plus((trial.candidate, trial.fidelity))
+    state = replace(state, trials=state.trials.plus(trial), tried=tried, asked=asked)
     row = state.row(trial.candidate.region)
     if row is None:
         return state
@@ -292,8 +383,10 @@ def _judged(state: State, trial: Trial) -> State:
     if isinstance(trial.verdict, Measured):
         best = _better(trial, trial.verdict.measurement, best)
     counts = row.counts if known else row.counts.plus(trial)
-    running = "" if row.running == trial.candidate.label else row.running
-    return _update(state, row.region, counts=counts, best=best, running=running, rounds=(0, 0))
+    label = trial.candidate.label
+    under_way = tuple(one for one in row.under_way if one[1] != label)
+    running = under_way[-1][1] if under_way else ""
+    return _update(state, row.region, counts=counts, best=best, running=running, under_way=under_way, rounds=(0, 0))
 
 
 def _better(trial: Trial, measurement: Measurement, best: Best | None) -> Best | None:

@@ -28,8 +28,8 @@ from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, 
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 
-VERSION = 1
-"""The format of a run directory; a greater one is refused."""
+VERSION = 2
+"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events."""
 PROGRESS_PER_S = 20
 EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
 
@@ -233,7 +233,8 @@ def record_in(line: bytes, file: Path) -> Record:
         return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=decode(data["event"]))
     except (ValueError, KeyError, TypeError) as error:
         raise AgentCompileError(
-            f"{file}: a line is no event: {clean(str(error), 200)}", hint="start the run again in another folder"
+            f"{file}: a line is no event: {clean(str(error), 200)}",
+            hint="read it with the agentcompile that wrote it, or start the run again in another folder",
         ) from error
 
 

@@ -1,0 +1,47 @@
+"""Steering a run from outside: commands, what they may do, the socket they travel through, and who answers."""
+
+from agentcompile.control.actions import ACTIONS, Action, Scene, action
+from agentcompile.control.client import NoCompilerError, send
+from agentcompile.control.commands import (
+    Approve,
+    ApproveSafe,
+    Cancel,
+    Command,
+    Edit,
+    Override,
+    Pause,
+    Reject,
+    RejectRest,
+    Reply,
+    Rerun,
+    Resume,
+    Stop,
+    Undo,
+    WriteLock,
+)
+from agentcompile.control.following import Follower
+
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "Approve",
+    "ApproveSafe",
+    "Cancel",
+    "Command",
+    "Edit",
+    "Follower",
+    "NoCompilerError",
+    "Override",
+    "Pause",
+    "Reject",
+    "RejectRest",
+    "Reply",
+    "Rerun",
+    "Resume",
+    "Scene",
+    "Stop",
+    "Undo",
+    "WriteLock",
+    "action",
+    "send",
+]

@@ -1,0 +1,89 @@
+"""A sequence and a set that grow without being copied: a longer one shares what the one that it was made from has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar, overload
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Grown(Sequence[T], Generic[T]):
+    """Items that never change. `plus` costs the same however many there are; on a branch of history it copies once."""
+
+    __slots__ = ("_count", "_items")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items = list(items)
+        self._count = len(self._items)
+
+    def plus(self, item: T) -> Grown[T]:
+        """These items and one more."""
+        longer: Grown[T] = Grown.__new__(Grown)
+        # Another sequence may have grown from this one already: then the rest of the list is that one's.
+        longer._items = self._items if self._count == len(self._items) else self._items[: self._count]
+        longer._items.append(item)
+        longer._count = self._count + 1
+        return longer
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        if isinstance(at, slice):
+            return tuple(self._items[i] for i in range(*at.indices(self._count)))
+        return self._items[range(self._count)[at]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Grown({list(self)!r})"
+
+
+class Seen(Generic[K]):
+    """Keys that were met. Like `Grown`, a larger one shares what it was made from."""
+
+    __slots__ = ("_count", "_order")
+
+    def __init__(self) -> None:
+        self._order: dict[K, int] = {}
+        self._count = 0
+
+    def plus(self, key: K) -> Seen[K]:
+        """These keys and `key`."""
+        if key in self:
+            return self
+        larger: Seen[K] = Seen.__new__(Seen)
+        shared = self._count == len(self._order)
+        larger._order = self._order if shared else {k: at for k, at in self._order.items() if at < self._count}
+        larger._order[key] = self._count
+        larger._count = self._count + 1
+        return larger
+
+    def __contains__(self, key: K) -> bool:
+        return self._order.get(key, self._count) < self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seen) and len(self) == len(other) and all(key in other for key in self._keys())
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._keys()))
+
+    def _keys(self) -> list[K]:
+        return [key for key, at in self._order.items() if at < self._count]
