@@ -207,6 +207,12 @@ def terminal(environ: Mapping[str, str] | None = None) -> tuple[bool, bool]:
     return environ.get("TERM", "") != "dumb", not environ.get("NO_COLOR")
 
 
+def automation(environ: Mapping[str, str] | None = None) -> str:
+    """The variable that says that no person is there (`CI`, as every build service sets it); empty when none does."""
+    environ = os.environ if environ is None else environ
+    return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
+
+
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
     """`CUDA_VISIBLE_DEVICES`: None when it is not set, which hides nothing; an empty one hides every GPU."""
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
