@@ -119,21 +119,15 @@ class CompilerApp(App[int], inherit_bindings=False):
         self._guard(lambda: self._pasted(event.text))
 
     def _key(self, key: str, character: str) -> None:
-        key = {"space": " "}.get(key, key) if character == " " and self._asking() else key
         if self.session is not None:
             if key in ("ctrl+c", "ctrl+q"):
                 self.exit(0)
                 return
-            for effect in self.session.key(key, character if character != " " or self._asking() else ""):
+            for effect in self.session.key(key, character):
                 self._begin_effect(effect)
         elif self.start is not None:
-            self._start_key(key, character if character != " " or self._asking() else "")
+            self._start_key(key, character)
         self.draw()
-
-    def _asking(self) -> bool:
-        if self.session is not None:
-            return self.session.view.overlay is not None
-        return self.start is not None and self.start.ask is not None
 
     def _pasted(self, text: str) -> None:
         if self.session is not None and isinstance(self.session.view.overlay, Ask):

@@ -136,7 +136,8 @@ def command(
             return ApproveSafe()
         case "reject-rest":
             return RejectRest(reason=reason)
-    raise KeyError(name)
+        case _:
+            raise KeyError(name)
 
 
 def params_text(params: Params) -> str:
@@ -148,20 +149,20 @@ def params_in(text: str, old: Params) -> Params | str:
     """Parameters from what was typed, all of them in the template's order; or what is wrong with it."""
     given: dict[str, str] = {}
     for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
-        if not equals or not value:
+        name, _, wanted = word.partition("=")
+        if not wanted:
             return f"{word!r} is not NAME=VALUE."
-        given[name] = value
+        given[name] = wanted
     unknown = [name for name in given if name not in dict(old)]
     if unknown:
         return f"{unknown[0]} is no parameter here: {', '.join(dict(old))}."
     found: list[tuple[str, ParamValue]] = []
     for name, value in old:
-        text = given.get(name, str(value))
-        if isinstance(value, int):
-            if not text.removeprefix("-").isdecimal():
-                return f"{name}={text}: a whole number is needed."
-            found.append((name, int(text)))
+        new = given.get(name, str(value))
+        if isinstance(value, str):
+            found.append((name, new))
+        elif new.removeprefix("-").isdecimal():
+            found.append((name, int(new)))
         else:
-            found.append((name, text))
+            return f"{name}={new}: a whole number is needed."
     return tuple(found)

@@ -1,4 +1,4 @@
-"""One line that a person types: what each key makes of it. Pure."""
+"""Keys by name, and one line that a person types: what each key makes of it. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from .scene import Ask
 
 LONGEST = 500
 """Characters of an answer."""
+
+
+def named(key: str, character: str) -> str:
+    """A key as the tables write it: what it types, or its name."""
+    return character if character.strip() else key
 
 
 def edited(ask: Ask, key: str, character: str) -> Ask:
@@ -34,7 +39,8 @@ def edited(ask: Ask, key: str, character: str) -> Ask:
             kept = text[:at].rstrip().rpartition(" ")
             start = kept[0] + kept[1]
             return replace(ask, text=start + text[at:], at=len(start))
-    return typed(ask, character)
+        case _:
+            return typed(ask, character)
 
 
 def typed(ask: Ask, characters: str) -> Ask:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from agentcompile.control import Follower
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import RoundsProgress, TrialStarted, clean
+from agentcompile.events import Advised, RoundsProgress, TrialStarted, clean
 from agentcompile.progress import State, apply
 from agentcompile.session import OPTIONS, Record, RunDirectory
 
 from .ink import Span
 from .logs import KEPT, said
-from .scene import Life, LogLine
+from .scene import Advice, Life, LogLine
 
 SLICE = 64
 """Records that are read between two looks at the clock."""
@@ -40,6 +40,7 @@ class Feed:
         self.speed = speed
         self.caught_up = False
         self.fault = ""
+        self.advice: dict[str, Advice] = {}
         self.timing = False
         """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
         self._clock = clock
@@ -122,6 +123,8 @@ class Feed:
     def _note(self, record: Record) -> None:
         self._first_ms = self._first_ms or record.at_ms
         self._last_ms = max(self._last_ms, record.at_ms)
+        if isinstance(record.event, Advised):
+            self.advice[record.event.region] = Advice(adviser=record.event.adviser, note=record.event.note)
         self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
         if (line := said(record.event)) is not None:
             self._add(record.at_ms, *line)

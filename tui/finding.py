@@ -77,7 +77,9 @@ def _models(options: Options, cwd: Path) -> list[Found]:
     for folder in [*wanted, *_below(cwd, DEPTH)]:
         config = folder / "config.json"
         if config.is_file() and any(folder.glob("*.safetensors")):
-            found.append(Found(kind="model", name=_shown(folder, cwd), argument=str(folder), about=_about(config)))
+            found.append(
+                Found(kind="model", name=_shown(folder, cwd), argument=_shown(folder, cwd), about=_about(config))
+            )
     return found[:MOST]
 
 
@@ -132,5 +134,5 @@ def _locks(cwd: Path) -> list[Found]:
     found = []
     for folder in _below(cwd, DEPTH):
         for path in sorted(folder.glob(f"*{LOCKS}")):
-            found.append(Found(kind="lock", name=_shown(path, cwd), argument=str(path), about=""))
+            found.append(Found(kind="lock", name=_shown(path, cwd), argument=_shown(path, cwd)))
     return found[:MOST]

@@ -229,7 +229,8 @@ def detail(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     """The row under the cursor in full."""
     match view.mode:
         case "regions":
-            return regions.detail(scene.state, region_of(scene, view), width, ink)
+            region = region_of(scene, view)
+            return regions.detail(scene.state, region, scene.advice.get(region), width, ink)
         case "tune":
             candidate = key_of(scene, view, "tune")
             scope = worth(scene.state, region_of(scene, view), candidate)

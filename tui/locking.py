@@ -40,7 +40,13 @@ def entries(scene: Scene) -> list[Entry]:
 
 
 def _drift(one: DriftFound) -> Entry:
-    cells = (_GRADES[one.grade], (one.field, ""), (one.locked, ""), (one.here, "warn"), (one.remedy, "dim"))
+    cells: tuple[Span, ...] = (
+        _GRADES[one.grade],
+        (one.field, ""),
+        (one.locked, ""),
+        (one.here, "warn"),
+        (one.remedy, "dim"),
+    )
     return Entry(key=f"drift:{one.field}", cells=cells, order=tuple(text for text, _ in cells))
 
 

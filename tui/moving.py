@@ -28,9 +28,10 @@ def moved(scene: Scene, view: View, name: str) -> View:
             return _sorted(view, 1 if name == "sort" else -1)
         case "next-undecided" | "previous-undecided":
             return _region(scene, view, 1 if name == "next-undecided" else -1)
-    if view.focus == "detail" and (view.wide or view.detail):
-        return replace(view, top=max(0, _line(view.top, name, view.height - 8)))
-    return _row(scene, view, name)
+        case _ if view.focus == "detail" and (view.wide or view.detail):
+            return replace(view, top=max(0, _line(view.top, name, view.height - 8)))
+        case _:
+            return _row(scene, view, name)
 
 
 def _line(top: int, name: str, page: int) -> int:

@@ -8,6 +8,7 @@ from agentcompile.tables import amount, duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
+from .scene import Advice
 
 COLUMNS = (
     Column(head="state", width=11),
@@ -108,7 +109,7 @@ def trials_of(state: State, region: str) -> list[Trial]:
     return [trial for trial in state.trials if trial.candidate.region == region]
 
 
-def detail(state: State, region: str, width: int, ink: Ink) -> list[Line]:
+def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:
     """One region: what it costs, its operators and interface, what was advised, what was found, how it went."""
     row = state.row(region)
     if row is None:
@@ -117,7 +118,7 @@ def detail(state: State, region: str, width: int, ink: Ink) -> list[Line]:
     lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
     lines += pairs(_cost(row), ink, width)
     lines += _interface(row, ink, width)
-    lines += _advice(row, trials, ink, width)
+    lines += _advice(row, trials, advice, ink, width)
     lines += _checks(row, trials, ink, width)
     return [*lines, *_trend(trials, ink, width)]
 
@@ -147,24 +148,22 @@ def _cost(row: Row) -> list[tuple[str, str | Span]]:
 
 
 def _interface(row: Row, ink: Ink, width: int) -> list[Line]:
-    operators: tuple[str, ...] = getattr(row, "operators", ())
-    ports: tuple[str, ...] = getattr(row, "ports", ())
-    if not operators and not ports:
+    if not row.operators and not row.ports:
         return []
     lines = [line(), line(("Operators and interface", "head"))]
-    lines += [line(piece) for piece in ink.wrap(" → ".join(operators), width)] if operators else []
-    return lines + [line((f"  {port}", "dim")) for port in ports]
+    lines += [line(piece) for piece in ink.wrap(" → ".join(row.operators), width)] if row.operators else []
+    return lines + [line((f"  {port}", "dim")) for port in row.ports]
 
 
-def _advice(row: Row, trials: list[Trial], ink: Ink, width: int) -> list[Line]:
+def _advice(row: Row, trials: list[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
     if not row.head:
         return []
-    lines = [line(), line((f"Advice ({getattr(row, 'adviser', '') or 'adviser'})", "head"))]
+    lines = [line(), line((f"Advice of {advice.adviser if advice else 'the adviser'}", "head"))]
     for label in row.head:
         word, style = claim(label, row, trials)
         lines.append(line((f"{word:<12} ", style), (short(label), "")))
-    if note := getattr(row, "note", ""):
-        lines += [line((piece, "dim")) for piece in ink.wrap(f"unverified: {note}", width, 12)]
+    if advice is not None and advice.note:
+        lines += [line((piece, "dim")) for piece in ink.wrap(f"It says, unverified: {advice.note}", width, 12)]
     return lines
 
 

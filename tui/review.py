@@ -12,7 +12,7 @@ from agentcompile.tables import duration
 from .decided import NOTHING, Decided, decisions
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
-from .regions import short, tone, trials_of
+from .regions import short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="plan", width=8),

@@ -36,6 +36,14 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What an adviser said of a region, in its own words."""
+
+    adviser: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """A replay or a check of the lock that runs beside, as far as its own events tell."""
 
@@ -57,6 +65,8 @@ class Scene:
     review: bool = False
     """Whether the run stops before its lock for a person."""
     log: tuple[LogLine, ...] = ()
+    advice: Mapping[str, Advice] = field(default_factory=dict)
+    """By region id."""
     replay: Replay | None = None
     lock_text: tuple[str, ...] = ()
     lock_path: str = ""

@@ -93,6 +93,7 @@ class Session:
                 self.scene,
                 state=feed.state,
                 log=feed.log,
+                advice=dict(feed.advice),
                 life=life,
                 elapsed_s=feed.elapsed_s,
                 fault=fault,

@@ -50,14 +50,10 @@ def _numbered(lines: tuple[str, ...], language: str) -> list[Line]:
 
 
 def _highlighted(lines: Sequence[str], language: str) -> list[tuple[Span, ...]]:
-    """Spans by the grammar of the language; plain text where there is none."""
+    """Spans by the grammar of the language; plain text for one that is not in the table."""
     from pygments.lexers import get_lexer_by_name
-    from pygments.util import ClassNotFound
 
-    try:
-        lexer = get_lexer_by_name(LEXERS.get(language, "text"), stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        return [((text, ""),) for text in lines]
+    lexer = get_lexer_by_name(LEXERS.get(language, "text"), stripnl=False, ensurenl=False)
     found: list[list[Span]] = [[]]
     for token, text in lexer.get_tokens("\n".join(lines)):
         style = _style(str(token))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from . import chrome
-from .editing import edited
+from .editing import edited, named
 from .frame import ask_line
 from .grid import Column, Entry, cursor_of, picked, table
 from .ink import BLANK, Ink, Line, Span, line, shaped
@@ -173,7 +173,8 @@ def press(start: Start, key: str, character: str, height: int) -> tuple[Start, D
         return _asked(start, start.ask, key, character)
     if start.page is not None:
         return replace(start, page=None), ""
-    match character or key:
+    key = named(key, character)
+    match key:
         case "q" | "ctrl+c" | "ctrl+q":
             return start, "leave"
         case "?":
@@ -188,9 +189,10 @@ def press(start: Start, key: str, character: str, height: int) -> tuple[Start, D
             ), ""
         case "m":
             return replace(start, ask=Ask(action="path", title="Path of a model, run or lock, or preset:NAME:")), ""
-    if key == "tab":
-        return replace(start, field=0 if start.field < 0 else -1), ""
-    return _on_field(start, key, character) if start.field >= 0 else _on_list(start, key, height)
+        case "tab":
+            return replace(start, field=0 if start.field < 0 else -1), ""
+        case _:
+            return _on_field(start, key) if start.field >= 0 else _on_list(start, key, height)
 
 
 def _on_list(start: Start, key: str, height: int) -> tuple[Start, Does]:
@@ -200,7 +202,7 @@ def _on_list(start: Start, key: str, height: int) -> tuple[Start, Does]:
     page = max(height - 10, 1)
     steps = {
         "j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "pageup": -page,
-        "g": -len(rows), "home": -len(rows), "G": len(rows), "upper_g": len(rows), "end": len(rows),
+        "g": -len(rows), "home": -len(rows), "G": len(rows), "end": len(rows),
     }  # fmt: skip
     if key in steps and rows:
         at = max(0, min(cursor_of(rows, start.chosen) + steps[key], len(rows) - 1))
@@ -208,7 +210,7 @@ def _on_list(start: Start, key: str, height: int) -> tuple[Start, Does]:
     return start, ""
 
 
-def _on_field(start: Start, key: str, character: str) -> tuple[Start, Does]:
+def _on_field(start: Start, key: str) -> tuple[Start, Does]:
     name = FIELDS[start.field]
     value = dict(start.settings)[name]
     match key:
@@ -227,7 +229,8 @@ def _on_field(start: Start, key: str, character: str) -> tuple[Start, Does]:
             return _set(start, name, turn[(at + (1 if key == "right" else -1)) % len(turn)]), ""
         case "enter":
             return replace(start, ask=Ask(action=name, title=f"{name}:", text=value, at=len(value))), ""
-    return start, ""
+        case _:
+            return start, ""
 
 
 def _set(start: Start, name: str, value: str) -> Start:

@@ -10,7 +10,7 @@ from agentcompile.control.commands import Command
 from agentcompile.ir.template import Params
 
 from .asks import candidate_of, choices, command, params_in, params_text, refusal, target_of
-from .editing import edited
+from .editing import edited, named
 from .frame import narrowed
 from .ink import Style
 from .keys import ACTS, Act, bound, offers
@@ -54,11 +54,11 @@ def press(scene: Scene, view: View, key: str, character: str = "") -> Step:
         case Palette() as palette:
             return _narrowed(scene, view, palette, key, character)
         case Pick() as pick:
-            return _picked(view, pick, key)
+            return _picked(view, pick, named(key, character))
         case Page() as page:
-            return _paged(scene, view, page, key)
+            return _paged(view, page, named(key, character))
         case None:
-            act = bound(character, view.mode) or bound(key, view.mode)
+            act = bound(named(key, character), view.mode)
             return perform(scene, view, act) if act is not None else Step(view=view)
 
 
@@ -173,7 +173,8 @@ def _look(scene: Scene, view: View, name: str) -> Step:
             return Step(view=view, effects=(Call(what="theme"),))
         case "copy":
             return Step(view=view, effects=(Call(what="copy"),))
-    raise AssertionError(f"{name} has no effect")
+        case _:
+            raise AssertionError(f"{name} has no effect")
 
 
 def help_lines(scene: Scene, view: View) -> tuple[str, ...]:
@@ -221,7 +222,8 @@ def _asked(scene: Scene, view: View, ask: Ask, key: str, character: str) -> Step
             return Step(
                 view=view, effects=(Send(command=command("edit", scene, view, candidate=ask.subject, params=params)),)
             )
-    raise AssertionError(f"{ask.action} was never asked")
+        case _:
+            raise AssertionError(f"{ask.action} was never asked")
 
 
 def _narrowed(scene: Scene, view: View, palette: Palette, key: str, character: str) -> Step:
@@ -240,8 +242,9 @@ def _narrowed(scene: Scene, view: View, palette: Palette, key: str, character: s
                 return Step(view=view)
             act = next(act for act in ACTS if act.name == found[palette.cursor].name)
             return perform(scene, view, act)
-    typed = edited(Ask(action="palette", title="", text=palette.text, at=len(palette.text)), key, character)
-    return Step(view=replace(view, overlay=Palette(text=typed.text)))
+        case _:
+            typed = edited(Ask(action="palette", title="", text=palette.text, at=len(palette.text)), key, character)
+            return Step(view=replace(view, overlay=Palette(text=typed.text)))
 
 
 def _picked(view: View, pick: Pick, key: str) -> Step:
@@ -259,10 +262,11 @@ def _picked(view: View, pick: Pick, key: str) -> Step:
                     view, overlay=Ask(action=pick.action, title=f"Why {label.partition('  ')[0]}?", subject=id)
                 )
             )
-    return Step(view=view)
+        case _:
+            return Step(view=view)
 
 
-def _paged(scene: Scene, view: View, page: Page, key: str) -> Step:
+def _paged(view: View, page: Page, key: str) -> Step:
     if key in ("escape", "q", "enter") or (key == "?" and page.kind == "help"):
         return Step(view=replace(view, overlay=None))
     return Step(view=replace(view, overlay=scrolled(page, key, view.height - 7)))
