@@ -23,7 +23,7 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor"]
+Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "switch"]
 Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
@@ -63,6 +63,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
     Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
+    Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),
     Setting(name="run_dir", kind="path", about="where the run's events lie; empty: a new folder among the runs"),
@@ -90,6 +91,7 @@ class Options:
     advisor: str = "heuristic"
     budget: int = 160
     seconds: int = 900
+    review: bool = False
     seed: int = 0
     out: str = "agentcompile.lock.toml"
     run_dir: str = ""
@@ -274,6 +276,11 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             raise _wrong(shown, raw, "heuristic, none or random:SEED")
         case "text":
             return _string(raw, shown)
+        case "switch":
+            words: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
+            if not isinstance(raw, (bool, str)) or raw not in words:
+                raise _wrong(shown, raw, "true or false")
+            return words[raw]
 
 
 def _integer(setting: Setting, raw: object, shown: str) -> int:

@@ -161,6 +161,9 @@ class State:
     tried: Seen[tuple[Candidate, str]] = field(default_factory=Seen[tuple[Candidate, str]])
     """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
     plans: tuple[Plan, ...] = ()
+    """What the step admitted: a plan a regime."""
+    ruled: tuple[Plan, ...] = ()
+    """Plans that a person's rejections and overrides changed, as they were measured."""
     layouts: Layouts = ()
     settled: bool = False
     """Whether `plans` are all there: admitted in the step, and not searched anew since."""
@@ -218,7 +221,7 @@ def apply(state: State, event: Event) -> State:
         case StageStarted():
             stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
             if event.stage == "search":  # plans are made anew from here on
-                return replace(state, stages=stages, plans=(), layouts=(), settled=False)
+                return replace(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
             return replace(state, stages=stages)
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
@@ -258,8 +261,10 @@ def apply(state: State, event: Event) -> State:
                 state, event.region, to="chosen", choice=event.choice, running="", under_way=(), rounds=(0, 0)
             )
         case PlanAdmitted():
-            others = tuple(plan for plan in state.plans if plan.regime != event.plan.regime)
-            return replace(state, plans=(*others, event.plan), layouts=event.layouts)
+            if event.ruled:
+                return replace(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
+            plans = (*_elsewhere(state.plans, event.plan), event.plan)
+            return replace(state, plans=plans, layouts=event.layouts)
         case LockWritten():
             return replace(state, lock=event)
         case DriftFound():
@@ -306,6 +311,7 @@ def _started(state: State, event: RunStarted) -> State:
         trials=state.trials,
         tried=state.tried,
         plans=state.plans if state.settled else (),
+        ruled=state.ruled if state.settled else (),
         layouts=state.layouts if state.settled else (),
         settled=state.settled,
         decided=state.decided,
@@ -327,6 +333,10 @@ def _asked(state: State, event: CandidateAsked) -> State:
             best = _better(trial, trial.verdict.measurement, best)
     rows = tuple(replace(old, best=best) if old.region == event.region else old for old in state.rows)
     return replace(state, asked=asked, trials=Grown(kept), rows=rows)
+
+
+def _elsewhere(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
+    return tuple(other for other in plans if other.regime != plan.regime)
 
 
 def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:

@@ -14,7 +14,7 @@ from typing import Literal
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Fallback, Kernel, Measured, Ruling, Trial
+from agentcompile.ir.trial import Kernel, Measured, Ruling, Trial
 from agentcompile.progress import State
 
 Standing = Literal["undecided", "stale", "approved", "rejected", "overridden"]
@@ -93,19 +93,20 @@ def approval(trials: tuple[Trial, ...], fidelity: str = "") -> str:
 
 
 def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
-    """Kernels by region, in the order of plans. A region that a person rejected or overrode stays on the list with the
-    kernel that was proposed, or runs."""
+    """Kernels by region, in the order of plans. A region that runs as captured is on the list once a person overrode
+    it."""
     found: dict[str, tuple[Kernel, ...]] = {}
     rulings = state.rulings
     chosen = [(part.region, part.choice) for plan in state.plans for part in plan.parts]
     if not state.plans:
         chosen = [(row.region, row.choice) for row in state.rows if row.choice is not None]
     for region, choice in chosen:
-        if isinstance(choice, Fallback):
-            human = choice.decided_by == "human" or (region in rulings and rulings[region].word != "approve")
-            found.setdefault(region, ()) if human else None
-        elif choice not in found.get(region, ()):
-            found[region] = (*found.get(region, ()), choice)
+        if isinstance(choice, Kernel):
+            known = found.get(region, ())
+            if choice.candidate not in [kernel.candidate for kernel in known]:
+                found[region] = (*known, choice)
+        elif region in rulings and rulings[region].word == "override":
+            found.setdefault(region, ())
     return found
 
 
@@ -152,7 +153,7 @@ def _standing(state: State, ruling: Ruling | None, now: str) -> tuple[Standing, 
         case Ruling(word="override", candidate=Candidate() as point):
             return ("overridden", "") if not (why := stale_override(state, ruling, point)) else ("stale", why)
         case _:
-            if ruling.approval == now:
+            if ruling.approval and ruling.approval == now:
                 return "approved", ""
             return "stale", "what was approved has changed: another kernel, source, check or measurement"
 

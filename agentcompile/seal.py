@@ -104,8 +104,9 @@ def _choice(region: Region, part: Part) -> LockChoice:
                 source=kernel.source,
                 decided_by=kernel.decided_by,
                 reason=kernel.reason if kernel.decided_by == "human" else "",
+                approval=kernel.approval,
             )
-        case Fallback(reason=reason):
+        case Fallback(reason=reason) as fallback:
             return LockChoice(
                 region=part.region,
                 name=region.name,
@@ -113,8 +114,9 @@ def _choice(region: Region, part: Part) -> LockChoice:
                 at=at,
                 use="fallback",
                 params={},
-                decided_by="fallback",
+                decided_by=fallback.decided_by,
                 reason=reason,
+                approval=fallback.approval,
             )
 
 

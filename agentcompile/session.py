@@ -2,7 +2,8 @@
 
     RUN/options.json    what was asked, and the version of this format
     RUN/events.jsonl    one record a line: {"seq", "at_ms", "event"}
-    RUN/run.lock        held (flock) by the compiler while it runs
+    RUN/run.lock        held (flock) by the compiler while it runs; says its process id
+    RUN/control.sock    where the compiler takes commands while it runs (see `control`)
     RUN/crash.txt       the traceback of a failure that is our fault
 
 Invariant: trials and decisions are on disk before `append` returns, so a kill -9 at any point loses none that were
@@ -31,6 +32,8 @@ from agentcompile.ir.digest import Json, canonical
 VERSION = 2
 """The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events."""
 PROGRESS_PER_S = 20
+LOOKS, LOOK_S = 5, 0.02
+"""How often, and how far apart in seconds, the lock is tried that somebody else may hold for an instant."""
 EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
 
 
@@ -95,6 +98,13 @@ class RunDirectory:
         except OSError:
             return False
         return False
+
+    def holder(self) -> int:
+        """The process id of the compiler that holds the run's lock; 0 when none does."""
+        try:
+            return int((self.path / LOCK).read_text() or 0) if self.alive() else 0
+        except (OSError, ValueError):
+            return 0
 
     def records(self, offset: int = 0) -> Iterator[tuple[Record, int]]:
         """Records from byte `offset`, each with the offset after it; ends before a half-written last line.
@@ -178,11 +188,13 @@ class Journal:
             _write_all(self._file, line)
             if isinstance(event, DURABLE) and not (isinstance(event, TrialFinished) and event.trial.reused):
                 os.fsync(self._file.fileno())
+            self._seq, self._end = self._seq + 1, self._end + len(line)
         except OSError as error:
             self._cut()
             raise environment_error(error, self.run.path / EVENTS) from error
-        self._seq += 1
-        self._end += len(line)
+        except BaseException:  # a signal: what was not acknowledged was not written
+            self._cut()
+            raise
         return True
 
     def _cut(self) -> None:
@@ -243,15 +255,23 @@ def _take_lock(path: Path) -> IO[bytes]:
         lock = (path / LOCK).open("ab")
     except OSError as error:
         raise environment_error(error, path / LOCK) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise AgentCompileError(
-            f"{path}: another agentcompile runs here",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="wait for it, stop it, or name another folder with --run-dir",
-        ) from error
+    for left in reversed(range(LOOKS)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if left:  # whoever asks whether the run is alive holds it for an instant
+                time.sleep(LOOK_S)
+                continue
+            lock.close()
+            raise AgentCompileError(
+                f"{path}: another agentcompile runs here",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="wait for it, stop it with `agentcompile runs stop`, or name another folder with --run-dir",
+            ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    lock.flush()
     return lock
 
 

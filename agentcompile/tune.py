@@ -7,7 +7,6 @@ or the measurement database already has are used as they are, so a killed run re
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,17 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import Crashed, Impossible, Measured, NumericReport, Rejected, TimedOut, Trial, Verdict
+from agentcompile.ir.trial import (
+    Cancelled,
+    Crashed,
+    Impossible,
+    Measured,
+    NumericReport,
+    Rejected,
+    TimedOut,
+    Trial,
+    Verdict,
+)
 from agentcompile.judge import Baseline, Job, Judge, Prepared
 from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
@@ -29,6 +38,7 @@ from agentcompile.measure import POLICY, Timing, impossible, measurement
 from agentcompile.notes import Notes
 from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
+from agentcompile.steering import Steering
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 CONFIRMED = 3
@@ -59,7 +69,14 @@ class Past:
         for trial in trials:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
         self._history = history
+        self._afresh: set[str] = set()
         self.policy = policy
+
+    def forget(self, candidate: str) -> None:
+        """Know nothing of a candidate id from here on but what is measured from here on."""
+        self._afresh.add(candidate)
+        for key in [key for key in self._own if key[0] == candidate]:
+            del self._own[key]
 
     def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
         """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
@@ -67,7 +84,7 @@ class Past:
         enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
         if enough:
             return min(enough, key=lambda trial: trial.rounds), True
-        if self._history is not None:
+        if self._history is not None and candidate.id not in self._afresh:
             known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
             if known is not None:
                 return known, False
@@ -75,7 +92,9 @@ class Past:
 
     def keep(self, trial: Trial) -> None:
         """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
-        died = isinstance(trial.verdict, (Crashed, TimedOut))
+        if trial.candidate.id in self._afresh:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
         if self._history is not None and not died and not disturbed(trial):
             self._history.put(trial, self.policy)
 
@@ -94,7 +113,17 @@ def disturbed(trial: Trial) -> bool:
 class Tuner:
     """Searches regions one after another with one judge."""
 
-    def __init__(self, target: Target, judge: Judge, past: Past, notes: Notes, emit: Emit, seed: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        judge: Judge,
+        past: Past,
+        notes: Notes,
+        emit: Emit,
+        seed: int,
+        steering: Steering | None = None,
+    ) -> None:
+        self.steering = steering or Steering()
         self._target = target
         self._judge = judge
         self._past = past
@@ -124,9 +153,9 @@ class Tuner:
     def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
         found = list(trials)
-        space, begin = tuple(subject.space), time.monotonic()
+        space, begin = tuple(subject.space), self.steering.clock()
         while True:
-            left = replace(budget, seconds=budget.seconds - (time.monotonic() - begin))
+            left = replace(budget, seconds=budget.seconds - (self.steering.clock() - begin))
             proposal = strategy(space, subject.advice, found, left)
             if not proposal.candidates:
                 return found
@@ -135,6 +164,16 @@ class Tuner:
     def tried(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Trial]:
         """Search trials of these candidates, beside one another."""
         return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
+
+    def again(self, subject: Subject, candidate: Candidate) -> list[Trial]:
+        """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
+        self._past.forget(candidate.id)
+        self._prepared.pop(candidate.id, None)
+        found = self.tried(subject, [candidate])
+        measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
+        if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
+            found += self.confirmed(subject, [candidate])
+        return found
 
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
@@ -158,7 +197,7 @@ class Tuner:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
         fresh = [job for job in jobs if self._notes.get(accepted_key(job, self._target)) is None]
         failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._judge.prepare(fresh, depth="accept")):
+        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
                 self._notes.put(accepted_key(job, self._target), 1)
@@ -186,6 +225,12 @@ class Tuner:
             self._pytorch_ns[region.id] = known
         return self._pytorch_ns[region.id]
 
+    def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs one after another, none while the session is paused."""
+        for job in jobs:
+            self.steering.point()
+            yield job
+
     def _template(self, subject: Subject, candidate: Candidate) -> Template:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
@@ -193,6 +238,7 @@ class Tuner:
         self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str, look: int = 0
     ) -> list[Trial]:
         """Check, prepare and time what is not known; one trial for each candidate."""
+        self.steering.point()
         done: dict[str, Trial] = {}
         fresh: list[Job] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
@@ -217,7 +263,9 @@ class Tuner:
         waiting: list[Job] = []
         for job in jobs:
             findings = check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
-            if errors := check.errors(findings):
+            if self.steering.cancelled(job.candidate.id):
+                yield _trial(job, Cancelled(stage="check"), fidelity)
+            elif errors := check.errors(findings):
                 yield _trial(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])
@@ -226,7 +274,7 @@ class Tuner:
                 self._emit(
                     TrialStarted(region=job.candidate.region, candidate=job.candidate.id, label=job.candidate.label)
                 )
-        for job, result in self._judge.prepare(waiting):
+        for job, result in self._judge.prepare(self._held(waiting)):
             if isinstance(result, Prepared):
                 self._prepared[job.candidate.id] = result
                 ready.append(result)
@@ -240,6 +288,7 @@ class Tuner:
     def _verdicts(
         self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int
     ) -> Iterator[Trial]:
+        self.steering.point()
         final = fidelity == "confirm"
         processes = POLICY.confirm_processes if final else 1
         claim = POLICY.claim if final else POLICY.search_claim
@@ -259,7 +308,7 @@ class Tuner:
                 yield _trial(prepared.job, timing, fidelity)
             return
         self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
-        failed: Mapping[int, Crashed | TimedOut] = dict(timing.failed)
+        failed: Mapping[int, Crashed | TimedOut | Cancelled] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict

@@ -66,6 +66,11 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
     return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
 
 
+def chosen(options: Options, name: str) -> session.RunDirectory:
+    """The run that is called `name`, or the newest."""
+    return named(options, name) if name else _run(options)
+
+
 def _run(options: Options) -> session.RunDirectory:
     """The run that was named, or the newest."""
     if options.run_dir:
@@ -105,7 +110,7 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """One run: how far it is, its regions, its plans."""
     options = resolve(flags).options
-    run = named(options, name) if name else _run(options)
+    run = chosen(options, name)
     state = run.state()
     screen.text(
         f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"

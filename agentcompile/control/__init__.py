@@ -19,6 +19,7 @@ from agentcompile.control.commands import (
     Undo,
     WriteLock,
 )
+from agentcompile.control.desk import deliver, shared, steered
 from agentcompile.control.following import Follower
 
 __all__ = [
@@ -43,5 +44,8 @@ __all__ = [
     "Undo",
     "WriteLock",
     "action",
+    "deliver",
     "send",
+    "shared",
+    "steered",
 ]
