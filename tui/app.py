@@ -23,7 +23,7 @@ from .ink import Ink
 from .scene import Ask, View
 from .session import Outcome, Session
 from .start import Start
-from .themes import PALETTES, textual_themes
+from .themes import ANSI, PALETTES, textual_themes
 from .update import Effect
 
 POLL_S = 0.1
@@ -58,8 +58,19 @@ class CompilerApp(App[int], inherit_bindings=False):
     ENABLE_COMMAND_PALETTE = False
     CSS = "Whole { layers: base; overflow: hidden; } Canvas { layer: base; }"
 
-    def __init__(self, *, session: Session | None, start: Start | None, open: Open, ink: Ink, theme: str = "") -> None:
-        super().__init__(ansi_color=True if theme == "agentcompile-ansi" else None)
+    def __init__(
+        self,
+        *,
+        session: Session | None,
+        start: Start | None,
+        open: Open,
+        ink: Ink,
+        theme: str = "",
+        plain: bool = False,
+    ) -> None:
+        """`plain` draws without any colour: with weight, reversal, glyphs and words alone."""
+        # Only a filter made for the terminal's own colours takes colours out; the other one turns them grey.
+        super().__init__(ansi_color=True if plain or theme == ANSI else None)
         for one in textual_themes():
             self.register_theme(one)
         self.session = session
@@ -70,6 +81,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.first_paint_s = 0.0
         self._begin = time.perf_counter()
         self._open = open
+        self._plain = plain
         self._wanted = theme or PALETTES[0].name
         self._place = View()
         self._drawn_at = float("-inf")
@@ -82,7 +94,7 @@ class CompilerApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Paint what there is, then begin to follow."""
-        self.theme = "agentcompile-ansi" if self.no_color else self._wanted
+        self.theme = ANSI if self._plain else self._wanted
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             try:
@@ -90,6 +102,7 @@ class CompilerApp(App[int], inherit_bindings=False):
             except (ValueError, RuntimeError):  # not in the main thread: a test
                 break
         self.set_interval(POLL_S, self._tick)
+        self.call_after_refresh(self._guard, self._first)
 
     def on_unmount(self) -> None:
         """End what ran for the screen alone."""
@@ -194,15 +207,24 @@ class CompilerApp(App[int], inherit_bindings=False):
 
     def _next_theme(self) -> None:
         names = [palette.name for palette in PALETTES]
-        after = PALETTES[(names.index(self.theme) + 1) % len(PALETTES)] if self.theme in names else PALETTES[0]
-        self.ansi_color = after.ansi
-        self.theme = after.name
-        text = f"Theme: {after.label}"
+        if self._plain:
+            text = "NO_COLOR is set: there is one theme, without colour."
+        else:
+            after = PALETTES[(names.index(self.theme) + 1) % len(PALETTES)] if self.theme in names else PALETTES[0]
+            self.ansi_color = after.ansi
+            self.theme = after.name
+            text = f"Theme: {after.label}"
         if self.session is not None:
             self.session.view = replace(self.session.view, message=text, tone="dim")
         elif self.start is not None:
             self.start = replace(self.start, message=text)
         self.canvas.refresh()
+
+    def _first(self) -> None:
+        """Behind the skeleton: what can be read at once."""
+        if self.session is not None:
+            self.session.poll(SLICE_S)
+        self.draw()
 
     def _tick(self) -> None:
         self._guard(self._follow)

@@ -31,6 +31,8 @@ TITLES = {"regions": "Regions", "tune": "Tune", "review": "Review", "lock": "Loc
 def life_of(scene: Scene) -> Span:
     """How the run is: glyph and word."""
     state = scene.state
+    if scene.speed:
+        return f"▸ again at {scene.speed:g}×", "accent"
     if scene.life in ("live", "paused", "lost"):
         return _LIVES[scene.life]
     if state.failure is not None and state.status == "failed":
@@ -52,8 +54,6 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
         facts.append(f"{done} trials")
     if scene.elapsed_s:
         facts.append(duration(scene.elapsed_s * 1e9) if scene.elapsed_s < 60 else _minutes(scene.elapsed_s))
-    if scene.speed:
-        facts.append(f"again at {scene.speed:g}×")
     word, style = life_of(scene)
     right = f"{word} "
     left = " agentcompile  "

@@ -138,7 +138,9 @@ def _show(asked: argparse.Namespace, options: Options, flags: dict[str, str]) ->
             return f"{error.message}{'; ' + error.hint if error.hint else ''}"
 
     ink = Ink(ascii=asked.ascii or not speaks_unicode())
-    app = CompilerApp(session=session, start=start, open=choose, ink=ink, theme=THEMES[asked.theme])
+    app = CompilerApp(
+        session=session, start=start, open=choose, ink=ink, theme=THEMES[asked.theme], plain=not terminal()[1]
+    )
     code = app.run(mouse=False)
     if app.fault is not None:
         raise app.fault

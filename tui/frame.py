@@ -17,6 +17,8 @@ HEAD = 4
 """Lines above the body: title, stages, modes, rule."""
 FOOT = 2
 """Lines below it: what was said last, and the keys."""
+SAID = 3
+"""Lines that what was said may take, at the cost of the body."""
 _SIDE = {"regions": 46, "tune": 46, "review": 46, "lock": 46, "log": 50}
 """Columns of the detail pane of a mode, on a screen of 120; it grows with the screen."""
 _EMPTY: dict[Mode, str] = {
@@ -40,9 +42,10 @@ def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
         chrome.tabs(view, _note(view), width, ink),
         chrome.rule(width, ink),
     ]
-    room = height - HEAD - FOOT
+    said = _said(scene, view, width, ink)
+    room = height - HEAD - FOOT + 1 - len(said)
     body = _overlay(view, able, width, room, ink) or _body(scene, view, width, room, ink)
-    foot = [_said(scene, view, width, ink), chrome.keys(footer(able, view), width, ink)]
+    foot = [*said, chrome.keys(footer(able, view), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
 
 
@@ -61,26 +64,32 @@ def _note(view: View) -> str:
     return " · ".join(notes)
 
 
-def _said(scene: Scene, view: View, width: int, ink: Ink) -> Line:
+def _said(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+    """What was said last, or how the run stands: one line, a few where it is long."""
     if isinstance(view.overlay, Ask):
-        return ask_line(view.overlay, width, ink)
+        return [ask_line(view.overlay, width, ink)]
+    text, style = _news(scene, view)
+    pieces = ink.wrap(text, width - 2)
+    cut = [*pieces[: SAID - 1], ink.fit(" ".join(pieces[SAID - 1 :]), width - 2)] if len(pieces) > SAID else pieces
+    return [line((f" {piece}", style)) for piece in cut]
+
+
+def _news(scene: Scene, view: View) -> Span:
     if view.message:
-        return line((f" {view.message}", view.tone))
+        return view.message, view.tone
     if scene.fault:
-        return line((f" {scene.fault}", "bad"))
+        return scene.fault, "bad"
     if scene.life == "lost":
-        text = " The compiler is gone. Nothing that was acknowledged is lost: space starts it again where it stopped."
-        return line((text, "bad"))
+        return "The compiler is gone. What it acknowledged is kept: space starts it again where it stopped.", "bad"
     if scene.state.status == "review":
         waits = sum(change.decided.open for change in review.changes(scene.state))
-        text = f"{waits} regions wait for you: 3 shows them" if waits else "All is decided: W writes the lock"
-        return line((f" {text}", "warn" if waits else "good"))
+        if waits:
+            return f"{waits} regions wait for you: 3 shows them, y approves, a approves all that is safe.", "warn"
+        return "All is decided: W writes the lock.", "good"
     failure = scene.state.failure
     if failure is not None and scene.state.status == "failed" and scene.life == "ended":
-        return line((f" {failure.message}{'; ' + failure.hint if failure.hint else ''}", "warn"))
-    if scene.state.warnings:
-        return line((f" ▲ {scene.state.warnings[-1]}", "warn"))
-    return BLANK
+        return f"{failure.message}{'; ' + failure.hint if failure.hint else ''}", "warn"
+    return (f"▲ {scene.state.warnings[-1]}", "warn") if scene.state.warnings else ("", "")
 
 
 def ask_line(ask: Ask, width: int, ink: Ink) -> Line:

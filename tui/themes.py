@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.style import Style as Look
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from .ink import Style
+
+ANSI = "agentcompile-ansi"
+"""The theme in the terminal's own colours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ PALETTES: tuple[Palette, ...] = (
         ),
     ),
     Palette(
-        name="agentcompile-ansi",
+        name=ANSI,
         label="the terminal's own colours",
         dark=True,
         ansi=True,
@@ -119,6 +122,7 @@ def textual_themes() -> list[Theme]:
             foreground=palette.foreground,
             dark=palette.dark,
             ansi=palette.ansi,
+            variables=dict(BUILTIN_THEMES["ansi-dark"].variables) if palette.ansi else {},
         )
         for palette in PALETTES
     ]

@@ -10,14 +10,15 @@ import json
 import lzma
 from pathlib import Path
 
-from agentcompile.ir.codec import encode
-from agentcompile.options import Options
-from agentcompile.session import EVENTS, OPTIONS, options_bytes
 from agentcompile.tui.feed import Feed
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.scene import Scene, View
 from agentcompile.tui.session import Session
+
+from agentcompile.ir.codec import encode
+from agentcompile.options import Options
+from agentcompile.session import EVENTS, OPTIONS, options_bytes
 
 RUNS = Path(__file__).parent / "runs"
 GOLDENS = Path(__file__).parent / "golden"
@@ -54,15 +55,15 @@ def scene(path: Path) -> Scene:
     """What the app knows of a run, named so that it reads the same everywhere."""
     feed = fed(path)
     return Scene(
-        run="a-run", path="RUN", state=feed.state, life=feed.life(), log=feed.log, advice=feed.advice, elapsed_s=feed.elapsed_s,
-        lock_path="sample.lock.toml",
+        run="a-run", path="RUN", state=feed.state, life=feed.life(), log=feed.log, advice=feed.advice,
+        elapsed_s=feed.elapsed_s, lock_path="sample.lock.toml",
     )  # fmt: skip
 
 
-def session(path: Path, **more: object) -> Session:
+def session(path: Path, speed: float = 0.0, **more: object) -> Session:
     """A session on a run directory whose commands go nowhere unless `deliver` is given."""
     arguments = {"deliver": refuse, "store": path / "store", **more}
-    return Session(Feed(path), name="a-run", **arguments)  # type: ignore[arg-type]
+    return Session(Feed(path, speed=speed), name="a-run", **arguments)  # type: ignore[arg-type]
 
 
 def refuse(path: Path, command: object) -> object:

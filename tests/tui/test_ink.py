@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from agentcompile.tui.ink import Ink, beside, histogram, line, shaped, spark
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-
-from agentcompile.tui.ink import Ink, beside, histogram, line, shaped, spark
 
 UNICODE, ASCII = Ink(), Ink(ascii=True)
 HOSTILE = [

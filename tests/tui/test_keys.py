@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import run_directory, scene, text
-
-from agentcompile.control.actions import ACTIONS
-from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
 from agentcompile.tui.keys import ACTS, bound, offers
 from agentcompile.tui.picks import key_of, rows
 from agentcompile.tui.scene import MODES, Ask, Page, Palette, Pick, Scene, View
 from agentcompile.tui.update import Call, Send, Step, press
+from recorded import run_directory, scene, text
+
+from agentcompile.control.actions import ACTIONS
+from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +197,7 @@ def test_an_override_needs_another_candidate_and_a_reason(known: Scene) -> None:
     assert "reason is needed" in text(here, typed(here, picked, "<enter><enter>").view)
     (effect,) = typed(here, picked, "<enter>I know better<enter>").effects
     assert isinstance(effect, Send)
-    assert effect.command == Override(
-        region=several[0], candidate=picked.overlay.options[0][0], reason="I know better"
-    )
+    assert effect.command == Override(region=several[0], candidate=picked.overlay.options[0][0], reason="I know better")
 
 
 def test_parameters_are_edited_as_text_and_refused_with_the_reason(known: Scene) -> None:

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from recorded import GOLDENS, run_directory, scene, text
-from rich.cells import cell_len
-
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.scene import MODES, Scene, View
+from recorded import GOLDENS, run_directory, scene, text
+from rich.cells import cell_len
 
 SIZES = ((80, 24), (120, 36), (160, 48))
 RUNS = ("stopped", "finished")
