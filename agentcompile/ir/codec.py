@@ -105,8 +105,10 @@ def _decoder(hint: Hashable) -> Decoder:
 def _scalar(hint: Any) -> Decoder:
     name = getattr(hint, "__name__", hint)
 
+    known = hint in (bool, int, float, str, type(None))
+
     def scalar(data: Json) -> object:
-        if type(data) is hint and hint in (bool, int, float, str, type(None)):
+        if type(data) is hint and known:
             return data
         if hint is float and type(data) is int:
             return float(data)
@@ -193,7 +195,40 @@ def _union(options: tuple[Any, ...]) -> Decoder:
     return union
 
 
+_SHAPES = 64
+"""Shapes of one table that are remembered: whole and canonical ones are few, what else comes is no table of ours."""
+
+
 def _dataclass(cls: type) -> Decoder:
+    """Tables of one shape, the same keys in the same order with values of the same types, are looked at closely once:
+    then only those values are decoded whose type alone does not tell that they are right."""
+    thorough, items = _thorough(cls), {name: _later(hint) for name, hint in _hints(cls).items()}
+    told = {name: hint for name, hint in _hints(cls).items() if hint in (bool, int, float, str)}
+    shapes = dict[tuple[object, ...], tuple[str, ...]]()
+
+    def made(data: Json) -> object:
+        if type(data) is not dict:
+            return thorough(data)
+        shape = (*data, *map(type, data.values()))
+        left = shapes.get(shape)
+        if left is None:
+            value = thorough(data)
+            if len(shapes) < _SHAPES:
+                shapes[shape] = tuple(name for name, one in data.items() if told.get(name) is not type(one))
+            return value
+        values, name = dict[str, object](data), ""
+        try:
+            for name in left:
+                values[name] = items[name](data[name])
+        except _FaultError as fault:
+            fault.steps.append(f".{name}")
+            raise
+        return cls(**values)
+
+    return made
+
+
+def _thorough(cls: type) -> Decoder:
     hints, fields = _hints(cls), _fields(cls)
     items = {name: _later(hints[name]) for name in fields}
     required = [
@@ -232,6 +267,8 @@ def _under(step: str, item: Decoder, data: Json) -> object:
 
 def _later(hint: Any) -> Decoder:
     """The decoder of a type once it is needed: types may contain themselves."""
+    if hint in (bool, int, float, str):
+        return _decoder(hint)
     made: list[Decoder] = []
 
     def decoder(data: Json) -> object:

@@ -20,6 +20,7 @@ from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.render import Screen
 from agentcompile.session import Journal, RunDirectory, runs_in
+from agentcompile.steering import Steering
 
 PART = 10
 """Events until the kill; one trial is among them."""
@@ -34,7 +35,7 @@ def flow(**functions: object) -> Flow:
     return replace(REAL, **{"target": lambda options: TARGET, **functions})  # type: ignore[arg-type]
 
 
-def stops(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+def stops(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
     for event in WHOLE[:PART]:
         emit(event)
     raise KeyboardInterrupt
@@ -98,7 +99,7 @@ def test_an_unpacked_run_goes_on_with_its_trials_in_its_new_place(
 
     seen: list[tuple[Options, Sequence[Trial]]] = []
 
-    def resumes(options: Options, emit: Emit, past: Sequence[Trial]) -> None:
+    def resumes(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         seen.append((options, past))
         for event in WHOLE:
             emit(event)
