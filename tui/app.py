@@ -30,6 +30,7 @@ POLL_S = 0.1
 """How often the run directory is looked at: one `stat` when nothing is new."""
 HZ = 2.0
 """How often a second the screen follows events; keys are answered at once."""
+YIELD_S = 0.001
 SLICE_S = 0.03
 """How long events may be read before keys are looked at again."""
 
@@ -239,7 +240,8 @@ class CompilerApp(App[int], inherit_bindings=False):
         now = time.monotonic()
         feed = session.feed
         if feed is not None and not feed.caught_up:
-            self.call_later(self._tick)
+            # Through the loop and not the toolkit's queue, which would leave no turn to keys and timers.
+            asyncio.get_running_loop().call_later(YIELD_S, self._tick)
         quiet = feed is not None and feed.timing and not news
         if self._dirty and not quiet and now - self._drawn_at >= 1 / HZ:
             self.draw()

@@ -11,18 +11,19 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from agentcompile.control import Follower
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, RoundsProgress, TrialStarted, clean
 from agentcompile.progress import State, apply
-from agentcompile.session import OPTIONS, Record, RunDirectory
+from agentcompile.session import EVENTS, OPTIONS, Record, RunDirectory, environment_error, record_in
 
 from .ink import Span
 from .logs import KEPT, said
 from .scene import Advice, Life, LogLine
 
-SLICE = 64
-"""Records that are read between two looks at the clock."""
+SLICE_BYTES = 32 << 10
+"""What is read between two looks at the clock."""
+_HOW_FAR = b'"kind":"rounds-progress"'
+"""In the line of such an event, and of no other: a quote inside a text is escaped."""
 STDERR = "compiler.stderr"
 """In the run directory: what a compiler that the app started says beside its events."""
 STDERR_BYTES = 64 << 10
@@ -45,7 +46,7 @@ class Feed:
         """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
         self._clock = clock
         self._begin = clock()
-        self._follower = Follower(self.run)
+        self._offset = 0
         self._state = State()
         self._ahead: deque[Record] = deque()
         self._first_ms = self._last_ms = 0
@@ -59,7 +60,7 @@ class Feed:
     @property
     def state(self) -> State:
         """The fold of what was shown so far."""
-        return self._state if self.speed else self._follower.state
+        return self._state
 
     @property
     def log(self) -> tuple[LogLine, ...]:
@@ -95,13 +96,35 @@ class Feed:
     def _follow(self, budget_s: float) -> bool:
         begin, news = self._clock(), False
         while True:
-            found = self._follower.new(SLICE)
-            for record in found:
+            lines = self._lines()
+            for at, line in enumerate(lines, 1):
+                # An event that says only how far something is may be dropped where another comes behind it.
+                if at < len(lines) and _HOW_FAR in line:
+                    continue
+                record = record_in(line, self.path / EVENTS)
+                self._state = apply(self._state, record.event)
                 self._note(record)
-            news = news or bool(found)
-            self.caught_up = len(found) < SLICE
+            news = news or bool(lines)
+            self.caught_up = not lines
             if self.caught_up or self._clock() - begin >= budget_s:
                 return news
+
+    def _lines(self) -> list[bytes]:
+        """Whole lines behind what was read, about `SLICE_BYTES` of them; a last one that is not whole waits."""
+        file = self.path / EVENTS
+        try:
+            with file.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read(SLICE_BYTES)
+                if b"\n" not in data:
+                    data += stream.readline()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise environment_error(error, file) from error
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines(keepends=True)
 
     def _again(self) -> bool:
         if not self._ahead and not self.caught_up:
