@@ -64,13 +64,15 @@ class Seen(Generic[K]):
 
     def plus(self, key: K) -> Seen[K]:
         """These keys and `key`."""
-        if key in self:
+        count, order = self._count, self._order
+        if count != len(order):  # another set has grown from this one: then the rest of the table is that one's
+            if key in self:
+                return self
+            order = {k: at for k, at in order.items() if at < count}
+        if order.setdefault(key, count) != count:
             return self
         larger: Seen[K] = Seen.__new__(Seen)
-        shared = self._count == len(self._order)
-        larger._order = self._order if shared else {k: at for k, at in self._order.items() if at < self._count}
-        larger._order[key] = self._count
-        larger._count = self._count + 1
+        larger._order, larger._count = order, count + 1
         return larger
 
     def __contains__(self, key: K) -> bool:

@@ -7,7 +7,7 @@ resuming, attaching and watching a past run need no second store. Standard libra
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from agentcompile.events import (
@@ -21,7 +21,6 @@ from agentcompile.events import (
     FlowStage,
     GraphCaptured,
     LockWritten,
-    Offer,
     PlanAdmitted,
     RegionFound,
     ReviewOpened,
@@ -41,96 +40,13 @@ from agentcompile.events import (
 from agentcompile.grown import Grown, Seen
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Layouts, Measured, Measurement, Plan, Ruling, Trial
+from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.rows import Best, Counts, Row, RowState, better, changed
 
-RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
+__all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
+
 WARNINGS_KEPT = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Trials of one region by verdict."""
-
-    rejected: int = 0
-    build_failed: int = 0
-    incorrect: int = 0
-    crashed: int = 0
-    timed_out: int = 0
-    cancelled: int = 0
-    impossible: int = 0
-    measured: int = 0
-    reused: int = 0
-    """Of all of these, how many came from the measurement database."""
-
-    @property
-    def total(self) -> int:
-        """Every trial."""
-        failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out
-        return failed + self.cancelled + self.impossible + self.measured
-
-    def plus(self, trial: Trial) -> Counts:
-        """These counts with one trial more."""
-        name = trial.verdict.kind.replace("-", "_")
-        return replace(self, **{name: getattr(self, name) + 1, "reused": self.reused + trial.reused})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The fastest correct candidate so far; a confirmed number outranks a search number."""
-
-    candidate: str
-    label: str
-    measurement: Measurement
-    confirmed: bool
-
-    @property
-    def ratio(self) -> float:
-        """Times faster than the baseline of the same rounds."""
-        return self.measurement.speedup
-
-    @property
-    def _rank(self) -> tuple[bool, float]:
-        return self.confirmed, self.measurement.log_ratio
-
-    def beats(self, other: Best | None) -> bool:
-        """Whether this one should be shown instead of `other`; of the same candidate, the later number counts."""
-        if other is None:
-            return True
-        same = self.candidate == other.candidate and self.confirmed == other.confirmed
-        return same or self._rank > other._rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One region as a front end shows it."""
-
-    region: str
-    name: str
-    kind: str
-    regime: str
-    sites: int
-    flops: int
-    bytes: int
-    floor_ns: float
-    share: float
-    operators: tuple[str, ...] = ()
-    ports: tuple[str, ...] = ()
-    dims: tuple[tuple[str, int], ...] = ()
-    state: RowState = "found"
-    templates: int = 0
-    points: int = 0
-    refused: int = 0
-    reasons: tuple[str, ...] = ()
-    offers: tuple[Offer, ...] = ()
-    head: tuple[str, ...] = ()
-    running: str = ""
-    under_way: tuple[tuple[str, str], ...] = ()
-    """Id and label of candidates that went to the judge and have no verdict yet."""
-    rounds: tuple[int, int] = (0, 0)
-    counts: Counts = Counts()
-    best: Best | None = None
-    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +58,9 @@ class StageRow:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
-    """A run as far as its events tell."""
+    """A run as far as its events tell. Without slots, so that the next state is a quick copy."""
 
     status: RunStatus = "waiting"
     model: str = ""
@@ -185,6 +101,12 @@ class State:
         return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
 
     @property
+    def final(self) -> tuple[Plan, ...]:
+        """The plans as a lock has them: those that a person changed in place of what the step admitted."""
+        changed_ones = {plan.regime: plan for plan in self.ruled}
+        return tuple(changed_ones.get(plan.regime, plan) for plan in self.plans)
+
+    @property
     def under_way(self) -> frozenset[str]:
         """Ids of candidates that went to the judge and have no verdict yet."""
         return frozenset(id for row in self.rows for id, _ in row.under_way)
@@ -221,16 +143,16 @@ def apply(state: State, event: Event) -> State:
         case StageStarted():
             stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
             if event.stage == "search":  # plans are made anew from here on
-                return replace(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
-            return replace(state, stages=stages)
+                return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
+            return changed(state, stages=stages)
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
             stages = (*_without(state.stages, event.stage), done)
-            return replace(state, stages=stages, settled=state.settled or event.stage == "admit")
+            return changed(state, stages=stages, settled=state.settled or event.stage == "admit")
         case GraphCaptured():
-            return replace(state, graphs=(*state.graphs, event))
+            return changed(state, graphs=(*state.graphs, event))
         case BoundaryFound():
-            return replace(state, boundaries=(*state.boundaries, event))
+            return changed(state, boundaries=(*state.boundaries, event))
         case RegionFound():
             return _found(state, event)
         case SpaceBounded():
@@ -262,29 +184,29 @@ def apply(state: State, event: Event) -> State:
             )
         case PlanAdmitted():
             if event.ruled:
-                return replace(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
+                return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
             plans = (*_elsewhere(state.plans, event.plan), event.plan)
-            return replace(state, plans=plans, layouts=event.layouts)
+            return changed(state, plans=plans, layouts=event.layouts)
         case LockWritten():
-            return replace(state, lock=event)
+            return changed(state, lock=event)
         case DriftFound():
-            return replace(state, drift=(*state.drift, event))
+            return changed(state, drift=(*state.drift, event))
         case Warned():
-            return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+            return changed(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
         case Decided():
-            return replace(state, decided=(*state.decided, event))
+            return changed(state, decided=(*state.decided, event), ruled=())
         case Undone():
-            return replace(state, decided=state.decided[:-1])
+            return changed(state, decided=state.decided[:-1], ruled=())
         case CandidateAsked():
             return _asked(state, event)
         case Steered():
-            return replace(state, paused=event.what == "pause")
+            return changed(state, paused=event.what == "pause")
         case ReviewOpened():
-            return replace(state, status="review", review=event)
+            return changed(state, status="review", review=event)
         case RunFailed():
-            return replace(state, status="failed", failure=event, paused=False)
+            return changed(state, status="failed", failure=event, paused=False)
         case RunFinished():
-            return replace(state, status="finished", finished=event, paused=False)
+            return changed(state, status="finished", finished=event, paused=False)
     assert_never(event)
 
 
@@ -307,7 +229,7 @@ def _started(state: State, event: RunStarted) -> State:
         target=event.target,
         budget_trials=event.budget_trials,
         resumed=state.resumed + again,
-        rows=tuple(replace(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
+        rows=tuple(changed(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
         trials=state.trials,
         tried=state.tried,
         plans=state.plans if state.settled else (),
@@ -325,14 +247,14 @@ def _asked(state: State, event: CandidateAsked) -> State:
     asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
     row = state.row(event.region)
     if event.what != "rerun" or row is None:
-        return replace(state, asked=asked)
+        return changed(state, asked=asked)
     kept = [trial for trial in state.trials if trial.candidate != event.point]
     best: Best | None = None
     for trial in kept:
-        if trial.candidate.region == event.region and isinstance(trial.verdict, Measured):
-            best = _better(trial, trial.verdict.measurement, best)
-    rows = tuple(replace(old, best=best) if old.region == event.region else old for old in state.rows)
-    return replace(state, asked=asked, trials=Grown(kept), rows=rows)
+        if trial.candidate.region == event.region:
+            best = better(trial, best)
+    rows = tuple(changed(old, best=best) if old.region == event.region else old for old in state.rows)
+    return changed(state, asked=asked, trials=Grown(kept), rows=rows)
 
 
 def _elsewhere(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
@@ -359,10 +281,10 @@ def _found(state: State, event: RegionFound) -> State:
         dims=event.dims,
     )
     if (known := state.row(event.region)) is None:
-        return replace(state, rows=(*state.rows, row))
+        return changed(state, rows=(*state.rows, row))
     # Found again by a resumed run: what the trials said stays.
-    kept = replace(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
-    return replace(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
+    kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
+    return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
 
 
 def _update(
@@ -375,35 +297,31 @@ def _update(
         return state
     row = state.rows[at]
     step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
-    changed = replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
-    return replace(state, rows=(*state.rows[:at], changed, *state.rows[at + 1 :]))
+    new = changed(row, state=step, **changes)
+    return changed(state, rows=(*state.rows[:at], new, *state.rows[at + 1 :]))
 
 
 def _judged(state: State, trial: Trial) -> State:
     asked = state.asked
     if asked:
         asked = tuple(one for one in asked if one.candidate != trial.candidate.id)
-    known = (trial.candidate, trial.fidelity) in state.tried
     tried = state.tried.plus((trial.candidate, trial.fidelity))
-    state = replace(state, trials=state.trials.plus(trial), tried=tried, asked=asked)
-    row = state.row(trial.candidate.region)
-    if row is None:
-        return state
-    best = row.best
-    if isinstance(trial.verdict, Measured):
-        best = _better(trial, trial.verdict.measurement, best)
-    counts = row.counts if known else row.counts.plus(trial)
-    label = trial.candidate.label
-    under_way = tuple(one for one in row.under_way if one[1] != label)
-    running = under_way[-1][1] if under_way else ""
-    return _update(state, row.region, counts=counts, best=best, running=running, under_way=under_way, rounds=(0, 0))
-
-
-def _better(trial: Trial, measurement: Measurement, best: Best | None) -> Best | None:
-    entry = Best(
-        candidate=trial.candidate.id,
-        label=trial.candidate.label,
-        measurement=measurement,
-        confirmed=trial.fidelity == "confirm",
+    trials = state.trials.plus(trial)
+    at = state.at(trial.candidate.region)
+    if at < 0:
+        return changed(state, trials=trials, tried=tried, asked=asked)
+    row = state.rows[at]
+    under_way = row.under_way
+    if under_way:
+        label = trial.candidate.label
+        under_way = tuple(one for one in under_way if one[1] != label)
+    new = changed(
+        row,
+        counts=row.counts if tried is state.tried else row.counts.plus(trial),
+        best=better(trial, row.best),
+        running=under_way[-1][1] if under_way else "",
+        under_way=under_way,
+        rounds=(0, 0),
     )
-    return entry if entry.beats(best) else best
+    rows = (*state.rows[:at], new, *state.rows[at + 1 :])
+    return changed(state, trials=trials, tried=tried, asked=asked, rows=rows)

@@ -25,7 +25,7 @@ from typing import IO
 
 from agentcompile import progress
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, decode, encode
+from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, decode, encode, harmless
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 
@@ -112,6 +112,11 @@ class RunDirectory:
         Raises AgentCompileError when a complete line is not a record: the file was edited or damaged.
         """
         file = self.path / EVENTS
+        return ((record_in(line, file), offset) for line, offset in self.lines(offset))
+
+    def lines(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+        """Whole lines of events from byte `offset`, each with the offset after it."""
+        file = self.path / EVENTS
         try:
             with file.open("rb") as stream:
                 stream.seek(offset)
@@ -119,7 +124,7 @@ class RunDirectory:
                     if not line.endswith(b"\n"):
                         return
                     offset += len(line)
-                    yield record_in(line, file), offset
+                    yield line, offset
         except FileNotFoundError:
             return
         except OSError as error:
@@ -242,7 +247,8 @@ def record_in(line: bytes, file: Path) -> Record:
         data = json.loads(line)
         if not isinstance(data, dict):
             raise CodecError("not a table")
-        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=decode(data["event"]))
+        event = decode(data["event"], clean=harmless(line))
+        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=event)
     except (ValueError, KeyError, TypeError) as error:
         raise AgentCompileError(
             f"{file}: a line is no event: {clean(str(error), 200)}",

@@ -271,6 +271,7 @@ class Tuner:
                 ready.append(self._prepared[job.candidate.id])
             else:
                 waiting.append(job)
+                self._notes.keep_source(job.source)
                 self._emit(
                     TrialStarted(region=job.candidate.region, candidate=job.candidate.id, label=job.candidate.label)
                 )

@@ -83,7 +83,7 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
 
 def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
     """The regions that the decode plan runs, and their measurements; all when there is no plan, or on demand."""
-    plan = next((plan for plan in state.plans if plan.phase == "decode"), None)
+    plan = next((plan for plan in state.final if plan.phase == "decode"), None)
     if plan is None or every:
         screen.table(tables.regions(state))
     else:
@@ -92,7 +92,7 @@ def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
         if out:
             screen.text(f"{out} more regions overlap these; `agentcompile runs status --all` shows them")
     _boundaries(state, screen)
-    for done in state.plans:
+    for done in (plan for plan in state.final if plan.step_ns):
         screen.text(tables.plan_line(done))
 
 

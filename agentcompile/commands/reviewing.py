@@ -24,7 +24,7 @@ def to_decide(state: State, screen: Screen) -> None:
     heads = ("", "region", "runs", "id", "ratio", "±", "standing", "why")
     rows = [row for item in found for row in _rows(item)]
     screen.table(Table(heads=heads, rows=rows, right=(4, 5)))
-    for plan in state.ruled or state.plans:
+    for plan in state.final:
         if plan.step_ns:
             screen.text(plan_line(plan))
 

@@ -21,6 +21,7 @@ from agentcompile.control.commands import (
 )
 from agentcompile.control.desk import deliver, shared, steered
 from agentcompile.control.following import Follower
+from agentcompile.control.sources import source_text
 
 __all__ = [
     "ACTIONS",
@@ -47,5 +48,6 @@ __all__ = [
     "deliver",
     "send",
     "shared",
+    "source_text",
     "steered",
 ]
