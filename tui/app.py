@@ -57,6 +57,7 @@ class CompilerApp(App[int], inherit_bindings=False):
 
     BINDINGS = []  # noqa: RUF012 - as above
     ENABLE_COMMAND_PALETTE = False
+    TITLE = "agentcompile"
     CSS = "Whole { layers: base; overflow: hidden; } Canvas { layer: base; }"
 
     def __init__(

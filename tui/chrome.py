@@ -48,7 +48,7 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
     model = state.model.rstrip("/").rpartition("/")[2] or scene.run or "no run"
     facts = [model]
     if state.target is not None:
-        facts.append(f"{state.target.kind} {state.target.arch}, {state.target.threads} threads")
+        facts.append(f"{state.target.kind} {state.target.arch}")
     done = state.counts.total
     if done:
         facts.append(f"{done} trials")
@@ -58,11 +58,17 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
     right = f"{word} "
     left = " agentcompile  "
     room = max(width - ink.width(left) - ink.width(right) - 1, 0)
-    return line((left, "accent"), (ink.fit(" · ".join(facts), room), "title"), " ", (right, style))
+    while len(facts) > 1 and ink.width(_joined(facts)) > room:
+        facts.pop()
+    return line((left, "accent"), (ink.fit(_joined(facts), room), "title"), " ", (right, style))
+
+
+def _joined(facts: Sequence[str]) -> str:
+    return " · ".join(facts)
 
 
 def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
 def stages(state: State, width: int, ink: Ink) -> Line:

@@ -12,10 +12,11 @@ from agentcompile.review import Item, items
 
 from .ink import Span
 
-Word = Literal["undecided", "stale", "approved", "rejected", "overridden", "kept"]
+Word = Literal["undecided", "measured", "stale", "approved", "rejected", "overridden", "kept"]
 
 _SPANS: dict[Word, Span] = {
     "undecided": ("? undecided", "warn"),
+    "measured": ("● measured", "dim"),
     "stale": ("≠ stale", "bad"),
     "approved": ("✓ approved", "good"),
     "rejected": ("✗ rejected", "bad"),
@@ -50,10 +51,14 @@ NOTHING = Decided()
 
 def decisions(state: State) -> Mapping[str, Decided]:
     """Region id to what stands on it, for every region that there is something to decide on."""
-    return {item.region: _decided(item) for item in items(state)}
+    asked = state.review is not None or state.lock is None
+    return {item.region: _decided(item, asked) for item in items(state)}
 
 
-def _decided(item: Item) -> Decided:
+def _decided(item: Item, asked: bool) -> Decided:
+    """`asked` says whether a person is waited for; a lock that was written without one was decided by measurement."""
+    if item.standing == "undecided" and not asked:
+        return Decided(word="measured", detail="Nobody was asked: the measurement decided.", safe=item.safe)
     ruling = item.ruling
     instead = ruling.candidate if ruling is not None and ruling.word == "override" else None
     reason = ruling.reason if ruling is not None else ""

@@ -32,6 +32,11 @@ ALIVE_S = 0.5
 """How often it is asked whether a compiler holds the run."""
 
 
+def _region_of(line: bytes) -> bytes:
+    """The region whose progress a line tells; empty for any other event."""
+    return line.partition(b'"region":"')[2][:64] if _HOW_FAR in line else b""
+
+
 class Feed:
     """One run, read as it grows. `speed` above 0 shows a past one again at that speed."""
 
@@ -97,9 +102,10 @@ class Feed:
         begin, news = self._clock(), False
         while True:
             lines = self._lines()
+            regions = [_region_of(line) for line in lines]
             for at, line in enumerate(lines, 1):
-                # An event that says only how far something is may be dropped where another comes behind it.
-                if at < len(lines) and _HOW_FAR in line:
+                # What says only how far a region is may be dropped where the next line says it of the same one.
+                if at < len(lines) and regions[at - 1] and regions[at] == regions[at - 1]:
                     continue
                 record = record_in(line, self.path / EVENTS)
                 self._state = apply(self._state, record.event)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from . import locking, logs, regions, review, tuning
 from .grid import Column, Entry, cursor_of, picked
-from .scene import Mode, Scene, View
+from .scene import BENCH, Mode, Scene, View
 
 _COLUMNS: dict[Mode, tuple[Column, ...]] = {
     "regions": regions.COLUMNS,
@@ -35,9 +35,9 @@ def rows(scene: Scene, view: View, mode: Mode) -> list[Entry]:
         case "regions":
             found = regions.entries(scene.state)
         case "tune":
-            found = tuning.entries(scene.state, region_of(scene, view), view.baseline)
+            found = tuning.entries(scene.state, region_of(scene, view), view.baseline, narrow=not view.bench)
         case "review":
-            found = review.entries(scene.state)
+            found = review.entries(scene.state, narrow=view.width < BENCH[0])
         case "lock":
             found = locking.entries(scene)
         case "log":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Fallback, Kernel, Measured, Trial
 from agentcompile.progress import Row, State
 from agentcompile.tables import amount, duration
@@ -12,7 +13,7 @@ from .scene import Advice
 
 COLUMNS = (
     Column(head="state", width=11),
-    Column(head="region", width=18, grow=3),
+    Column(head="region", width=24, grow=3),
     Column(head="sites", width=5, right=True, drop=3),
     Column(head="share", width=6, right=True),
     Column(head="floor", width=7, right=True, drop=2),
@@ -82,6 +83,13 @@ def tone(ratio: float) -> Style:
 def short(label: str) -> str:
     """A candidate without its region's kind: ``rows(ROWS=4)``."""
     return label.partition("/")[2] or label
+
+
+def brief(candidate: Candidate) -> str:
+    """A candidate where there is little room: its variant and its values, in the order of the parameters."""
+    values = ", ".join(str(value) for _, value in candidate.params)
+    variant = candidate.template.partition("/")[2] or candidate.template
+    return f"{variant}({values})" if values else variant
 
 
 def _runs(row: Row) -> Span:

@@ -12,7 +12,7 @@ from agentcompile.tables import duration
 from .decided import NOTHING, Decided, decisions
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
-from .regions import short, times, tone, trials_of
+from .regions import brief, short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="plan", width=8),
@@ -40,6 +40,14 @@ class Change:
         """Time that its kernel takes off a step, estimated from its own measurement beside PyTorch."""
         m = self.measurement
         return self.sites * float(m.baseline_ns - m.median_ns) if m and isinstance(self.choice, Kernel) else 0.0
+
+    @property
+    def expected_ns(self) -> float:
+        """Its time in a step by itself: as measured, of PyTorch too; the roofline where nothing was."""
+        if isinstance(self.choice, Kernel) and self.measurement is not None:
+            return self.sites * float(self.measurement.median_ns)
+        best = self.row.best
+        return self.sites * (float(best.measurement.baseline_ns) if best is not None else self.row.floor_ns)
 
 
 def parts(state: State) -> tuple[Part, ...]:
@@ -102,17 +110,17 @@ def _measurement(state: State, choice: Choice) -> Measurement | None:
     return last.get("confirm") or last.get("search")
 
 
-def entries(state: State) -> list[Entry]:
-    """The plan's regions as rows."""
-    return [_entry(change) for change in changes(state)]
+def entries(state: State, *, narrow: bool = False) -> list[Entry]:
+    """The plan's regions as rows; `narrow` leaves out the names of parameters, which the detail has."""
+    return [_entry(change, narrow) for change in changes(state)]
 
 
-def _entry(change: Change) -> Entry:
+def _entry(change: Change, narrow: bool) -> Entry:
     mark: Span
     match change.choice:
         case Kernel(candidate=candidate, speedup=speedup, half_width=width):
             mark = ("? change", "warn") if change.decided.open else ("~ change", "accent")
-            runs: Span = (f"PyTorch → {short(candidate.label)}", "")
+            runs: Span = (f"→ {brief(candidate)}" if narrow else f"PyTorch → {short(candidate.label)}", "")
             numbers: tuple[Span, ...] = (
                 (times(speedup), tone(speedup)),
                 (f"{width:.2f}" if width < 10 else "any", "dim"),
@@ -148,11 +156,11 @@ def step_line(state: State, found: list[Change]) -> Line:
     """The step as estimated from the regions' own times, and as measured with all kernels in place."""
     plan = _first(state)
     saved = sum(change.saved_ns for change in found)
+    estimate = sum(change.expected_ns for change in found)
     if plan is None or not plan.baseline_ns:
         return line(
             ("Estimate ", "title"), f"saves {duration(saved)} a step", ("  not measured in the step yet", "dim")
         )
-    estimate = max(plan.baseline_ns - saved, 0.0)
     low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (-1, 1))
     ratio = math.exp(plan.log_ratio)
     slower: Style = "good" if low > 1 else "bad" if high < 1 else "warn"

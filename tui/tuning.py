@@ -11,7 +11,7 @@ from agentcompile.tables import duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter
-from .regions import claim, short, times, tone, trials_of
+from .regions import brief, claim, short, times, tone, trials_of
 from .scene import Baseline
 
 COLUMNS = (
@@ -95,12 +95,13 @@ def _finite(m: Measurement) -> float:
     return m.half_width if m.half_width < 1e3 else 0.0
 
 
-def entries(state: State, region: str, baseline: Baseline) -> list[Entry]:
-    """A region's candidates: what runs now first, then the fastest, then what failed."""
+def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = False) -> list[Entry]:
+    """A region's candidates: what runs now first, then the fastest, then what failed. `narrow` leaves out the names of
+    parameters, which the detail has."""
     row = state.row(region)
     to = arm(state, region, baseline)
     found = latest(state, region)
-    rows = [_entry(id, one, to, row) for id, one in found.items()]
+    rows = [_entry(id, one, to, row, narrow) for id, one in found.items()]
     rows.sort(key=lambda entry: (isinstance(entry.order[6], str), entry.order[6]))
     if row is not None and row.running:
         known = {one.trial.candidate.label for one in found.values()}
@@ -114,9 +115,9 @@ def entries(state: State, region: str, baseline: Baseline) -> list[Entry]:
     return rows
 
 
-def _entry(id: str, one: Latest, to: Arm, row: Row | None) -> Entry:
+def _entry(id: str, one: Latest, to: Arm, row: Row | None, narrow: bool) -> Entry:
     trial = one.trial
-    name = short(trial.candidate.label)
+    name = brief(trial.candidate) if narrow else short(trial.candidate.label)
     m = measured(trial)
     word, style = state_of(trial, row)
     warning = warning_of(trial)
