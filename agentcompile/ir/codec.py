@@ -207,7 +207,11 @@ def _union(options: tuple[Any, ...], of: Callable[[Any], Decoder] | None = None)
     tagged = {_tag(cast(type, option)): of(option) for option in reversed(options) if dataclasses.is_dataclass(option)}
     decoders = [of(option) for option in options]
 
+    tells = len(tagged) == len(options) and None not in tagged
+
     def union(data: Json) -> object:
+        if tells and isinstance(data, dict) and "kind" not in data:
+            raise _FaultError("missing", ".kind")
         if isinstance(data, dict) and "kind" in data:
             kind = data["kind"]
             chosen = tagged.get(kind) if isinstance(kind, str) else None
