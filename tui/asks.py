@@ -19,9 +19,11 @@ from agentcompile.control.commands import (
     Undo,
 )
 from agentcompile.ir.template import Params, ParamValue
+from agentcompile.ir.trial import Kernel
 
 from .decided import approval_of
 from .picks import key_of, region_of
+from .regions import placed
 from .scene import Scene, View
 from .tuning import latest
 
@@ -37,8 +39,9 @@ def candidate_of(scene: Scene, view: View) -> str:
         if key != "running":
             return key
         return _under_way(scene, region)
-    if row is not None and row.choice is not None and row.choice.kind == "kernel":
-        return row.choice.candidate.id
+    runs = placed(scene.state).get(region, row.choice if row is not None else None)
+    if isinstance(runs, Kernel):
+        return runs.candidate.id
     return row.best.candidate if row is not None and row.best is not None else ""
 
 

@@ -26,7 +26,8 @@ def region_of(scene: Scene, view: View) -> str:
     """The region under the cursor; the first one before anything was picked."""
     if any(row.region == view.region for row in scene.state.rows):
         return view.region
-    return max(scene.state.rows, key=lambda row: row.share).region if scene.state.rows else ""
+    found = regions.entries(scene.state)
+    return found[0].key if found else ""
 
 
 def rows(scene: Scene, view: View, mode: Mode) -> list[Entry]:

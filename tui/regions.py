@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Fallback, Kernel, Measured, Trial
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
 from agentcompile.progress import Row, State
 from agentcompile.tables import amount, duration
 
@@ -31,11 +33,29 @@ _STATES: dict[str, tuple[str, Style]] = {
     "measured": ("◐ measured", ""),
     "chosen": ("● chosen", "good"),
     "fallback": ("‖ pytorch", "dim"),
+    "planned": ("● in plan", "good"),
+    "unused": ("- unused", "dim"),
 }
 
 
-def state_of(row: Row) -> Span:
+Placed = Mapping[str, Choice]
+"""Region id to what the decode plans run there; empty before there is a plan."""
+
+
+def placed(state: State) -> Placed:
+    """What the plans run, the shortest context's first where they differ."""
+    found: dict[str, Choice] = {}
+    for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
+        for part in plan.parts if plan.phase == "decode" else ():
+            found.setdefault(part.region, part.choice)
+    return found
+
+
+def state_of(row: Row, plan: Placed) -> Span:
     """A row's state as glyph and word."""
+    if plan:
+        choice = plan.get(row.region)
+        return _STATES["unused" if choice is None else "planned" if isinstance(choice, Kernel) else "fallback"]
     if isinstance(row.choice, Fallback):
         return _STATES["fallback"]
     if row.state == "searching" and not row.running:
@@ -44,16 +64,17 @@ def state_of(row: Row) -> Span:
 
 
 def entries(state: State) -> list[Entry]:
-    """Every region as a row, the largest share of the step first."""
-    rows = sorted(state.rows, key=lambda row: (-row.share, row.name))
-    return [_entry(row) for row in rows]
+    """Every region as a row: those of the plan first, then by their share of the step."""
+    plan = placed(state)
+    rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
+    return [_entry(row, plan) for row in rows]
 
 
-def _entry(row: Row) -> Entry:
+def _entry(row: Row, plan: Placed) -> Entry:
     best = row.best.measurement if row.best else None
     ratio = best.speedup if best else 0.0
     cells: tuple[Span, ...] = (
-        state_of(row),
+        state_of(row, plan),
         (row.name, ""),
         (str(row.sites), ""),
         (f"{row.share:.1%}", ""),
@@ -61,11 +82,11 @@ def _entry(row: Row) -> Entry:
         (duration(best.baseline_ns) if best else "-", "dim"),
         (duration(best.median_ns) if best else "-", ""),
         (times(ratio) if best else "-", tone(ratio) if best else "dim"),
-        _runs(row),
+        _runs(row, plan),
     )
     order = (
-        state_of(row)[0], row.name, -row.sites, -row.share, -row.floor_ns,
-        -best.baseline_ns if best else 1.0, -best.median_ns if best else 1.0, -ratio, _runs(row)[0],
+        state_of(row, plan)[0], row.name, -row.sites, -row.share, -row.floor_ns,
+        -best.baseline_ns if best else 1.0, -best.median_ns if best else 1.0, -ratio, _runs(row, plan)[0],
     )  # fmt: skip
     return Entry(key=row.region, cells=cells, order=order)
 
@@ -92,8 +113,10 @@ def brief(candidate: Candidate) -> str:
     return f"{variant}({values})" if values else variant
 
 
-def _runs(row: Row) -> Span:
-    match row.choice:
+def _runs(row: Row, plan: Placed) -> Span:
+    if plan and row.region not in plan:
+        return "others cover it", "dim"
+    match plan.get(row.region, row.choice):
         case Kernel(candidate=candidate):
             return short(candidate.label), ""
         case Fallback(reason=reason):
@@ -124,15 +147,15 @@ def detail(state: State, region: str, advice: Advice | None, width: int, ink: In
         return [line(("No region yet. They appear when the model is cut.", "dim"))]
     trials = trials_of(state, region)
     lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
-    lines += pairs(_cost(row), ink, width)
+    lines += pairs(_cost(row, placed(state)), ink, width)
     lines += _interface(row, ink, width)
     lines += _advice(row, trials, advice, ink, width)
     lines += _checks(row, trials, ink, width)
     return [*lines, *_trend(trials, ink, width)]
 
 
-def _cost(row: Row) -> list[tuple[str, str | Span]]:
-    word, style = state_of(row)
+def _cost(row: Row, plan: Placed) -> list[tuple[str, str | Span]]:
+    word, style = state_of(row, plan)
     facts: list[tuple[str, str | Span]] = [
         ("state", (word, style)),
         ("sites", f"{row.sites}, {row.share:.1%} of the step"),
@@ -145,7 +168,9 @@ def _cost(row: Row) -> list[tuple[str, str | Span]]:
         facts.append(("best", f"{duration(m.median_ns)}{over}"))
         facts.append(("ratio", (f"{times(m.speedup)} {m.baseline}, {duration(m.baseline_ns)}", tone(m.speedup))))
         facts.append(("reached", f"{amount(m.bytes_per_s, 'B/s')} from {m.residency}"))
-    match row.choice:
+    match plan.get(row.region, row.choice):
+        case _ if plan and row.region not in plan:
+            facts.append(("runs", "nowhere: other regions of the plan cover its operators"))
         case Kernel(candidate=candidate, decided_by=by):
             facts.append(("runs", f"{candidate.label} ({by})"))
         case Fallback(reason=reason):

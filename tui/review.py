@@ -52,9 +52,9 @@ class Change:
 
 def parts(state: State) -> tuple[Part, ...]:
     """The parts of all decode plans, each region once; before there is a plan, every region with a choice."""
-    found: dict[str, Part] = {}
     if not state.plans:
         return tuple(Part(region=row.region, choice=row.choice) for row in state.rows if row.choice is not None)
+    found: dict[str, Part] = {}
     for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
         for part in plan.parts if plan.phase == "decode" else ():
             found.setdefault(part.region, part)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agentcompile.events import clean
 from agentcompile.ir.trial import Kernel
 from agentcompile.progress import State
 from agentcompile.session import RunDirectory
 
+from .regions import placed
 from .scene import Page
 from .source import difference
 from .tuning import latest
@@ -44,8 +46,9 @@ def incumbent(state: State, region: str, candidate: str) -> str | None:
     """What `candidate` is held against: what the region runs, else its best, else the first other one measured."""
     row = state.row(region)
     wanted = []
-    if row is not None and isinstance(row.choice, Kernel):
-        wanted.append(row.choice.candidate.id)
+    runs = placed(state).get(region, row.choice if row is not None else None)
+    if isinstance(runs, Kernel):
+        wanted.append(runs.candidate.id)
     if row is not None and row.best is not None:
         wanted.append(row.best.candidate)
     known = latest(state, region)
@@ -58,4 +61,4 @@ def text_of(run: Path, digest: str) -> tuple[str, ...] | None:
     from agentcompile.control import source_text
 
     text = source_text(RunDirectory(run), digest)
-    return tuple(text.split("\n")) if text is not None else None
+    return tuple(clean(text, len(text) + 1, lines=True).split("\n")) if text is not None else None

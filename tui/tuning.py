@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from agentcompile.ir.trial import Check, Impossible, Incorrect, Measured, Measurement, Rejected, Trial, reason
+from agentcompile.ir.trial import (
+    Check,
+    Choice,
+    Impossible,
+    Incorrect,
+    Kernel,
+    Measured,
+    Measurement,
+    Rejected,
+    Trial,
+    reason,
+)
 from agentcompile.progress import Row, State
 from agentcompile.tables import duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter
-from .regions import brief, claim, short, times, tone, trials_of
+from .regions import brief, claim, placed, short, times, tone, trials_of
 from .scene import Baseline
 
 COLUMNS = (
@@ -101,7 +112,8 @@ def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = Fal
     row = state.row(region)
     to = arm(state, region, baseline)
     found = latest(state, region)
-    rows = [_entry(id, one, to, row, narrow) for id, one in found.items()]
+    runs = placed(state).get(region, row.choice if row is not None else None)
+    rows = [_entry(id, one, to, row, runs, narrow) for id, one in found.items()]
     rows.sort(key=lambda entry: (isinstance(entry.order[6], str), entry.order[6]))
     if row is not None and row.running:
         known = {one.trial.candidate.label for one in found.values()}
@@ -115,11 +127,11 @@ def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = Fal
     return rows
 
 
-def _entry(id: str, one: Latest, to: Arm, row: Row | None, narrow: bool) -> Entry:
+def _entry(id: str, one: Latest, to: Arm, row: Row | None, runs: Choice | None, narrow: bool) -> Entry:
     trial = one.trial
     name = brief(trial.candidate) if narrow else short(trial.candidate.label)
     m = measured(trial)
-    word, style = state_of(trial, row)
+    word, style = state_of(trial, row, runs)
     warning = warning_of(trial)
     if m is None:
         cells: tuple[Span, ...] = (
@@ -144,12 +156,11 @@ def _entry(id: str, one: Latest, to: Arm, row: Row | None, narrow: bool) -> Entr
     return Entry(key=id, cells=cells, order=order)
 
 
-def state_of(trial: Trial, row: Row | None) -> Span:
-    """A candidate's state as glyph and word."""
+def state_of(trial: Trial, row: Row | None, runs: Choice | None) -> Span:
+    """A candidate's state as glyph and word; `runs` is what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
-    chosen = row.choice if row is not None else None
-    if chosen is not None and chosen.kind == "kernel" and chosen.candidate.id == trial.candidate.id:
+    if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
         return "● chosen", "good"
     if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
         return "▲ best", "good"
@@ -201,7 +212,7 @@ def detail(state: State, region: str, candidate: str, scope: dict[str, str], wid
         running = row.running if row else ""
         return [line((running or "No candidate yet", "title" if running else "dim"))]
     trial = one.trial
-    word, style = state_of(trial, row)
+    word, style = state_of(trial, row, placed(state).get(region, row.choice))
     lines = [line((piece, "title")) for piece in ink.wrap(trial.candidate.template, width)]
     lines += [
         line((word, style), ("" if trial.fidelity == "search" else "   timed again on fresh data", "dim")),
