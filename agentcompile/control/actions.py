@@ -159,7 +159,7 @@ def _write(scene: Scene) -> str:
     left = open_items(scene.state)
     if scene.state.review is not None and left:
         stale = sum(item.standing == "stale" for item in left)
-        return f"{len(left)} regions are not decided ({stale} of them stale): {left[0].name} is the first."
+        return f"Not decided yet: {len(left)} regions, {stale} of them stale; {left[0].name} is the first."
     return ""
 
 

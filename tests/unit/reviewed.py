@@ -1,4 +1,4 @@
-"""A run that waits for review, made of made-up facts: three regions with kernels, one in PyTorch, several candidates."""
+"""A run that waits for review, of made-up facts: three regions with kernels, one in PyTorch, several candidates."""
 
 from __future__ import annotations
 

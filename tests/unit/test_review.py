@@ -154,7 +154,7 @@ def test_safe_ones_are_approved_and_the_rest_rejected_at_once(state: State) -> N
 
 def test_a_reviewed_lock_waits_for_every_region_and_says_for_how_many(state: State) -> None:
     left = after(state, Approve(region=REGIONS["linear"]))
-    assert refused(left, WriteLock()).startswith("2 regions are not decided (0 of them stale)")
+    assert refused(left, WriteLock()).startswith("Not decided yet: 2 regions, 0 of them stale")
     assert "at work" in refused(left, WriteLock(), live=True)
 
 
