@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcompile.events import FlowStage
-from agentcompile.progress import State
+from agentcompile.progress import StageRow, State
 from agentcompile.tables import duration
 
 from .ink import Ink, Line, Span, Style, line
@@ -82,8 +82,8 @@ def stages(state: State, width: int, ink: Ink) -> Line:
 
 
 def _stage_spans(state: State, rich: int) -> list[Span]:
-    known = {row.stage: row for row in state.stages}
-    flow: Sequence[FlowStage] = FLOW if any(stage in known for stage in FLOW) or not known else tuple(known)
+    known: dict[str, StageRow] = {row.stage: row for row in state.stages}
+    flow: Sequence[str] = FLOW if any(stage in known for stage in FLOW) or not known else tuple(known)
     spans: list[Span] = []
     style: Style
     for stage in flow:

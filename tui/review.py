@@ -130,7 +130,7 @@ def _entry(change: Change, narrow: bool) -> Entry:
         case Fallback(reason=reason):
             mark, runs = ("= keep", "dim"), (f"PyTorch: {reason}", "dim")
             numbers, saves, order = (("1.00×", "dim"), ("-", "dim")), ("-", "dim"), (-1.0, 0.0, 0.0)
-    cells = (mark, (change.row.name, ""), runs, *numbers, saves, change.decided.span)
+    cells: tuple[Span, ...] = (mark, (change.row.name, ""), runs, *numbers, saves, change.decided.span)
     return Entry(
         key=change.row.region, cells=cells, order=(mark[0], change.row.name, runs[0], *order, change.decided.word)
     )

@@ -141,7 +141,8 @@ def _settings(start: Start, width: int, ink: Ink) -> list[Line]:
         value = values.get(name, "")
         if name == "out":
             value = value.rpartition("/")[2]
-        spans += [(f"{name} ", "dim"), (f" {value} ", "bar" if at == start.field else "title"), ("  ", "")]
+        shown: Span = (f" {value} ", "bar" if at == start.field else "title")
+        spans += [(f"{name} ", "dim"), shown, ("  ", "")]
     compiles = (found := chosen(start)) is not None and found.kind in ("model", "preset")
     note = "" if compiles else "  (of a new compile; a run and a lock keep their own)"
     return [line(("  Settings", "head"), (note, "dim")), line(*spans)]

@@ -40,6 +40,9 @@ WIDE_INTERVAL = 0.10
 LOST_ROUNDS = 0.25
 """Share of rounds dropped for other work on the machine from which a time is called contended."""
 
+_NONE: Span = ("-", "dim")
+_NOTHING = (_NONE,) * 5
+"""The numbers of a candidate that has none."""
 _FAILED: dict[str, tuple[str, Style]] = {
     "rejected": ("⊘ rejected", "bad"),
     "build-failed": ("✗ not built", "bad"),
@@ -121,7 +124,7 @@ def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = Fal
         word = f"◐ {done}/{total}" if total else "◐ building"
         again = " again" if row.running in known else ""
         cells: tuple[Span, ...] = (
-            (word, "accent"), (short(row.running) + again, "accent"), *((("-", "dim"),) * 5), ("", ""),
+            (word, "accent"), (short(row.running) + again, "accent"), *_NOTHING, ("", ""),
         )  # fmt: skip
         rows.insert(0, Entry(key="running", cells=cells, order=(word, row.running, 0.0, 0.0, 0.0, 0.0, 0.0, "")))
     return rows
@@ -135,7 +138,7 @@ def _entry(id: str, one: Latest, to: Arm, row: Row | None, runs: Choice | None, 
     warning = warning_of(trial)
     if m is None:
         cells: tuple[Span, ...] = (
-            (word, style), (name, "dim"), *((("-", "dim"),) * 5), (reason(trial.verdict), "dim"),
+            (word, style), (name, "dim"), *_NOTHING, (reason(trial.verdict), "dim"),
         )  # fmt: skip
         return Entry(key=id, cells=cells, order=(word, name, "-", "-", "-", "-", "-", warning))
     log_ratio = m.log_ratio - to.log_ratio
