@@ -237,6 +237,7 @@ def _started(state: State, event: RunStarted) -> State:
         layouts=state.layouts if state.settled else (),
         settled=state.settled,
         decided=state.decided,
+        review=state.review,
         asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
         warnings=state.warnings,
     )

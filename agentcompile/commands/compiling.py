@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +30,13 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         begun = reporter.state
-        if options.review and begun.settled and not begun.asked and open_items(begun):
+        review = options.review or begun.review is not None  # asked for once, for good
+        if review and begun.settled and not begun.asked and open_items(begun):
             raise undecided(begun, run.path)
         emit, lock = shared(tee(journal.append, reporter))
         with (
             recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"),
-            steered(run.path, lambda: reporter.state, emit, lock, review=options.review) as steering,
+            steered(run.path, lambda: reporter.state, emit, lock, review=review) as steering,
         ):
             _compiled(flow, options, emit, begun, steering, run, screen)
     show(reporter.state, screen)
@@ -112,10 +114,11 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
-        run = session.RunDirectory.open(path)
-        same = not flags.get("model") or stored_options(run).model == options.model
-        if same and run.state().status != "finished" and not run.alive():
-            return run
+        run = session.RunDirectory(path)
+        with suppress(AgentCompileError):  # a run of another version is none to go on with
+            same = not flags.get("model") or stored_options(run).model == options.model
+            if same and run.state().status != "finished" and not run.alive():
+                return run
     raise AgentCompileError(
         "--resume: no unfinished run", hint="`agentcompile runs list` names the runs; --run-dir takes one"
     )

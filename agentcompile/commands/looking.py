@@ -91,8 +91,13 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
     rows: list[Json] = []
     table: list[tuple[str, ...]] = []
     for path in session.runs_in(resolve(flags).options.runs):
-        run = session.RunDirectory.open(path)
-        state = run.state()
+        try:
+            run = session.RunDirectory.open(path)
+            state = run.state()
+        except AgentCompileError as error:  # one run of another version does not hide the others
+            table.append((path.name, "unreadable", "-", f"{error.message}; {error.hint}"))
+            rows.append({"path": str(path), "status": "unreadable", "error": error.message, "hint": error.hint})
+            continue
         status = _status(run, state)
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
@@ -102,8 +107,8 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
 
 
 def _status(run: session.RunDirectory, state: progress.State) -> str:
-    if state.status == "running" and not run.alive():
-        return "interrupted"
+    if state.status == "running":
+        return "interrupted" if not run.alive() else "paused" if state.paused else "running"
     return state.status
 
 

@@ -75,19 +75,19 @@ def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
             return ExitCode.ENVIRONMENT
 
 
-def stop(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
+def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: float = STOP_S) -> int:
     """End a run's compiler in good order, or kill it when it does not end; nothing that was acknowledged is lost."""
     run = chosen(resolve(flags).options, name)
     holder = run.holder()
     try:
-        said = send(run.path, Stop()).text
+        said = send(run.path, Stop(), timeout_s=min(5.0, patience_s)).text
     except NoCompilerError:
         if not run.alive():
             raise
         said = _signalled(holder, signal.SIGTERM)
     except AgentCompileError:
         said = _signalled(holder, signal.SIGTERM)
-    if not _gone(run, STOP_S):
+    if not _gone(run, patience_s):
         said = _signalled(holder, signal.SIGKILL)
         if not _gone(run, STOP_S):
             raise AgentCompileError(
