@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,10 +110,16 @@ def test_who_attaches_follows_a_live_run_to_its_end(home: Path) -> None:
     process = compiler(home, run.path)
     try:
         until((run.path / SOCKET).exists)
+        codes: list[int] = []
+        watcher, shown, _ = paper("events")
+        attached = threading.Thread(target=lambda: codes.append(watching.attach({}, "live", screen=watcher)))
+        attached.start()
+        until(lambda: "rounds-progress" in shown.getvalue())
         screen, out, _ = paper()
         assert watching.stop({}, "live", screen=screen) == 0
         assert "nothing is lost" in out.getvalue()
-        assert watching.attach({}, "live", screen=paper()[0]) == 128 + signal.SIGTERM
+        attached.join(timeout=30)
+        assert codes == [128 + signal.SIGTERM]
         assert process.wait(timeout=30) == 128 + signal.SIGTERM
     finally:
         process.kill()
