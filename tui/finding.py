@@ -19,6 +19,8 @@ DEPTH = 3
 """Folders below the working directory that are looked into."""
 MOST = 200
 """Entries of a kind that are named."""
+LAST_BYTES = 16 << 10
+"""The end of a run's events in which its last line lies."""
 SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
 LOCKS = ".lock.toml"
 
@@ -124,10 +126,23 @@ def _runs(runs: Path) -> list[Found]:
             found.append(Found(kind="run", name=path.name, argument=str(path), about=error.message))
             continue
         model = str(options.get("model", "")) if isinstance(options, dict) else ""
-        word = "running, " if run.alive() else ""
-        about = clean(f"{word}{model.rstrip('/').rpartition('/')[2]}", 80)
+        word = "running" if run.alive() else _ended(path)
+        about = clean(f"{word}, {model.rstrip('/').rpartition('/')[2]}", 80)
         found.append(Found(kind="run", name=path.name, argument=str(path), about=about))
     return found
+
+
+def _ended(path: Path) -> str:
+    """How a run ended, by the last line of its events: folding hundreds of runs would take seconds."""
+    try:
+        with (path / session.EVENTS).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LAST_BYTES))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError:
+        return "empty"
+    words = {b"run-finished": "finished", b"run-failed": "stopped", b"review-opened": "waits for review"}
+    return next((word for kind, word in words.items() if b'"kind":"' + kind in last), "interrupted")
 
 
 def _locks(cwd: Path) -> list[Found]:

@@ -19,7 +19,7 @@ FOOT = 2
 """Lines below it: what was said last, and the keys."""
 SAID = 3
 """Lines that what was said may take, at the cost of the body."""
-_SIDE = {"regions": 46, "tune": 46, "review": 46, "lock": 46, "log": 50}
+_SIDE = {"regions": 44, "tune": 44, "review": 42, "lock": 42, "log": 50}
 """Columns of the detail pane of a mode, on a screen of 120; it grows with the screen."""
 _EMPTY: dict[Mode, str] = {
     "regions": "No regions yet: they appear when the model is cut.",
@@ -39,7 +39,7 @@ def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
     head = [
         chrome.title(scene, width, ink),
         chrome.stages(scene.state, width, ink),
-        chrome.tabs(view, _note(view), width, ink),
+        chrome.tabs(view, _note(scene, view), width, ink),
         chrome.rule(width, ink),
     ]
     said = _said(scene, view, width, ink)
@@ -54,13 +54,13 @@ def _too_small(width: int, height: int, ink: Ink) -> list[Line]:
     return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
 
 
-def _note(view: View) -> str:
+def _note(scene: Scene, view: View) -> str:
     notes = []
     if wanted := view.filter.get(view.mode):
         notes.append(f"filter: {wanted}")
-    sort = view.sort.get(view.mode, -1)
-    if sort >= 0:
-        notes.append(f"by {columns(view.mode)[sort].head}")
+    sort, heads = view.sort.get(view.mode, -1), [column.head for column in columns(scene, view.mode)]
+    if 0 <= sort < len(heads):
+        notes.append(f"by {heads[sort]}")
     return " · ".join(notes)
 
 
@@ -198,7 +198,7 @@ def _table(scene: Scene, view: View, mode: Mode, width: int, height: int, ink: I
     head = heading(scene, view, mode, width - 2, ink)
     wanted = view.filter.get(mode, "")
     lines = table(
-        columns(mode),
+        columns(scene, mode),
         found,
         width=width,
         height=height - len(head),

@@ -21,6 +21,8 @@ COLUMNS = (
     Column(head="here", width=12, grow=2),
     Column(head="remedy", width=18, grow=2, drop=1),
 )
+PLAIN = COLUMNS[:3]
+"""Before anything was compared with this host."""
 _GRADES: dict[str, Span] = {
     "warn": ("○ warning", "warn"),
     "rebuild": ("◐ rebuild", "warn"),
@@ -33,8 +35,7 @@ _DONE: Span = ("✓ locked", "good")
 
 def entries(scene: Scene) -> list[Entry]:
     """Every field that differs here first, then what the lock holds."""
-    drift = scene.replay.state.drift if scene.replay else scene.state.drift
-    return [_drift(one) for one in drift] + [
+    return [_drift(one) for one in _drifts(scene)] + [
         _fact(name, value, scene) for name, value in scene.lock_facts or facts(scene.state)
     ]
 
@@ -55,6 +56,15 @@ def _fact(name: str, value: str, scene: Scene) -> Entry:
     same: Span = ("same", "good") if _compared(scene.replay) else ("-", "dim")
     cells: tuple[Span, ...] = (_DONE if written else _AHEAD, (name, ""), (value, ""), same, ("", ""))
     return Entry(key=name, cells=cells, order=tuple(text for text, _ in cells))
+
+
+def columns(scene: Scene) -> tuple[Column, ...]:
+    """The columns that have something in them."""
+    return COLUMNS if _compared(scene.replay) or _drifts(scene) else PLAIN
+
+
+def _drifts(scene: Scene) -> tuple[DriftFound, ...]:
+    return scene.replay.state.drift if scene.replay else scene.state.drift
 
 
 def _compared(replay: Replay | None) -> bool:

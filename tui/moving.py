@@ -25,7 +25,7 @@ def moved(scene: Scene, view: View, name: str) -> View:
                 view, focus="detail" if view.focus == "table" else "table", detail=view.detail or not view.wide
             )
         case "sort" | "sort-back":
-            return _sorted(view, 1 if name == "sort" else -1)
+            return _sorted(scene, view, 1 if name == "sort" else -1)
         case "next-undecided" | "previous-undecided":
             return _region(scene, view, 1 if name == "next-undecided" else -1)
         case _ if view.focus == "detail" and (view.wide or view.detail):
@@ -39,8 +39,8 @@ def _line(top: int, name: str, page: int) -> int:
     return min(top + steps.get(name, 0), 10_000)
 
 
-def _sorted(view: View, by: int) -> View:
-    count = len(columns(view.mode)) + 1
+def _sorted(scene: Scene, view: View, by: int) -> View:
+    count = len(columns(scene, view.mode)) + 1
     after = (view.sort.get(view.mode, -1) + 1 + by) % count - 1
     return replace(view, sort={**view.sort, view.mode: after})
 

@@ -17,9 +17,9 @@ _COLUMNS: dict[Mode, tuple[Column, ...]] = {
 }
 
 
-def columns(mode: Mode) -> tuple[Column, ...]:
+def columns(scene: Scene, mode: Mode) -> tuple[Column, ...]:
     """The columns of a mode's table."""
-    return _COLUMNS[mode]
+    return locking.columns(scene) if mode == "lock" else _COLUMNS[mode]
 
 
 def region_of(scene: Scene, view: View) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.progress import Row, State
 from agentcompile.tables import duration
@@ -33,6 +34,8 @@ class Change:
     choice: Choice
     sites: int
     measurement: Measurement | None
+    proposed_ns: float
+    """What the kernel that was measured best would save, whatever was decided; below 0 for PyTorch."""
     decided: Decided
 
     @property
@@ -62,7 +65,7 @@ def parts(state: State) -> tuple[Part, ...]:
 
 
 def changes(state: State) -> list[Change]:
-    """What the plan changes, largest saving first, and what it keeps."""
+    """What the plan changes, largest measured saving first, and what it keeps; a decision moves nothing."""
     found = []
     standing = decisions(state)
     for part in parts(state):
@@ -77,10 +80,15 @@ def changes(state: State) -> list[Change]:
                 choice=choice,
                 sites=len(part.sites) or row.sites,
                 measurement=_measurement(state, choice),
+                proposed_ns=_saved_ns(len(part.sites) or row.sites, _measurement(state, part.choice)),
                 decided=word,
             )
         )
-    return sorted(found, key=lambda one: (-one.saved_ns, not isinstance(one.choice, Kernel), one.row.name))
+    return sorted(found, key=lambda one: (-one.proposed_ns, one.row.name))
+
+
+def _saved_ns(sites: int, measurement: Measurement | None) -> float:
+    return sites * float(measurement.baseline_ns - measurement.median_ns) if measurement else -1.0
 
 
 def _choice(state: State, measured: Choice, word: Decided) -> Choice:
@@ -149,10 +157,10 @@ def heading(state: State, width: int, ink: Ink) -> list[Line]:
     changed = sum(isinstance(change.choice, Kernel) for change in found)
     kept = len(found) - changed
     summary = f"{changed} change, {kept} keep PyTorch" + (f", {left}" if left else "")
-    return [step_line(state, found), line((summary, "dim"))]
+    return [step_line(state, found, width, ink), line((summary, "dim"))]
 
 
-def step_line(state: State, found: list[Change]) -> Line:
+def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
     """The step as estimated from the regions' own times, and as measured with all kernels in place."""
     plan = _first(state)
     saved = sum(change.saved_ns for change in found)
@@ -164,12 +172,17 @@ def step_line(state: State, found: list[Change]) -> Line:
     low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (-1, 1))
     ratio = math.exp(plan.log_ratio)
     slower: Style = "good" if low > 1 else "bad" if high < 1 else "warn"
-    return line(
+    known: Span = (f"PyTorch {duration(plan.baseline_ns)}  estimate {duration(estimate)}  ", "dim")
+    interval = f" ({low:.2f}–{high:.2f})"
+    spans: list[Span] = [
         ("Step ", "title"),
-        (f"PyTorch {duration(plan.baseline_ns)}  estimate {duration(estimate)}  ", "dim"),
+        known,
         (f"measured {duration(plan.step_ns)}  ", ""),
-        (f"{times(ratio)} ({low:.2f}–{high:.2f})", slower),
-    )
+        (times(ratio), slower),
+    ]
+    if sum(ink.width(text) for text, _ in spans) + len(interval) <= width:
+        spans.append((interval, slower))
+    return line(*spans)
 
 
 def _first(state: State) -> Plan | None:
@@ -200,15 +213,15 @@ def detail(state: State, region: str, width: int, ink: Ink) -> list[Line]:
 
 
 def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
-    best: dict[str, tuple[str, Measurement]] = {}
+    best: dict[str, tuple[Candidate, Measurement]] = {}
     for trial in trials_of(state, change.row.region):
         if isinstance(trial.verdict, Measured):
-            best[trial.candidate.id] = (trial.candidate.label, trial.verdict.measurement)
+            best[trial.candidate.id] = (trial.candidate, trial.verdict.measurement)
     rows = sorted(best.values(), key=lambda pair: pair[1].median_ns)[:8]
     if not rows:
         return []
     lines = [line(), line(("What passed every check", "head"))]
-    for label, m in rows:
-        name = ink.fit(short(label), max(width - 17, 8))
+    for candidate, m in rows:
+        name = ink.fit(brief(candidate) if width < 60 else short(candidate.label), max(width - 17, 8))
         lines.append(line(name, (f"{duration(m.median_ns):>8}", ""), (f"{times(m.speedup):>8}", tone(m.speedup))))
     return lines

@@ -40,6 +40,8 @@ WIDE_INTERVAL = 0.10
 LOST_ROUNDS = 0.25
 """Share of rounds dropped for other work on the machine from which a time is called contended."""
 
+FEW_ROUNDS = 10
+"""Below these the slowest round says nothing of the machine."""
 _NONE: Span = ("-", "dim")
 _NOTHING = (_NONE,) * 5
 """The numbers of a candidate that has none."""
@@ -181,7 +183,7 @@ def warning_of(trial: Trial) -> str:
         return f"contended: {m.dropped} rounds dropped for other work on the machine; close it, then r times it again"
     if m.half_width > WIDE_INTERVAL and m.comparison == "INCONCLUSIVE":
         return "unstable: the rounds differ too much; r times it again with more of them"
-    if m.p95_ns > 2 * m.median_ns:
+    if m.p95_ns > 2 * m.median_ns and m.rounds >= FEW_ROUNDS:
         return "throttled: one round in twenty takes twice the median; let the machine cool, then r times it again"
     return ""
 
