@@ -88,6 +88,8 @@ class Session:
         ended = self.process is not None and self.process.poll() is not None
         life = feed.life(starting=self.process is not None and not ended)
         fault = feed.fault or (self._stillborn() if ended and feed.state.status == "waiting" else "")
+        if life != self.scene.life:  # what was said of the compiler before is outdated
+            self.view = replace(self.view, message="")
         if news or life != self.scene.life or fault != self.scene.fault:
             self.scene = replace(
                 self.scene,
