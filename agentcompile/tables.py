@@ -63,6 +63,8 @@ def plan_line(plan: Plan) -> str:
     """One line on a plan: its step, or its chunk of a prompt, beside the best baseline's."""
     if not plan.step_ns:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
+    if plan.half_width > 10:
+        return f"{plan.regime.name}: the machine was too busy to time it beside its baseline"
     ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
     step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from agentcompile import session
 from agentcompile.commands.compiling import show
@@ -87,9 +88,9 @@ def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: 
         said = _signalled(holder, signal.SIGTERM)
     except AgentCompileError:
         said = _signalled(holder, signal.SIGTERM)
-    if not _gone(run, patience_s):
+    if not _gone(run, holder, patience_s):
         said = _signalled(holder, signal.SIGKILL)
-        if not _gone(run, STOP_S):
+        if not _gone(run, holder, STOP_S):
             raise AgentCompileError(
                 f"{run.path}: process {holder} does not end", exit_code=ExitCode.ENVIRONMENT, hint="end it by hand"
             )
@@ -106,11 +107,19 @@ def _signalled(holder: int, number: signal.Signals) -> str:
     return f"ended by {number.name}"
 
 
-def _gone(run: session.RunDirectory, limit_s: float) -> bool:
-    """Whether nobody holds the run's lock any more, within a time."""
+def _gone(run: session.RunDirectory, holder: int, limit_s: float) -> bool:
+    """Whether nobody holds the run's lock any more and the process that did has ended, within a time."""
     until = time.monotonic() + limit_s
-    while run.alive():
+    while run.alive() or (holder > 0 and Path(f"/proc/{holder}").exists() and not _zombie(holder)):
         if time.monotonic() >= until:
             return False
         time.sleep(0.05)
     return True
+
+
+def _zombie(pid: int) -> bool:
+    """Whether a process has ended and only its parent does not know yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] == "Z"
+    except OSError:
+        return True

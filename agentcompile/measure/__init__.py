@@ -6,9 +6,9 @@ The protocol is one `Policy`, whose digest keys results.
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Clock, Round, Samples, Timing
 from agentcompile.measure.selftest import SelfTest, selftest
-from agentcompile.measure.statistics import Contrast, contrast, impossible, measurement
+from agentcompile.measure.statistics import NO_INTERVAL, Contrast, contrast, impossible, measurement
 
 __all__ = [
-    "POLICY", "Clock", "Contrast", "Policy", "Round", "Samples", "SelfTest", "Timing",
+    "NO_INTERVAL", "POLICY", "Clock", "Contrast", "Policy", "Round", "Samples", "SelfTest", "Timing",
     "contrast", "impossible", "measurement", "selftest",
 ]  # fmt: skip

@@ -93,7 +93,7 @@ def measurement(
         baseline_ns=round(timing.median_ns(baseline)),
         baseline=timing.arms[baseline],
         log_ratio=found.log_ratio,
-        half_width=found.half_width if math.isfinite(found.half_width) else _NO_INTERVAL,
+        half_width=found.half_width if math.isfinite(found.half_width) else NO_INTERVAL,
         comparison=found.comparison,
         rounds=found.rounds,
         dropped=found.dropped,
@@ -104,7 +104,7 @@ def measurement(
     )
 
 
-_NO_INTERVAL = 1e9
+NO_INTERVAL = 1e9
 """Half width where there is no interval: JSON has no infinity."""
 
 
