@@ -107,6 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default=str(SAMPLE), help="the checkpoint of the compiles")
     parser.add_argument("--context", type=int, default=256, help="its context")
     parser.add_argument("--budget", type=int, default=24, help="trials of each compile")
+    parser.add_argument("--threads", type=int, default=0, help="their threads; 0: one a physical core")
     parser.add_argument("--pairs", type=int, default=1, help="how often ABBA is gone through; 0 leaves it out")
     asked = parser.parse_args(list(arguments))
     with tempfile.TemporaryDirectory(prefix="bench-app-") as name:
@@ -121,10 +122,12 @@ def run(arguments: Sequence[str]) -> int:
         opened = opening(folder, asked.events)
         _say(f"opening         {opened.events} events in {opened.seconds:.2f} s")
         _say(f"                p99 {opened.p99_ms:.1f} ms, {opened.peak_bytes / 1e6:.0f} MB at most")
-        attached = beside(folder, asked.model, asked.context, asked.budget, asked.pairs) if asked.pairs else None
+        attached, why = _beside(folder, asked)
         if attached is not None:
             word = "the same" if attached.same else "different"
             _say(f"with the app    {math.expm1(attached.difference):+.2%} ± {attached.half_width:.2%}: {word}")
+        else:
+            _say(f"with the app    not measured: {why}")
     result = {
         "version": VERSION,
         **revision(),
@@ -133,11 +136,22 @@ def run(arguments: Sequence[str]) -> int:
         "paint": asdict(paint),
         "heartbeat": asdict(beat),
         "opened": asdict(opened),
-        "attached": {**asdict(attached), "same": attached.same} if attached else None,
+        "attached": {**asdict(attached), "same": attached.same} if attached else {"why": why},
     }
     Path(asked.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     _say(f"wrote {asked.out}")
     return ExitCode.OK
+
+
+def _beside(folder: Path, asked: argparse.Namespace) -> tuple[Attached | None, str]:
+    """The compiles, or why they say nothing: on a machine that others use a step may not be timed at all."""
+    if not asked.pairs:
+        return None, "left out by --pairs 0"
+    flags = [f"--context={asked.context}", f"--budget={asked.budget}", f"--threads={asked.threads}"]
+    try:
+        return beside(folder, asked.model, flags, asked.pairs), ""
+    except AgentCompileError as error:
+        return None, error.message
 
 
 def _say(text: str) -> None:
@@ -274,20 +288,20 @@ def opening(folder: Path, count: int) -> Opened:
     )
 
 
-def beside(folder: Path, model: str, context: int, budget: int, pairs: int) -> Attached:
+def beside(folder: Path, model: str, flags: Sequence[str], pairs: int) -> Attached:
     """Compile in the order ABBA, with the app on every second; all share one store, so each times its step alone."""
-    _compile(folder, model, context, budget, "warm", attached=False)
+    _compile(folder, model, flags, "warm", attached=False)
     order = [attached for _ in range(pairs) for attached in (False, True, True, False)]
-    steps = tuple(_compile(folder, model, context, budget, f"r{at}", attached=on) for at, on in enumerate(order))
+    steps = tuple(_compile(folder, model, flags, f"r{at}", attached=on) for at, on in enumerate(order))
     mean = {on: statistics.fmean(step.log_ratio for step in steps if step.attached == on) for on in (False, True)}
     half_width = max(step.half_width for step in steps)
     return Attached(steps=steps, difference=mean[True] - mean[False], half_width=half_width)
 
 
-def _compile(folder: Path, model: str, context: int, budget: int, name: str, *, attached: bool) -> Step:
+def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attached: bool) -> Step:
     path = folder / name
     command = ["env", f"AGENTCOMPILE_HOME={folder / 'home'}", sys.executable, "-m", "agentcompile"]
-    asked = ["--context", str(context), "--budget", str(budget), "--out", str(folder / f"{name}.lock.toml")]
+    asked = [*flags, "--out", str(folder / f"{name}.lock.toml")]
     process = subprocess.Popen(
         [*command, "compile", model, *asked, "--run-dir", str(path), "--quiet"], stdout=subprocess.DEVNULL
     )

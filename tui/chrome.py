@@ -86,10 +86,13 @@ def _stage_spans(state: State, rich: int) -> list[Span]:
     flow: Sequence[str] = FLOW if any(stage in known for stage in FLOW) or not known else tuple(known)
     spans: list[Span] = []
     style: Style
-    for stage in flow:
+    reached = max((at for at, stage in enumerate(flow) if stage in known), default=-1)
+    for at, stage in enumerate(flow):
         row = known.get(stage)
         name = _SHORT.get(stage, stage)
-        if row is None:
+        if row is None and at < reached:  # a resumed run keeps what an earlier process did
+            glyph, style = "✓", "dim"
+        elif row is None:
             glyph, style = "○", "dim"
         else:
             glyph, style = ("◐", "accent") if row.seconds is None else ("✓", "")

@@ -35,7 +35,6 @@ def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
     width, height = view.width, view.height
     if width < LEAST[0] or height < LEAST[1]:
         return _too_small(width, height, ink)
-    able = offers(scene, view)
     head = [
         chrome.title(scene, width, ink),
         chrome.stages(scene.state, width, ink),
@@ -44,8 +43,8 @@ def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
     ]
     said = _said(scene, view, width, ink)
     room = height - HEAD - FOOT + 1 - len(said)
-    body = _overlay(view, able, width, room, ink) or _body(scene, view, width, room, ink)
-    foot = [*said, chrome.keys(footer(able, view), width, ink)]
+    body = _overlay(scene, view, width, room, ink) or _body(scene, view, width, room, ink)
+    foot = [*said, chrome.keys(footer(scene, view), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
 
 
@@ -103,10 +102,10 @@ def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
     return line((title, "accent"), before, (at, "bar"), rest[: max(room - len(before), 0)])
 
 
-def _overlay(view: View, able: Sequence[Offer], width: int, height: int, ink: Ink) -> list[Line]:
+def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
     match view.overlay:
         case Palette(text=text, cursor=at):
-            return palette(text, at, able, width, height, ink)
+            return palette(text, at, offers(scene, view), width, height, ink)
         case Page() as page:
             return shown(page, width, height, ink)
         case Pick() as pick:

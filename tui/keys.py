@@ -6,7 +6,6 @@ when it is refused; the rest moves through what is shown and needs no compiler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.control.actions import action
@@ -151,7 +150,7 @@ def _label(act: Act, scene: Scene) -> str:
     return act.label
 
 
-def footer(able: Sequence[Offer], view: View) -> list[tuple[str, str, bool]]:
+def footer(scene: Scene, view: View) -> list[tuple[str, str, bool]]:
     """The keys that the last line names in this mode: key, label, whether it does something now."""
-    here = {act.name: act for act in ACTS if view.mode in act.foot}
-    return [(here[one.name].keys[0], one.label, one.able) for one in able if one.name in here]
+    here = [(act.keys[0], offer(act, scene, view)) for act in ACTS if view.mode in act.foot]
+    return [(key, one.label, one.able) for key, one in here]

@@ -29,15 +29,17 @@ _GRADES: dict[str, Span] = {
     "remeasure": ("◐ remeasure", "warn"),
     "refuse": ("✗ refused", "bad"),
 }
+_BY = {"overridden": "a person", "rejected": "a person", "approved": "measurement, a person approved"}
 _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
 
 def entries(scene: Scene) -> list[Entry]:
     """Every field that differs here first, then what the lock holds."""
-    return [_drift(one) for one in _drifts(scene)] + [
-        _fact(name, value, scene) for name, value in scene.lock_facts or facts(scene.state)
-    ]
+    drift = _drifts(scene)
+    differ = {one.field for one in drift}
+    told = [fact for fact in scene.lock_facts or facts(scene.state) if fact[0] not in differ]
+    return [_drift(one) for one in drift] + [_fact(name, value, scene) for name, value in told]
 
 
 def _drift(one: DriftFound) -> Entry:
@@ -83,8 +85,7 @@ def facts(state: State) -> list[tuple[str, str]]:
     rows += [(f"model.graphs.{graph.phase}", graph.digest[:12]) for graph in state.graphs]
     rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.plans]
     for change in changes(state):
-        human = change.decided.word in ("approved", "overridden", "rejected")
-        by = "a person" if human else "measurement"
+        by = _BY.get(change.decided.word, "measurement")
         what = short(change.choice.candidate.label) if isinstance(change.choice, Kernel) else "PyTorch"
         rows.append((change.row.name, f"{what}, decided by {by}"))
     return rows

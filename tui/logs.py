@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import assert_never
 
@@ -12,6 +13,7 @@ from agentcompile.tables import duration, plan_line
 from .grid import Column, Entry
 from .ink import Ink, Line, Span, Style, line
 from .regions import short
+from .same import Same
 from .scene import LogLine
 
 COLUMNS = (
@@ -19,19 +21,24 @@ COLUMNS = (
     Column(head="what", width=10),
     Column(head="text", width=30, grow=1),
 )
-KEPT = 5_000
+KEPT = 2_000
 """Lines that are kept; older ones are in the run directory."""
 
 
 def entries(log: tuple[LogLine, ...]) -> list[Entry]:
     """The log as rows."""
+    return list(_entries(Same(log)))
+
+
+@functools.lru_cache(maxsize=2)
+def _entries(log: Same[tuple[LogLine, ...]]) -> list[Entry]:
     return [
         Entry(
             key=str(one.number),
             cells=((clock(one.at_ms), "dim"), (one.source, _tone(one.source)), (one.text, one.style)),
             order=(float(one.number), one.source, one.text),
         )
-        for one in log
+        for one in log.value
     ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
@@ -11,6 +12,7 @@ from agentcompile.tables import amount, duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
+from .same import Same
 from .scene import Advice
 
 COLUMNS = (
@@ -135,9 +137,17 @@ def _open(row: Row) -> Span:
     return ("no template" if row.state != "found" else "found"), "dim"
 
 
-def trials_of(state: State, region: str) -> list[Trial]:
+def trials_of(state: State, region: str) -> Sequence[Trial]:
     """A region's trials in the order they were made."""
-    return [trial for trial in state.trials if trial.candidate.region == region]
+    return _by_region(Same(state.trials)).get(region, ())
+
+
+@functools.lru_cache(maxsize=2)
+def _by_region(trials: Same[Sequence[Trial]]) -> Mapping[str, Sequence[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in trials.value[:]:
+        found.setdefault(trial.candidate.region, []).append(trial)
+    return found
 
 
 def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:
@@ -188,7 +198,7 @@ def _interface(row: Row, ink: Ink, width: int) -> list[Line]:
     return lines + [line((f"  {port}", "dim")) for port in row.ports]
 
 
-def _advice(row: Row, trials: list[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
+def _advice(row: Row, trials: Sequence[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
     if not row.head:
         return []
     lines = [line(), line((f"Advice of {advice.adviser if advice else 'the adviser'}", "head"))]
@@ -200,7 +210,7 @@ def _advice(row: Row, trials: list[Trial], advice: Advice | None, ink: Ink, widt
     return lines
 
 
-def claim(label: str, row: Row, trials: list[Trial]) -> Span:
+def claim(label: str, row: Row, trials: Sequence[Trial]) -> Span:
     """What became of the advice to try `label` first: unverified, confirmed or refuted, by measurement alone."""
     of_it = [trial for trial in trials if trial.candidate.label == label]
     measured = [trial.verdict.measurement for trial in of_it if isinstance(trial.verdict, Measured)]
@@ -216,7 +226,7 @@ def claim(label: str, row: Row, trials: list[Trial]) -> Span:
     return ("✓ confirmed", "good") if good else ("✗ refuted", "bad")
 
 
-def _checks(row: Row, trials: list[Trial], ink: Ink, width: int) -> list[Line]:
+def _checks(row: Row, trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
     lines = [line(), line(("Space and checks", "head"))]
     space = f"{row.points} points in {row.templates} templates, {row.refused} refused"
     c = row.counts
@@ -237,7 +247,7 @@ def _checks(row: Row, trials: list[Trial], ink: Ink, width: int) -> list[Line]:
     return lines
 
 
-def _trend(trials: list[Trial], ink: Ink, width: int) -> list[Line]:
+def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
     """The best ratio so far, trial by trial."""
     best = 0.0
     course: list[float] = []
