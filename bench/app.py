@@ -103,6 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="agentcompile bench app", description=__doc__)
     parser.add_argument("--out", default="app.json", help="the result file")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the heartbeat is watched")
+    parser.add_argument("--paints", type=int, default=PAINTS, help="how often the first screen is timed")
     parser.add_argument("--events", type=int, default=OPENED, help="events of the run that is opened")
     parser.add_argument("--model", default=str(SAMPLE), help="the checkpoint of the compiles")
     parser.add_argument("--context", type=int, default=256, help="its context")
@@ -112,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(list(arguments))
     with tempfile.TemporaryDirectory(prefix="bench-app-") as name:
         folder = Path(name)
-        paint = first_paint(folder)
+        paint = first_paint(folder, asked.paints)
         _say(f"first paint     {paint.screen_ms:.0f} ms")
         _say(f"                {paint.after_toolkit_ms:.0f} ms after the toolkit's {paint.toolkit_ms:.0f} ms")
         beat = heartbeat(folder, asked.seconds)
@@ -158,10 +159,10 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def first_paint(folder: Path) -> Paint:
+def first_paint(folder: Path, paints: int) -> Paint:
     """Time the start page to its last line, in a terminal, beside importing the toolkit alone."""
     toolkit, screen = [], []
-    for _ in range(PAINTS):
+    for _ in range(paints):
         begin = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import textual.app"], check=True, cwd=folder)
         toolkit.append((time.perf_counter() - begin) * 1e3)
@@ -172,7 +173,7 @@ def first_paint(folder: Path) -> Paint:
             os.write(master, b"q")
             _drain(master)
     first, second = statistics.median(toolkit), statistics.median(screen)
-    return Paint(toolkit_ms=first, screen_ms=second, after_toolkit_ms=second - first, samples=PAINTS)
+    return Paint(toolkit_ms=first, screen_ms=second, after_toolkit_ms=second - first, samples=paints)
 
 
 @contextmanager

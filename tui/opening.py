@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentcompile.control.desk import deliver
+from agentcompile.control import deliver
 from agentcompile.options import Options, resolve
 from agentcompile.session import RunDirectory, new_name
 

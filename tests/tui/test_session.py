@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agentcompile.tui.review import changes
 from agentcompile.tui.scene import Page, View
 from agentcompile.tui.session import Session
 from agentcompile.tui.tuning import latest
 from agentcompile.tui.update import Call, Send
-from recorded import run_directory, session
+from recorded import run_directory, session, text
 
-from agentcompile.control.commands import Command, Reply, Stop
+from agentcompile.control import deliver
+from agentcompile.control.commands import Approve, Command, Reply, Stop
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
@@ -123,3 +125,39 @@ def test_a_lock_that_was_edited_says_so(repository: Path, tmp_path: Path) -> Non
         None, name=lock.name, lock=lock, deliver=lambda path, command: Reply(ok=True, text=""), store=tmp_path
     )
     assert "content-hash" in one.scene.fault
+
+
+def test_what_was_approved_is_there_when_the_app_comes_back(tmp_path: Path) -> None:
+    path = run_directory(tmp_path / "run", "finished")
+    first = session(path, deliver=deliver)
+    while first.feed is not None and not first.feed.caught_up:
+        first.poll(1.0)
+    first.view = View(mode="review")
+    (approve,) = first.key("y", "y")
+    assert first.act(approve).ok
+    first.view = replace(first.view, region=changes(first.scene.state)[1].row.region)
+    first.key("n", "n")
+    for letter in "no":
+        first.key(letter, letter)
+    (reject,) = first.key("enter")
+    assert first.act(reject).ok
+    again = session(path)  # the first one is gone without a word
+    while again.feed is not None and not again.feed.caught_up:
+        again.poll(1.0)
+    words = [change.decided.word for change in changes(again.scene.state)]
+    assert words[:2] == ["approved", "rejected"]
+    assert "no" in text(again.scene, View(mode="review", region=changes(again.scene.state)[1].row.region, detail=True))
+
+
+def test_an_approval_of_something_else_than_was_on_the_screen_is_refused(tmp_path: Path) -> None:
+    path = run_directory(tmp_path / "run", "finished")
+    one = session(path, deliver=deliver)
+    while one.feed is not None and not one.feed.caught_up:
+        one.poll(1.0)
+    one.view = View(mode="review")
+    (approve,) = one.key("y", "y")
+    assert isinstance(approve, Send)
+    assert isinstance(approve.command, Approve)
+    outcome = one.act(Send(command=replace(approve.command, approval="0" * 64)))
+    assert not outcome.ok
+    assert outcome.text
