@@ -76,6 +76,11 @@ def compile_model(
 
     Raises AgentCompileError for whatever the user can fix, with the code for undecided when the lock waits for review.
     """
+    if options.review and steering is None:
+        raise AgentCompileError(
+            "review: nobody can be asked here",
+            hint="compile with the command line, whose run waits for a person, or set review to false",
+        )
     begin, steering = time.monotonic(), steering or Steering()
     here = this_machine(options)
     emit(_started(options, here))

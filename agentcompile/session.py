@@ -158,9 +158,11 @@ class Journal:
         self._lock = _take_lock(run.path)
         self._file: IO[bytes] | None = None
         try:
-            self._seq, self._end = 0, 0
-            for record, offset in run.records():
-                self._seq, self._end = record.seq + 1, offset
+            self._seq, self._end, last = 0, 0, b""
+            for line, offset in run.lines():
+                last, self._end = line, offset
+            if last:
+                self._seq = record_in(last, run.path / EVENTS).seq + 1
             self._file = (run.path / EVENTS).open("ab", buffering=0)
             if os.fstat(self._file.fileno()).st_size != self._end:
                 os.ftruncate(self._file.fileno(), self._end)

@@ -13,6 +13,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
 from agentcompile.options import Options, resolve
 from agentcompile.render import Screen
+from agentcompile.review import open_items
 from agentcompile.tables import Table, amount, duration, state_json
 
 
@@ -28,6 +29,8 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
         screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
         screen.text(_why(row))
+        if (ruling := state.rulings.get(row.region)) is not None:
+            screen.text(f"a person said {ruling.word}{f': {ruling.reason}' if ruling.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}
@@ -122,6 +125,9 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     )
     if state.failure:
         screen.text(f"failed: {state.failure.message}")
+    if state.status == "review":
+        left = len(open_items(state))
+        screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
     show(state, screen, every=every)
     screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
     return 0

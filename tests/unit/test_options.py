@@ -140,3 +140,15 @@ def test_a_dumb_terminal_is_not_redrawn_and_no_color_is_heard() -> None:
     assert terminal({"TERM": "xterm"}) == (True, True)
     assert terminal({"TERM": "dumb"})[0] is False
     assert terminal({"NO_COLOR": "1"})[1] is False
+
+
+@pytest.mark.parametrize(("value", "found"), [("true", True), ("false", False), (True, True)])
+def test_a_switch_is_on_or_off(tmp_path: Path, value: object, found: bool) -> None:
+    assert resolve({"review": value}, environ={}, cwd=tmp_path).options.review is found
+
+
+@pytest.mark.parametrize("value", ["yes", "1", 1, ""])
+def test_a_switch_is_nothing_else(tmp_path: Path, value: object) -> None:
+    with pytest.raises(AgentCompileError, match="--review") as caught:
+        resolve({"review": value}, environ={}, cwd=tmp_path)
+    assert "true or false" in caught.value.hint
