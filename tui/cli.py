@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.options import Options, automation, resolve, terminal
+from agentcompile.options import SETTINGS, Options, automation, resolve, terminal
+
+from .flags import Flags, as_arguments
 
 if TYPE_CHECKING:
     from .session import Session
@@ -57,14 +59,10 @@ def parser() -> argparse.ArgumentParser:
         "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
     )
     made.add_argument("--run-dir", metavar="DIR", help="where a new run's events lie")
-    for name in _FLAGS:
-        made.add_argument(
-            f"--{name}",
-            metavar=name.upper(),
-            help=argparse.SUPPRESS
-            if name != "seconds"
-            else "as in `agentcompile compile`, like --target --advisor --budget --out …",
-        )
+    for setting in SETTINGS:
+        if setting.name in _FLAGS:
+            more = {"action": "append"} if setting.kind == "paths" else {}
+            made.add_argument(f"--{setting.key}", metavar="X", help=setting.about, **more)  # type: ignore[arg-type]
     return made
 
 
@@ -80,13 +78,13 @@ def run(arguments: Sequence[str]) -> int:
     return _show(asked, options, flags)
 
 
-def _needs_terminal(what: str, flags: dict[str, str]) -> None:
+def _needs_terminal(what: str, flags: Flags) -> None:
     why = ""
     # The toolkit draws on standard error.
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error": sys.__stderr__}
     piped = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
     if piped:
-        why = f"standard {' and '.join(piped)} {'is' if len(piped) == 1 else 'are'} no terminal"
+        why = f"standard {', '.join(piped)} {'is' if len(piped) == 1 else 'are'} no terminal"
     elif not terminal()[0]:
         why = "TERM is dumb, so the terminal cannot draw"
     elif name := automation():
@@ -95,9 +93,9 @@ def _needs_terminal(what: str, flags: dict[str, str]) -> None:
         raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(what, flags)}")
 
 
-def headless(what: str, flags: dict[str, str]) -> str:
+def headless(what: str, flags: Flags) -> str:
     """The command that does the same without a screen."""
-    given = [f"--{name}={value}" for name, value in flags.items()]
+    given = as_arguments(flags)
     path = Path(what)
     if what and (path / "options.json").exists():
         return shlex.join(["agentcompile", "runs", "status", what])
@@ -115,7 +113,7 @@ def speaks_unicode() -> bool:
     return locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8"
 
 
-def _show(asked: argparse.Namespace, options: Options, flags: dict[str, str]) -> int:
+def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
     from .finding import meaning, start_of
     from .opening import opened
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from agentcompile.control import deliver
@@ -12,10 +11,11 @@ from agentcompile.session import RunDirectory, new_name
 from . import compiler
 from .feed import Feed
 from .finding import What
+from .flags import Flags, as_arguments
 from .session import Session
 
 
-def opened(what: What, path: Path, options: Options, flags: Mapping[str, str], *, speed: float = 0.0) -> Session:
+def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: float = 0.0) -> Session:
     """A session on `path`. Raises AgentCompileError for settings that are not allowed, a run of a newer version, or a
     folder that cannot be written."""
     match what:
@@ -28,11 +28,10 @@ def opened(what: What, path: Path, options: Options, flags: Mapping[str, str], *
             return _begun(str(path), options, flags)
 
 
-def _begun(model: str, options: Options, flags: Mapping[str, str]) -> Session:
+def _begun(model: str, options: Options, flags: Flags) -> Session:
     """A new compile of `model`, in a process of its own."""
     asked = resolve({**flags, "model": model}).options
     run = Path(options.run_dir) if options.run_dir else new_name(options.runs, model)
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-    arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *given]
+    arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *as_arguments(flags)]
     process = compiler.start(run, arguments)
     return Session(Feed(run), name=run.name, lock=Path(asked.out), process=process, deliver=deliver, store=asked.store)

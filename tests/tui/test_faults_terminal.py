@@ -46,7 +46,7 @@ def test_without_a_terminal_it_names_the_headless_command(run: Path) -> None:
     done = headless(["bench/models/sample", "--seconds=60"])
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "no terminal" in done.stderr
+    assert "standard input, output, error are no terminal" in done.stderr
     assert "headless: agentcompile compile bench/models/sample --seconds=60" in done.stderr
     assert f"agentcompile runs status {run}" in headless([str(run)]).stderr
 
