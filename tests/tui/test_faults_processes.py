@@ -55,11 +55,13 @@ def waited(what: str, holds: object, seconds: float = 20.0) -> None:
 def test_a_compiler_that_dies_is_noticed_and_can_be_started_again(held: Held) -> None:
     path, process = held
     one = session(path)
-    waited("it lives", lambda: one.poll() and one.scene.life == "live")
+    feed = one.feed
+    assert feed is not None
+    waited("it lives", lambda: one.poll() and feed.caught_up and one.scene.life == "live")
     trials = one.scene.state.counts.total
     process.kill()
     process.wait()
-    waited("its death is noticed", lambda: one.poll() or one.scene.life == "lost")
+    waited("its death is noticed", lambda: (one.poll(), one.scene.life == "lost")[1])
     assert one.scene.state.counts.total == trials
     assert one.key("space") == (Call(what="resume"),)
 
