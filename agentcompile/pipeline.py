@@ -253,12 +253,14 @@ def prove(
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
         rivals = RunnersUp(survey, rankings) if kind == "cpu" else Around(survey, ready.here.target.threads)
-        clock = StepClock(ready.here, judge, ready.model, rivals.sources)
-        begin, spent = time.monotonic(), 0.0
+        steering = survey.steering
+        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering)
+        begin, spent = steering.clock(), 0.0
         for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
             spent += share
             if kind != "cpu":
-                survey.left = _countdown(begin + spent * seconds - time.monotonic() if spent else 0.0)
+                left = begin + spent * seconds - steering.clock() if spent else 0.0
+                survey.left = _countdown(left, steering.clock)
             admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
@@ -315,7 +317,7 @@ def heed(
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
     kind = ready.here.target.kind
-    clock = StepClock(ready.here, judge, ready.model, survey.sources)
+    clock = StepClock(ready.here, judge, ready.model, survey.sources, steering)
     bench = Bench(
         survey=survey,
         clock=clock,

@@ -16,6 +16,7 @@ from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.judge import Job
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
+from agentcompile.steering import Steering
 from agentcompile.tune import Subject, Tuner, templates_of
 
 HEADS = 8
@@ -40,6 +41,11 @@ class Survey:
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
         """Search trials, then confirming ones, by region id."""
+
+    @property
+    def steering(self) -> Steering:
+        """What a person asked of the session."""
+        return self._tuner.steering
 
     @property
     def candidates(self) -> int:
@@ -67,12 +73,15 @@ class Survey:
                 self.trials.setdefault(own.region, []).append(trial)
 
     def obey(self) -> None:
-        """Judge what a person wants judged afresh; what is in no space is left."""
-        for asked in self._tuner.steering.take():
-            subject = self._subjects.get(asked.region)
-            if subject is not None and asked.point is not None and asked.point in subject.space:
-                others = [t for t in self.trials.get(asked.region, ()) if t.candidate != asked.point]
-                self.trials[asked.region] = [*others, *self._tuner.again(subject, asked.point)]
+        """Judge what a person wants judged afresh; a point that is in no space is rejected."""
+        for point in (asked.point for asked in self.steering.take() if asked.point is not None):
+            subject = self._subjects.get(point.region)
+            others = [trial for trial in self.trials.get(point.region, ()) if trial.candidate != point]
+            if subject is not None and point in subject.space:
+                self.trials[point.region] = [*others, *self._tuner.again(subject, point)]
+            else:
+                why = self.steering.legal(point) if self.steering.legal is not None else ""
+                self._tuner.reject(point, why or "it is in no space here")
 
     def confirming(self, region: str, candidate: Candidate) -> Trial | None:
         """The trial that confirmed a candidate of the space, made now where there is none; None for another's."""

@@ -23,6 +23,7 @@ from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import (
     Cancelled,
     Crashed,
+    Finding,
     Impossible,
     Measured,
     NumericReport,
@@ -174,6 +175,12 @@ class Tuner:
         if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
             found += self.confirmed(subject, [candidate])
         return found
+
+    def reject(self, candidate: Candidate, why: str) -> None:
+        """Give a point that a person asked for and that is in no space its verdict."""
+        finding = Finding(rule="space", severity="error", text=why)
+        trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
+        self._emit(TrialFinished(trial=trial))
 
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""

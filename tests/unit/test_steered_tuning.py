@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +14,14 @@ from fakes import linear_region, rows_template, target
 from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.history import History
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.trial import BuildFailed, Cancelled, Trial, Verdict
+from agentcompile.ir.trial import BuildFailed, Cancelled, Rejected, Trial, Verdict
 from agentcompile.jobs import Job, Prepared
 from agentcompile.notes import Notes
+from agentcompile.ruled import legal
 from agentcompile.space import Space
 from agentcompile.steering import Steering
 from agentcompile.store import Store
+from agentcompile.survey import Survey
 from agentcompile.tune import Past, Subject, Tuner
 from tests.unit import runs
 
@@ -100,3 +104,34 @@ def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: 
     (kept,) = (tmp_path / "store").rglob("*.source")
     assert kept.name == f"{trial.source}.source"
     assert "linear_rows" in kept.read_text()
+
+
+def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected(
+    tmp_path: Path, subject: Subject
+) -> None:
+    desk = Desk(tmp_path)
+    desk.steering.legal = legal({subject.region.id: subject.space})
+    one, *_ = tuple(subject.space)
+    outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
+    for point in (one, outside):
+        desk.steering.see(CandidateAsked(what="edit", region=point.region, candidate=point.id, point=point))
+    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.obey()
+    found = {event.trial.candidate: event.trial.verdict for event in desk.told if isinstance(event, TrialFinished)}
+    assert isinstance(found[one], BuildFailed)
+    assert isinstance(found[outside], Rejected)
+    assert "ROWS" in found[outside].findings[0].text
+    assert [trial.candidate for trial in survey.trials[subject.region.id]] == [one]
+    assert desk.steering.asked == ()
+
+
+def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, subject: Subject) -> None:
+    desk = Desk(tmp_path)
+    one, other, third, *_ = tuple(subject.space)
+    good = Trial(candidate=one, source=desk.tuner.source(subject, one).digest, verdict=runs.measured())
+    stale = Trial(candidate=other, source="of another version", verdict=runs.measured())
+    foreign = replace(good, candidate=replace(third, target="another machine"))
+    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.recall([good, stale, foreign])
+    assert survey.trials == {subject.region.id: [good]}
+    assert desk.judge.asked == []
