@@ -31,7 +31,7 @@ POLL_S = 0.1
 HZ = 2.0
 """How often a second the screen follows events; keys are answered at once."""
 YIELD_S = 0.001
-SLICE_S = 0.03
+SLICE_S = 0.02
 """How long events may be read before keys are looked at again."""
 
 Open = Callable[[Start], "Session | str"]
