@@ -16,6 +16,7 @@ from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Off
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import TOKENS, Graph
 from agentcompile.ir.region import Port, Regime, Region
+from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Template
 from agentcompile.layouts import fits
@@ -107,14 +108,14 @@ def cut(
     for one in cuts[:-1]:
         for row in one.summary.rows:
             if row.id not in told:
-                emit(_found(row, one))
+                emit(_found(row, one, target))
         told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: Row, cut: Cut) -> RegionFound:
+def _found(row: Row, cut: Cut, target: Target) -> RegionFound:
     region = cut.regions[row.id]
     return RegionFound(
         region=row.id,
@@ -128,7 +129,7 @@ def _found(row: Row, cut: Cut) -> RegionFound:
         share=row.share,
         operators=tuple(node.op for node in region.body.nodes),
         ports=tuple(_interface(port) for port in region.ports),
-        dims=region.dims,
+        dims=tuple((name, value) for name, value in scope(region, target).items() if value),
     )
 
 
@@ -168,7 +169,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
         if region.regime.phase == "prefill":
             if not templates:
                 continue
-            emit(_found(row, own))
+            emit(_found(row, own, target))
         space = Space(region, templates, target)
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(

@@ -92,7 +92,7 @@ class RegionFound(_Clean):
     ports: tuple[str, ...] = ()
     """Its interface, a line a port: ``x: activation, read, bf16 [1, 1, 1024]``."""
     dims: tuple[tuple[str, int], ...] = ()
-    """What constraints of templates may name."""
+    """What constraints of templates may name beside parameters, and its value here; a name that is missing is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

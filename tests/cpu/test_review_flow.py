@@ -6,6 +6,7 @@ real: confirmed, validated, measured in the step.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from agentcompile.events import (
     TrialFinished,
 )
 from agentcompile.ir.codec import encode
+from agentcompile.ir.evaluate import evaluate
+from agentcompile.ir.expr import parse
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Kernel, Part, Plan, Trial
 from agentcompile.layouts import LAYOUTS
@@ -119,6 +122,23 @@ def test_layouts_worked_out_of_a_plan_are_those_of_its_cover(reviewed: Reviewed)
     covers: list[tuple[Part, ...]] = [*made.planned.decode, made.planned.prefill]
     assert _layouts(made.cuts, covers, Templates()) == made.planned.layouts  # type: ignore[arg-type]
     assert made.planned.layouts
+
+
+def test_what_constraints_name_is_known_of_every_region(reviewed: Reviewed) -> None:
+    """The events alone tell what the checker found: every constraint of a kernel of the plan holds."""
+    looked = 0
+    for kernel in (kernel for item in items(reviewed.state) for kernel in item.kernels):
+        row = reviewed.state.row(kernel.candidate.region)
+        assert row is not None
+        (offer,) = [one for one in row.offers if one.template == kernel.candidate.template]
+        names = defaultdict(int, dict(row.dims))
+        names |= {name: value for name, value in kernel.candidate.params if isinstance(value, int)}
+        for text in offer.requires:
+            looked += 1
+            assert evaluate(parse(text), names), text
+        assert row.operators
+        assert len(row.ports) > 1
+    assert looked
 
 
 def test_a_lock_waits_until_everything_is_decided(reviewed: Reviewed) -> None:
