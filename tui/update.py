@@ -187,9 +187,10 @@ def help_lines(scene: Scene, view: View) -> tuple[str, ...]:
         lines += ["", f"# {title}"]
         for act in ACTS:
             if act.group == group:
-                offer = able[act.name]
-                lines.append(f"{offer.keys:<12} {offer.label:<16} {offer.help}")
-                lines += [f"{'':<12} {'':<16} not now: {offer.why}"] if offer.why else []
+                offer, here = able[act.name], view.mode in act.modes
+                where = "" if here else f" (in {' '.join(str(MODES.index(mode) + 1) for mode in act.modes)})"
+                lines.append(f"{offer.keys:<12} {offer.label:<18} {offer.help}{where}")
+                lines += [f"{'':<12} {'':<18} not now: {offer.why}"] if here and offer.why else []
     return tuple(lines[1:])
 
 
