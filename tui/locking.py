@@ -135,15 +135,12 @@ def _replay_line(scene: Scene, ink: Ink) -> Line:
         stage = replay.state.stage or "starting"
         return line((f"{name}: ", "title"), (f"◐ {stage}", "accent"), _stages(replay))
     said = next((text for text in reversed(replay.said) if text), "")
+    word: Span = ("✓ holds", "good")
     if replay.exit_code != 0:
-        word: Span = (f"✗ exit {replay.exit_code}", "bad")
+        word = (f"✗ exit {replay.exit_code}", "bad")
     elif replay.state.drift:
-        word, said = (
-            (f"◐ holds, {len(replay.state.drift)} drifted", "warn"),
-            "the first rows name what differs, and the remedy",
-        )
-    else:
-        word = ("✓ holds", "good")
+        word = (f"◐ holds, {len(replay.state.drift)} drifted", "warn")
+        said = "the first rows name what differs, and the remedy"
     return line((f"{name}: ", "title"), word, (f"  {said}" if said else "", "dim"))
 
 
