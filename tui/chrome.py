@@ -33,6 +33,8 @@ def life_of(scene: Scene) -> Span:
     state = scene.state
     if scene.speed:
         return f"▸ again at {scene.speed:g}×", "accent"
+    if scene.lock_path and not scene.path:
+        return "● a lock", "accent"
     if scene.life in ("live", "paused", "lost"):
         return _LIVES[scene.life]
     if state.failure is not None and state.status == "failed":

@@ -35,9 +35,10 @@ def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
     width, height = view.width, view.height
     if width < LEAST[0] or height < LEAST[1]:
         return _too_small(width, height, ink)
+    alone = not scene.path and bool(scene.lock_path)
     head = [
         chrome.title(scene, width, ink),
-        chrome.stages(scene.state, width, ink),
+        chrome.stages(scene.replay.state if alone and scene.replay else scene.state, width, ink),
         chrome.tabs(view, _note(scene, view), width, ink),
         chrome.rule(width, ink),
     ]

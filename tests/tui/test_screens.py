@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
-from agentcompile.tui.scene import MODES, Scene, View
+from agentcompile.tui.scene import MODES, Replay, Scene, View
 from recorded import GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
+
+from agentcompile.events import StageStarted
+from agentcompile.progress import fold
 
 SIZES = ((80, 24), (120, 36), (160, 48))
 RUNS = ("stopped", "finished")
@@ -74,3 +78,10 @@ def test_a_state_is_a_glyph_and_a_word(recorded_scene: tuple[str, Scene]) -> Non
     rows = [line for line in shown.splitlines() if "@" in line]
     assert rows
     assert all(line[2] in "○◌◐●‖-" and line[4:10].replace(" ", "").isalpha() for line in rows)
+
+
+def test_a_lock_by_itself_is_called_one_and_shows_the_stages_of_its_replay() -> None:
+    alone = Scene(run="x.lock.toml", lock_path="x.lock.toml", lock_facts=(("target.arch", "x86_64"),))
+    replay = Replay(what="replay", state=fold([StageStarted(stage="rebuild")]))
+    assert "● a lock" in text(alone, View(mode="lock"))
+    assert "◐ rebuild" in text(replace(alone, replay=replay), View(mode="lock")).splitlines()[1]
