@@ -295,7 +295,8 @@ def beside(folder: Path, model: str, flags: Sequence[str], pairs: int) -> Attach
     order = [attached for _ in range(pairs) for attached in (False, True, True, False)]
     steps = tuple(_compile(folder, model, flags, f"r{at}", attached=on) for at, on in enumerate(order))
     mean = {on: statistics.fmean(step.log_ratio for step in steps if step.attached == on) for on in (False, True)}
-    half_width = max(step.half_width for step in steps)
+    worst = {on: max(step.half_width for step in steps if step.attached == on) for on in (False, True)}
+    half_width = math.hypot(*worst.values())
     return Attached(steps=steps, difference=mean[True] - mean[False], half_width=half_width)
 
 
