@@ -21,7 +21,7 @@ from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
-from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut
+from agentcompile.ir.trial import NO_INTERVAL, Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut, reason
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
@@ -33,6 +33,8 @@ PASSES = {"cpu": 1, "cuda": 3}
 WORTH = {"cpu": 0.02, "cuda": 0.0}
 """Share of the step's floor below which a region's rivals are not tried. On a CPU its gain could not be told from
 noise; on a GPU what moves few bytes still takes a launch and a wait."""
+LOOKS = 3
+"""How often a plan that a person changed is timed while the machine is disturbed."""
 Kind = Literal["cpu", "cuda"]
 CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
@@ -121,6 +123,23 @@ def admit_chunk(
         parts = tuple(_fallen(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
+
+
+def weigh(
+    cut: Cut,
+    parts: Sequence[Part],
+    planned: Planned,
+    rivals: Rivals,
+    clock: StepClock,
+    emit: Emit,
+    seed: int,
+    kind: Kind,
+) -> Plan:
+    """Time a plan that a person changed beside PyTorch, in fresh processes, and give nothing of it back.
+
+    Raises AgentCompileError (undecided) for one that cannot be timed.
+    """
+    return _Step(cut, dict(planned.layouts), rivals, clock, emit, kind).weighed(tuple(parts), planned.exact, seed)
 
 
 class _Step:
@@ -240,9 +259,29 @@ class _Step:
     def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
         found, ratio, timing = self.prove(parts, seed)
-        plan = Plan(
+        return Admitted(plan=self._plan(found, exact, ratio, timing), parts=found, notes=tuple(self.notes))
+
+    def weighed(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Plan:
+        """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
+        timing, found = self._look(parts, seed)
+        for look in range(1, LOOKS):
+            if found.half_width < NO_INTERVAL:
+                break
+            timing, found = self._look(parts, seed + (look << 21))
+        return self._plan(parts, exact, found, timing)
+
+    def _look(self, parts: tuple[Part, ...], seed: int) -> tuple[Timing, Contrast]:
+        timing = self._beside_pytorch(parts, seed)
+        if isinstance(timing, Timing) and timing.live == (0, 1):
+            return timing, contrast(timing, 1, 0, claim=POLICY.claim)
+        text = f"the {self._name} with these decisions cannot be timed: {_cause(timing)}"
+        hint = "take a decision back: agentcompile decide --undo"
+        raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
+
+    def _plan(self, parts: tuple[Part, ...], exact: bool, ratio: Contrast, timing: Timing) -> Plan:
+        return Plan(
             regime=self._cut.partition.regime,
-            parts=found,
+            parts=parts,
             exact=exact,
             step_ns=round(timing.median_ns(1)),
             baseline_ns=round(timing.median_ns(0)),
@@ -250,15 +289,17 @@ class _Step:
             half_width=ratio.half_width,
             chunk=self._chunk,
         )
-        return Admitted(plan=plan, parts=found, notes=tuple(self.notes))
+
+    def _beside_pytorch(self, parts: tuple[Part, ...], seed: int) -> Timing | Crashed | TimedOut:
+        """Arm 0 is PyTorch, arm 1 the plan."""
+        arms = [("pytorch", tuple(_fallen(part, "baseline") for part in parts)), ("plan", parts)]
+        return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
     def prove(self, parts: tuple[Part, ...], seed: int) -> tuple[tuple[Part, ...], Contrast, Timing]:
         """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
-        reason = f"the whole {self._name} is not faster with it"
-        baseline = tuple(_fallen(part, "baseline") for part in parts)
+        because = f"the whole {self._name} is not faster with it"
         while True:
-            arms = [("pytorch", baseline), ("plan", parts)]
-            timing = self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
+            timing = self._beside_pytorch(parts, seed)
             kernels = [i for i, part in enumerate(parts) if isinstance(part.choice, Kernel)]
             if isinstance(timing, Timing) and timing.live == (0, 1):
                 found = contrast(timing, 1, 0, claim=POLICY.claim)
@@ -276,7 +317,7 @@ class _Step:
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
             dropped = set(weakest[: (len(kernels) + 1) // 2])
-            parts = tuple(_fallen(part, reason) if i in dropped else part for i, part in enumerate(parts))
+            parts = tuple(_fallen(part, because) if i in dropped else part for i, part in enumerate(parts))
 
     def _timed(
         self,
@@ -352,6 +393,8 @@ def _cause(timing: Timing | Crashed | TimedOut) -> str:
     verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
     if isinstance(verdict, TimedOut):
         return f"no result within {verdict.limit_s:g} s"
+    if not isinstance(verdict, Crashed):
+        return reason(verdict)
     return f"signal {verdict.signal}" if verdict.signal else verdict.detail.strip().rpartition("\n")[2]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import (
     BuildFailed,
+    Cancelled,
     Crashed,
     Fallback,
     Impossible,
@@ -178,7 +179,7 @@ def why_fallback(trials: Sequence[Trial]) -> str:
 
 
 TIMED = ("slower", "the same", "inconclusive", "faster in search alone", "faster")
-FATES = ("rejected", "failed to build", "incorrect", "crashed", "timed out", "impossibly fast", *TIMED)
+FATES = ("rejected", "failed to build", "incorrect", "crashed", "timed out", "cancelled", "impossibly fast", *TIMED)
 """Every way a candidate can end, in the order of the stages."""
 
 
@@ -194,6 +195,8 @@ def _fate(trial: Trial) -> str:
             return "crashed"
         case TimedOut():
             return "timed out"
+        case Cancelled():
+            return "cancelled"
         case Impossible():
             return "impossibly fast"
         case Measured(measurement=m):

@@ -12,11 +12,13 @@ from agentcompile.capture.batched import NotBatchableError, batched
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, RegionFound, SpaceBounded
+from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Offer, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import TOKENS, Graph
-from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.region import Port, Regime, Region
+from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Template
 from agentcompile.layouts import fits
 from agentcompile.machine import residency
 from agentcompile.regions.partition import Partition, partition
@@ -106,24 +108,44 @@ def cut(
     for one in cuts[:-1]:
         for row in one.summary.rows:
             if row.id not in told:
-                emit(_found(row, one))
+                emit(_found(row, one, target))
         told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: Row, cut: Cut) -> RegionFound:
+def _found(row: Row, cut: Cut, target: Target) -> RegionFound:
+    region = cut.regions[row.id]
     return RegionFound(
         region=row.id,
         name=row.name,
         region_kind=row.kind,
-        regime=cut.regions[row.id].regime.name,
+        regime=region.regime.name,
         sites=row.sites,
         flops=row.flops,
         bytes=row.bytes,
         floor_ns=row.floor_ns,
         share=row.share,
+        operators=tuple(node.op for node in region.body.nodes),
+        ports=tuple(_interface(port) for port in region.ports),
+        dims=tuple((name, value) for name, value in scope(region, target).items() if value),
+    )
+
+
+def _interface(port: Port) -> str:
+    """One port for people."""
+    return f"{port.name}: {port.role}, {port.access}, {port.dtype} [{', '.join(map(str, port.shape))}]"
+
+
+def _offer(template: Template) -> Offer:
+    """What people may know of a template that serves a region."""
+    return Offer(
+        template=template.id,
+        language=template.language,
+        about=template.about,
+        params=template.params,
+        requires=template.requires,
     )
 
 
@@ -147,7 +169,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
         if region.regime.phase == "prefill":
             if not templates:
                 continue
-            emit(_found(row, own))
+            emit(_found(row, own, target))
         space = Space(region, templates, target)
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(
@@ -157,6 +179,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
                 points=len(space),
                 rejected=space.rejected,
                 reasons=tuple(reasons[:_REASONS]),
+                offers=tuple(_offer(template) for template in templates),
             )
         )
         if len(space):

@@ -7,85 +7,23 @@ creates it. Standard library only.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
+from agentcompile.cleaning import TEXT_LIMIT as TEXT_LIMIT
+from agentcompile.cleaning import Clean as _Clean
+from agentcompile.cleaning import clean as clean
+from agentcompile.cleaning import harmless as harmless
 from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
 from agentcompile.ir.codec import decode as _decode
+from agentcompile.ir.codec import decode_bare as _decode_bare
 from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Choice, Plan, Trial
-
-TEXT_LIMIT = 16_384
-"""Characters of one text in an event; longer ones end in an ellipsis."""
-LINES = frozenset({"log", "detail", "text", "message", "hint"})
-"""Fields that may hold several lines; everywhere else a line break becomes a space."""
-
-# CSI, OSC and the other string sequences go whole, so that their printable tail does not stay behind.
-_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]")
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-
-
-def clean(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
-    """Make untrusted text safe to show: no escape sequences, control or bidirectional characters, at most `limit` long.
-
-    Tabs become spaces; line breaks stay when `lines` is set and become spaces otherwise.
-    """
-    if text.isascii() and text.isprintable() and len(text) <= limit:
-        return text
-    text = text[: 4 * limit].replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-    text = _CONTROL.sub("", _SEQUENCES.sub("", text))
-    if not lines:
-        text = text.replace("\n", " ")
-    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
-
-
-@functools.cache
-def _fields(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
-
-
-def _cleaned(value: object, lines: bool = False) -> object:
-    """`value` with every text in it cleaned; the same object when nothing changed."""
-    if isinstance(value, str):
-        return clean(value, lines=lines)
-    if isinstance(value, tuple):
-        items = tuple(_cleaned(item, lines) for item in value)
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = _changes(value)
-        return dataclasses.replace(cast(Any, value), **changed) if changed else value
-    return value
-
-
-def _changes(value: object) -> dict[str, object]:
-    """The fields of a dataclass whose text had to be cleaned."""
-    changed: dict[str, object] = {}
-    cls: Any = type(value)
-    for name in _fields(cls):
-        old = getattr(value, name)
-        if (new := _cleaned(old, name in LINES)) is not old:
-            changed[name] = new
-    return changed
-
-
-class _Clean:
-    """Cleans every text of an event, however deep, when the event is made."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        for name, value in _changes(self).items():
-            object.__setattr__(self, name, value)
-
+from agentcompile.ir.template import Candidate, Param
+from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
 
 FlowStage = Literal[
     "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
@@ -150,6 +88,12 @@ class RegionFound(_Clean):
     bytes: int
     floor_ns: float
     share: float
+    operators: tuple[str, ...] = ()
+    """Names of its operators, in order."""
+    ports: tuple[str, ...] = ()
+    """Its interface, a line a port: ``x: activation, read, bf16 [1, 1, 1024]``."""
+    dims: tuple[tuple[str, int], ...] = ()
+    """What constraints of templates may name beside parameters, and its value here; a name that is missing is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +108,17 @@ class BoundaryFound(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A template that serves a region: its parameters with their domains, and the constraints on them as written."""
+
+    template: str
+    language: str
+    about: str
+    params: tuple[Param, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceBounded(_Clean):
     """A region's space: how many templates serve it, how many points are legal, how many were refused and why."""
 
@@ -173,6 +128,7 @@ class SpaceBounded(_Clean):
     points: int
     rejected: int
     reasons: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +238,10 @@ class PlanAdmitted(_Clean):
 
     kind: Literal["plan-admitted"] = "plan-admitted"
     plan: Plan
+    layouts: Layouts = ()
+    """Resident layouts that it was admitted with, those of all plans of its run."""
+    ruled: bool = False
+    """Whether it is another's plan as a person changed it; it was measured, and nothing of it was given back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +274,50 @@ class Warned(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(_Clean):
+    """A person decided on one region, or on several at once. On disk before anything acts on it."""
+
+    kind: Literal["decided"] = "decided"
+    rulings: tuple[Ruling, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(_Clean):
+    """A person took the last decision that stood back. On disk before anything acts on it."""
+
+    kind: Literal["undone"] = "undone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateAsked(_Clean):
+    """A person wants a candidate given up (`cancel`) or judged afresh (`rerun`), one of other parameters too (`edit`).
+    On disk before anything acts on it."""
+
+    kind: Literal["candidate-asked"] = "candidate-asked"
+    what: Literal["cancel", "rerun", "edit"]
+    region: str
+    candidate: str
+    point: Candidate | None = None
+    """The candidate itself where it is known; of a cancelled one the id is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steered(_Clean):
+    """A person paused the session, let it go on, or ended it. On disk before anything acts on it."""
+
+    kind: Literal["steered"] = "steered"
+    what: Literal["pause", "resume", "stop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewOpened(_Clean):
+    """Plans stand and wait for a person before the lock is written. `regions` are undecided or stale."""
+
+    kind: Literal["review-opened"] = "review-opened"
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(_Clean):
     """The run ended without its result; the exit code is the process's."""
 
@@ -335,7 +339,7 @@ class RunFinished(_Clean):
 Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
-    | Warned | RunFailed | RunFinished
+    | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
     | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled
 )  # fmt: skip
 Emit = Callable[[Event], None]
@@ -344,8 +348,8 @@ Emit = Callable[[Event], None]
 PROGRESS = (TrialStarted, RoundsProgress)
 """Events that may be dropped: they say only how far something is."""
 DURABLE = (
-    RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, RunFailed, RunFinished,
-    AdviserCalled, AdviserReplied,
+    RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Decided, Undone, CandidateAsked, Steered,
+    ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied,
 )  # fmt: skip
 """Events that are on disk before anything acts on them."""
 
@@ -359,7 +363,12 @@ def encode(event: Event) -> Json:
     return _encode(event)
 
 
-def decode(data: Json) -> Event:
-    """An event from `encode`'s output, its texts cleaned; raises `ir.codec.CodecError` naming the first fault."""
-    event: Event = _decode(Event, data, "event")
+def decode(data: Json, *, clean: bool = False) -> Event:
+    """An event from `encode`'s output, its texts cleaned; raises `ir.codec.CodecError` naming the first fault. `clean`:
+    the line that it came in was `harmless`, so that there is nothing to clean."""
+    event: Event
+    if clean:
+        event = _decode_bare(Event, data, "event")
+    else:
+        event = _decode(Event, data, "event")
     return event

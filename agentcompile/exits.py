@@ -65,6 +65,8 @@ def recorded(journal: Journal, emit: Callable[[Event], None], resume: str) -> It
     try:
         yield
     except AgentCompileError as error:
+        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its events say what it waits for
+            raise
         _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=error.message, hint=error.hint))
         raise
     except KeyboardInterrupt as error:

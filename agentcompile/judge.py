@@ -12,83 +12,28 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
-from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import Crashed, NumericReport, Stage, TimedOut, Verdict
+from agentcompile.ir.trial import Cancelled, Crashed, Stage, TimedOut, Verdict
+from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.samples import Samples, Timing
 from agentcompile.measure.selftest import PLANTED, SelfTest
+from agentcompile.steering import Steering
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
-Depth = Literal["search", "accept"]
-"""How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
+__all__ = ["Baseline", "Depth", "Job", "Judge", "Prepared", "WorkerJudge"]
+
 _ON_GPU = 8
 """Candidates that are validated at once on one GPU."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A candidate with all that judging it needs."""
-
-    candidate: Candidate
-    region: Region
-    template: Template
-    source: Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A job that built and passed the correctness suite: it may be timed."""
-
-    job: Job
-    binary: Binary
-    report: NumericReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What candidates are compared with: the region's own body run by PyTorch."""
-
-    name: str = "pytorch"
-
-
-class Judge(Protocol):
-    """Who turns jobs into verdicts and arms into samples; tests have one that needs no process."""
-
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
-        """Build and validate, several at once; results come in any order, one for each job."""
-
-    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Build alone, several at once; the jobs whose binaries are in the store now, in any order."""
-
-    def time(
-        self,
-        region: Region,
-        arms: Sequence[Prepared | Baseline],
-        *,
-        rounds: int,
-        residency: Residency,
-        seed: int,
-        processes: int,
-        claim: float = ...,
-    ) -> Timing | Crashed | TimedOut:
-        """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search)."""
-
-    def ceiling(self) -> Ceiling:
-        """Measure the machine's ceilings now."""
-
-    def close(self) -> None:
-        """Stop every process; idempotent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +64,14 @@ class WorkerJudge:
         device: str = "cpu",
         seed: int = 0,
         repeats: int = 16,
+        steering: Steering | None = None,
     ) -> None:
         """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's).
 
-        `device` is the one that `target` describes: ``cpu``, ``cuda:0``.
+        `device` is the one that `target` describes: ``cpu``, ``cuda:0``. Candidates that `steering` gives up are
+        `Cancelled`, whatever they are at, and their workers killed.
         """
+        self._steering = steering or Steering()
         cores = len(os.sched_getaffinity(0))
         setup = p.Setup(
             target=target,
@@ -172,7 +120,12 @@ class WorkerJudge:
                         self._start(seat, work, depth)
                 if not running:
                     return
-                done = wait(alive([seats[index] for index in running]))
+                done = wait(alive([seats[index] for index in running]), bell=self._steering.bell())
+                self._steering.hush()
+                for index in [index for index in running if self._steering.cancelled(running[index].job.candidate.id)]:
+                    seats[index].clear(shaken=False)
+                    work = running.pop(index)
+                    yield work.job, Cancelled(stage=work.stage)
                 for index in [index for index in running if seats[index].worker in done]:
                     result = self._settle(seats[index], running.pop(index), depth)
                     if isinstance(result, _Work):
@@ -253,7 +206,9 @@ class WorkerJudge:
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
         nbytes = region.cost.bytes + (self._policy.dram_bytes if residency == "dram" else 0)
-        return self._beside(labels, request, processes, trusted, residency, self._limit_s(nbytes, len(arms), rounds))
+        ids = tuple("" if isinstance(arm, Baseline) else arm.job.candidate.id for arm in arms)
+        limit_s = self._limit_s(nbytes, len(arms), rounds)
+        return self._beside(labels, ids, request, processes, trusted, residency, limit_s)
 
     def steps(
         self,
@@ -296,29 +251,33 @@ class WorkerJudge:
         limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
         if not trusted:
             limit_s = min(limit_s, self._limits.look(nbytes))
-        return self._beside(labels, request, processes, frozenset(), residency, limit_s)
+        return self._beside(labels, ("",) * len(labels), request, processes, frozenset(), residency, limit_s)
 
     def _beside(
         self,
         labels: tuple[str, ...],
+        ids: tuple[str, ...],
         request: Callable[[Sequence[int]], p.Time | p.TimeSteps],
         processes: int,
         trusted: frozenset[int],
         residency: Residency,
         limit_s: float,
     ) -> Timing | Crashed | TimedOut:
-        """Time the arms that live; one that takes its process down is named, and the others are timed afresh."""
+        """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
+        are those of candidates that may be given up meanwhile."""
         self._crew.rest()
-        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut]()
+        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut | Cancelled]()
         while True:
-            samples = self._processes(request(live), processes, limit_s) if live else ()
+            samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
             if isinstance(samples, tuple):
                 gone = tuple(sorted(failed.items()))
                 return Timing(arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency)
             at, verdict = samples.at, samples.verdict
-            if not 0 <= at < len(live) or live[at] in trusted:
+            if 0 <= at < len(live) and live[at] not in trusted:
+                failed[live.pop(at)] = verdict
+            else:
+                assert not isinstance(verdict, Cancelled), "only candidates are given up"
                 return verdict
-            failed[live.pop(at)] = verdict
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
@@ -326,7 +285,7 @@ class WorkerJudge:
         return self._limits.measure(nbytes) + 2 * rounds * arms * longest_s
 
     def _processes(
-        self, request: p.Time | p.TimeSteps, processes: int, limit_s: float
+        self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
         # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
@@ -336,7 +295,13 @@ class WorkerJudge:
         for number in range(processes):
             seat = self._crew.witness(number) if kept else self._crew.clock
             worker = self._crew.worker(seat, fresh=processes > 1 and not kept)
-            outcome = worker.answer(replace(request, seed=request.seed + number), limit_s=limit_s)
+            worker.ask(replace(request, seed=request.seed + number), limit_s=limit_s)
+            while not worker.done:
+                if (gone := self._given_up(ids)) >= 0:
+                    seat.clear(shaken=False)
+                    return _Blamed(at=gone, verdict=Cancelled(stage="measure"))
+                wait([worker], bell=self._steering.bell())
+            outcome = worker.take()
             if isinstance(outcome, p.Timed):
                 taken.append(outcome.samples)
                 continue
@@ -346,6 +311,11 @@ class WorkerJudge:
             assert isinstance(verdict, (Crashed, TimedOut)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
+
+    def _given_up(self, ids: Sequence[str]) -> int:
+        """The first of candidates that a person gave up; -1 for none."""
+        self._steering.hush()
+        return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
 
     def ceiling(self) -> Ceiling:
         """Measure the machine's ceilings in a fresh worker; raises `AgentCompileError` (environment) when it fails."""
@@ -376,7 +346,7 @@ class _Blamed:
     """A failed timing request: the index of the arm that ran, and what became of it."""
 
     at: int
-    verdict: Crashed | TimedOut
+    verdict: Crashed | TimedOut | Cancelled
 
 
 def _implementation(job: Job, binary: Binary) -> p.Implementation:

@@ -15,6 +15,7 @@ from agentcompile.ir.graph import Graph
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.judge import WorkerJudge
 from agentcompile.options import Options, visible_devices
+from agentcompile.steering import Steering
 from agentcompile.store import Store
 
 _SIGNS_OF_A_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg")
@@ -71,10 +72,15 @@ def _device(asked: str, kind: str) -> str:
 
 
 @contextmanager
-def judge_of(machine: Machine, seed: int) -> Iterator[WorkerJudge]:
+def judge_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerJudge]:
     """Workers that judge on this machine; they are gone when the block ends."""
     judge = WorkerJudge(
-        machine.target, store=machine.store.root, toolchain=machine.toolchain, device=machine.device, seed=seed
+        machine.target,
+        store=machine.store.root,
+        toolchain=machine.toolchain,
+        device=machine.device,
+        seed=seed,
+        steering=steering,
     )
     try:
         yield judge

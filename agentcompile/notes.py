@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 from agentcompile.ir.digest import Json, canonical
+from agentcompile.ir.template import Source
 from agentcompile.store import Store
 
 _SUFFIX = ".note.json"
+SOURCE = ".source"
+"""What the text of a candidate's source ends in."""
 
 
 class Notes:
@@ -32,6 +35,11 @@ class Notes:
         """The integer noted under `key`, or None."""
         found = self.get_json(key)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+    def keep_source(self, source: Source) -> None:
+        """Keep the text that a compiler sees, for people to read."""
+        settings = ", ".join(f"{name}={value}" for name, value in source.settings)
+        self._store.write(source.digest, (source.text or f"{source.call}({settings})\n").encode(), SOURCE)
 
     def put(self, key: str, value: Json) -> None:
         """Note `value` under `key`, atomically."""

@@ -25,7 +25,7 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule"]
+Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule", "switch"]
 Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
@@ -74,6 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="time from the first request to the last"),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
     Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
+    Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),
     Setting(name="run_dir", kind="path", about="where the run's events lie; empty: a new folder among the runs"),
@@ -111,6 +112,7 @@ class Options:
     advisor_seconds: int = 600
     budget: int = 160
     seconds: int = 900
+    review: bool = False
     seed: int = 0
     out: str = "agentcompile.lock.toml"
     run_dir: str = ""
@@ -229,6 +231,12 @@ def terminal(environ: Mapping[str, str] | None = None) -> tuple[bool, bool]:
     return environ.get("TERM", "") != "dumb", not environ.get("NO_COLOR")
 
 
+def automation(environ: Mapping[str, str] | None = None) -> str:
+    """The variable that says that no person is there (`CI`, as every build service sets it); empty when none does."""
+    environ = os.environ if environ is None else environ
+    return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
+
+
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
     """`CUDA_VISIBLE_DEVICES`: None when it is not set, which hides nothing; an empty one hides every GPU."""
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
@@ -293,6 +301,11 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return text
         case "text":
             return _string(raw, shown)
+        case "switch":
+            words: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
+            if not isinstance(raw, (bool, str)) or raw not in words:
+                raise _wrong(shown, raw, "true or false")
+            return words[raw]
 
 
 def _advisor(text: str, shown: str, base: Path) -> str:

@@ -11,9 +11,18 @@ from agentcompile.admit import Admitted, admit, admit_chunk
 from agentcompile.advising import check, one_at_a_time
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
-from agentcompile.events import ChoiceMade, Emit, LockWritten, PlanAdmitted, RunFinished, Warned, silent
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import (
+    ChoiceMade,
+    Emit,
+    LockWritten,
+    PlanAdmitted,
+    ReviewOpened,
+    RunFinished,
+    Warned,
+    silent,
+)
 from agentcompile.history import History
-from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
@@ -21,14 +30,17 @@ from agentcompile.machine import judge_of, this_machine
 from agentcompile.models import location
 from agentcompile.notes import Notes
 from agentcompile.options import Options
+from agentcompile.past import Past
 from agentcompile.plans import NEAR, Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.ready import Ready, counsel, prepare, started
 from agentcompile.rivals import Everywhere, RunnersUp
+from agentcompile.ruled import Bench, known_plan, legal, obey
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import stage
+from agentcompile.steering import Steering
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Tuner, lengths_key
+from agentcompile.tune import Tuner, lengths_key
 from agentcompile.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
@@ -38,41 +50,53 @@ IN_STEP = 0.5
 
 
 def compile_model(
-    options: Options, emit: Emit = silent, *, past: Sequence[Trial] = (), asked: Usage | None = None
+    options: Options, emit: Emit = silent, *, past: Sequence[Trial] = (), steering: Steering | None = None
 ) -> Lock:
     """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before,
-    `asked` what it had spent on asking a model.
+    `steering` is what a person asked of it, and what it had spent on asking a model.
 
-    Raises AgentCompileError for whatever the user can fix.
+    Raises AgentCompileError for whatever the user can fix, with the code for undecided when the lock waits for review.
     """
-    begin, emit = time.monotonic(), one_at_a_time(emit)
+    if options.review and steering is None:
+        raise AgentCompileError(
+            "review: nobody can be asked here",
+            hint="compile with the command line, whose run waits for a person, or set review to false",
+        )
     check(options)
+    begin, steering, emit = time.monotonic(), steering or Steering(), one_at_a_time(emit)
     here = this_machine(options)
     emit(started(options, here))
     reserve_lock(Path(options.out))
-    with judge_of(here, options.seed) as judge, History(options.history) as history:
+    with judge_of(here, options.seed, steering) as judge, History(options.history) as history:
         if history.warning:
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
         policy = policy_digest(ready.prefill.residency)
         known = Past(past, history, policy)
-        with counsel(ready, options, emit, asked) as counsels:
+        with counsel(ready, options, emit, steering.earlier.spent) as counsels:
             now = counsels.advice
-            tuner = Tuner(
-                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id)
-            )
-            cuts, subjects = [*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts]
+            notes, seed = Notes(here.store), options.seed
+            tuner = Tuner(here.target, judge, known, notes, emit, seed, lambda one: now(one.region.id), steering)
+            subjects = [*ready.subjects, *ready.prompts]
+            cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
+            steering.legal = legal(spaces)
             searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
-            survey = Survey(cuts, subjects, tuner, _countdown(searching_s))
-            if options.choose in TIMED:
-                survey = search(ready, survey, options.budget * len(options.batch), emit)
+            survey = Survey(cuts, subjects, tuner, _countdown(searching_s, steering.clock))
+            planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
+            if planned is not None:
+                survey.recall(past)
+            fresh = planned is None or bool(steering.asked)
+            if fresh and options.choose in TIMED:
+                survey = search(ready, survey, 0 if planned else options.budget * len(options.batch), emit)
             counsels.settle(survey.trials)
-        rankings = choose(survey, options.choose, emit)
-        planned = cover(ready, survey, rankings, options.choose, emit)
-        if options.choose == "admitted":
-            plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
-        else:
-            plans = taken(ready, planned, emit)
+        if fresh or planned is None:
+            rankings = choose(survey, options.choose, emit)
+            planned = cover(ready, survey, rankings, options.choose, emit)
+            if options.choose == "admitted":
+                plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
+            else:
+                plans = taken(ready, planned, emit)
+        planned, plans = heed(ready, survey, planned, plans, judge, options.seed, emit, steering)
         lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
@@ -87,17 +111,18 @@ def _shares_of(seconds: float, kind: str) -> tuple[float, float]:
     return seconds - in_step, in_step
 
 
-def _countdown(seconds: float) -> Callable[[], float]:
+def _countdown(seconds: float, clock: Callable[[], float] = time.monotonic) -> Callable[[], float]:
     """Says how many seconds are left from now on."""
-    end = time.monotonic() + seconds
-    return lambda: end - time.monotonic()
+    end = clock() + seconds
+    return lambda: end - clock()
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
+        survey.obey()
         survey.look(budget)
-        chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns)
+        chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
         survey.search(chosen, budget)
         near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR)
         survey.confirm([*near, *ready.prompts])
@@ -195,21 +220,23 @@ def prove(
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
         rivals = RunnersUp(survey, rankings) if kind == "cpu" else Everywhere(survey, ready.here.target.threads)
-        clock = StepClock(ready.here, judge, ready.model, rivals.sources)
-        begin, spent = time.monotonic(), 0.0
+        steering = survey.steering
+        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering)
+        begin, spent = steering.clock(), 0.0
         for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
             spent += share
             if kind != "cpu":
-                survey.left = _countdown(begin + spent * seconds - time.monotonic() if spent else 0.0)
+                left = begin + spent * seconds - steering.clock() if spent else 0.0
+                survey.left = _countdown(left, steering.clock)
             admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
-            plans.append(_told(admitted, emit))
+            plans.append(_told(admitted, planned, emit))
         if kind == "cpu":
-            regime = ready.prefill.partition.regime
-            plans.append(Plan(regime=regime, parts=planned.prefill, exact=planned.exact))
+            plan = Plan(regime=ready.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
+            plans.append(_told(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
         else:
-            plans.append(_told(admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind), emit))
+            plans.append(_told(admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind), planned, emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
 
@@ -236,12 +263,55 @@ def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
     return [count / max(len(seen), 1) for count in fresh]
 
 
-def _told(admitted: Admitted, emit: Emit) -> Plan:
+def _told(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
     """The plan, once what was found on the way to it and the plan itself are on disk."""
     for note in admitted.notes:
         emit(Warned(text=note))
-    emit(PlanAdmitted(plan=admitted.plan))
+    emit(PlanAdmitted(plan=admitted.plan, layouts=planned.layouts))
     return admitted.plan
+
+
+def heed(
+    ready: Ready,
+    survey: Survey,
+    planned: Planned,
+    plans: Sequence[Plan],
+    judge: WorkerJudge,
+    seed: int,
+    emit: Emit,
+    steering: Steering,
+) -> tuple[Planned, tuple[Plan, ...]]:
+    """The cover and the plans as a person wants them. Raises AgentCompileError (undecided) when a review was asked for
+    and something of it is open."""
+    left = tuple(steering.undecided())
+    if steering.review and left:
+        emit(ReviewOpened(regions=left))
+        raise AgentCompileError(
+            f"{len(left)} regions wait for review, and no lock is written before",
+            exit_code=ExitCode.UNDECIDED,
+            hint="decide on them with `agentcompile decide` or in `agentcompile tui`, then compile --resume",
+        )
+    rulings = steering.rulings()
+    for region in (region for region in left if region in rulings):
+        emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
+    kind = ready.here.target.kind
+    clock = StepClock(ready.here, judge, ready.model, survey.sources, steering)
+    bench = Bench(
+        survey=survey,
+        clock=clock,
+        emit=emit,
+        seed=seed,
+        kind=kind,
+        refused=lambda found: _failed(ready, survey, found),
+    )
+    valid = {region: ruling for region, ruling in rulings.items() if region not in left}
+    try:
+        return obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
+    except AgentCompileError as error:
+        if error.exit_code is ExitCode.UNDECIDED:
+            emit(Warned(text=error.message))
+            emit(ReviewOpened(regions=tuple(steering.undecided())))
+        raise
 
 
 def write(

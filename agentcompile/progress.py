@@ -6,8 +6,9 @@ resuming, attaching and watching a past run need no second store. Standard libra
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from agentcompile.events import (
@@ -17,8 +18,10 @@ from agentcompile.events import (
     AdviserCalled,
     AdviserReplied,
     BoundaryFound,
+    CandidateAsked,
     ChoiceMade,
     ClaimSettled,
+    Decided,
     DriftFound,
     Event,
     FlowStage,
@@ -26,6 +29,7 @@ from agentcompile.events import (
     LockWritten,
     PlanAdmitted,
     RegionFound,
+    ReviewOpened,
     RoundsProgress,
     RunFailed,
     RunFinished,
@@ -33,97 +37,24 @@ from agentcompile.events import (
     SpaceBounded,
     StageFinished,
     StageStarted,
+    Steered,
     TrialFinished,
     TrialStarted,
+    Undone,
     Warned,
 )
-from agentcompile.ir.advice import Advice, Claim, Usage
+from agentcompile.grown import Grown, Seen
+from agentcompile.ir.advice import Claim, Usage
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Choice, Measured, Measurement, Plan, Trial
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.rows import Best, Counts, Row, RowState, better, changed
 
-RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
-RunStatus = Literal["waiting", "running", "failed", "finished"]
+RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
+__all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
+
 WARNINGS_KEPT = 100
 NOTHING = Usage()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Trials of one region by verdict."""
-
-    rejected: int = 0
-    build_failed: int = 0
-    incorrect: int = 0
-    crashed: int = 0
-    timed_out: int = 0
-    impossible: int = 0
-    measured: int = 0
-    reused: int = 0
-    """Of all of these, how many came from the measurement database."""
-
-    @property
-    def total(self) -> int:
-        """Every trial."""
-        failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out + self.impossible
-        return failed + self.measured
-
-    def plus(self, trial: Trial) -> Counts:
-        """These counts with one trial more."""
-        name = trial.verdict.kind.replace("-", "_")
-        return replace(self, **{name: getattr(self, name) + 1, "reused": self.reused + trial.reused})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The fastest correct candidate so far; a confirmed number outranks a search number."""
-
-    candidate: str
-    label: str
-    measurement: Measurement
-    confirmed: bool
-
-    @property
-    def ratio(self) -> float:
-        """Times faster than the baseline of the same rounds."""
-        return self.measurement.speedup
-
-    @property
-    def _rank(self) -> tuple[bool, float]:
-        return self.confirmed, self.measurement.log_ratio
-
-    def beats(self, other: Best | None) -> bool:
-        """Whether this one should be shown instead of `other`; of the same candidate, the later number counts."""
-        if other is None:
-            return True
-        same = self.candidate == other.candidate and self.confirmed == other.confirmed
-        return same or self._rank > other._rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One region as a front end shows it."""
-
-    region: str
-    name: str
-    kind: str
-    regime: str
-    sites: int
-    flops: int
-    bytes: int
-    floor_ns: float
-    share: float
-    state: RowState = "found"
-    templates: int = 0
-    points: int = 0
-    refused: int = 0
-    head: tuple[str, ...] = ()
-    running: str = ""
-    rounds: tuple[int, int] = (0, 0)
-    counts: Counts = Counts()
-    best: Best | None = None
-    choice: Choice | None = None
-    advice: Advice | None = None
-    """What a model said about it, with its claims as far as they are settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +66,9 @@ class StageRow:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
-    """A run as far as its events tell."""
+    """A run as far as its events tell. Without slots, so that the next state is a quick copy."""
 
     status: RunStatus = "waiting"
     model: str = ""
@@ -150,14 +81,28 @@ class State:
     graphs: tuple[GraphCaptured, ...] = ()
     boundaries: tuple[BoundaryFound, ...] = ()
     rows: tuple[Row, ...] = ()
-    trials: tuple[Trial, ...] = ()
+    trials: Grown[Trial] = field(default_factory=Grown[Trial])
+    tried: Seen[tuple[Candidate, str]] = field(default_factory=Seen[tuple[Candidate, str]])
+    """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
     plans: tuple[Plan, ...] = ()
+    """What the step admitted: a plan a regime."""
+    ruled: tuple[Plan, ...] = ()
+    """Plans that a person's rejections and overrides changed, as they were measured."""
+    layouts: Layouts = ()
+    settled: bool = False
+    """Whether `plans` are all there: admitted in the step, and not searched anew since."""
+    decided: tuple[Decided, ...] = ()
+    """Decisions that stand, oldest first; what was undone is gone."""
+    asked: tuple[CandidateAsked, ...] = ()
+    """What a person wants of candidates and has no verdict yet."""
+    paused: bool = False
+    review: ReviewOpened | None = None
     lock: LockWritten | None = None
     drift: tuple[DriftFound, ...] = ()
     warnings: tuple[str, ...] = ()
     failure: RunFailed | None = None
     finished: RunFinished | None = None
-    asked: Usage = NOTHING
+    spent: Usage = NOTHING
     """What asking a model took, with what is booked for calls that never ended."""
     exchanges: tuple[str, ...] = ()
     """Digests of those that advice was taken from, in the order in which it came."""
@@ -167,6 +112,22 @@ class State:
     def stage(self) -> FlowStage | None:
         """The step that runs now."""
         return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
+
+    @property
+    def final(self) -> tuple[Plan, ...]:
+        """The plans as a lock has them: those that a person changed in place of what the step admitted."""
+        changed_ones = {plan.regime: plan for plan in self.ruled}
+        return tuple(changed_ones.get(plan.regime, plan) for plan in self.plans)
+
+    @property
+    def under_way(self) -> frozenset[str]:
+        """Ids of candidates that went to the judge and have no verdict yet."""
+        return frozenset(id for row in self.rows for id, _ in row.under_way)
+
+    @property
+    def rulings(self) -> dict[str, Ruling]:
+        """The last word on each region that a person decided on."""
+        return {ruling.region: ruling for decided in self.decided for ruling in decided.rulings}
 
     @property
     def counts(self) -> Counts:
@@ -179,7 +140,12 @@ class State:
 
     def row(self, region: str) -> Row | None:
         """The row of a region id."""
-        return next((row for row in self.rows if row.region == region), None)
+        at = self.at(region)
+        return self.rows[at] if at >= 0 else None
+
+    def at(self, region: str) -> int:
+        """Where the row of a region id stands in `rows`; -1 when there is none."""
+        return next((at for at, row in enumerate(self.rows) if row.region == region), -1)
 
 
 def apply(state: State, event: Event) -> State:
@@ -188,14 +154,18 @@ def apply(state: State, event: Event) -> State:
         case RunStarted():
             return _started(state, event)
         case StageStarted():
-            return replace(state, stages=(*_without(state.stages, event.stage), StageRow(stage=event.stage)))
+            stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
+            if event.stage == "search":  # plans are made anew from here on
+                return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
+            return changed(state, stages=stages)
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
-            return replace(state, stages=(*_without(state.stages, event.stage), done))
+            stages = (*_without(state.stages, event.stage), done)
+            return changed(state, stages=stages, settled=state.settled or event.stage == "admit")
         case GraphCaptured():
-            return replace(state, graphs=(*state.graphs, event))
+            return changed(state, graphs=(*state.graphs, event))
         case BoundaryFound():
-            return replace(state, boundaries=(*state.boundaries, event))
+            return changed(state, boundaries=(*state.boundaries, event))
         case RegionFound():
             return _found(state, event)
         case SpaceBounded():
@@ -207,42 +177,51 @@ def apply(state: State, event: Event) -> State:
                 templates=event.templates,
                 points=event.points,
                 refused=event.rejected,
+                reasons=event.reasons,
+                offers=event.offers,
             )
         case Advised():
             return _update(state, event.region, state_if=("found", "bounded"), to="advised", head=event.head)
         case TrialStarted():
-            return _update(state, event.region, to="searching", running=event.label, rounds=(0, 0))
+            row = state.row(event.region)
+            one = (event.candidate, event.label)
+            under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
+            return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
         case TrialFinished():
             return _judged(state, event.trial)
         case ChoiceMade():
-            return _update(state, event.region, to="chosen", choice=event.choice, running="", rounds=(0, 0))
+            return _update(
+                state, event.region, to="chosen", choice=event.choice, running="", under_way=(), rounds=(0, 0)
+            )
         case PlanAdmitted():
-            others = tuple(plan for plan in state.plans if plan.regime != event.plan.regime)
-            return replace(state, plans=(*others, event.plan))
+            if event.ruled:
+                return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
+            plans = (*_elsewhere(state.plans, event.plan), event.plan)
+            return changed(state, plans=plans, layouts=event.layouts)
         case LockWritten():
-            return replace(state, lock=event)
+            return changed(state, lock=event)
         case DriftFound():
-            return replace(state, drift=(*state.drift, event))
+            return changed(state, drift=(*state.drift, event))
         case Warned():
-            return replace(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
-        case AdviserCalled():
-            return replace(state, asked=state.asked + event.booked)
-        case AdviserReplied():
-            return replace(state, asked=state.asked + event.used - event.booked)
-        case AdviceTaken():
-            known = tuple(dict.fromkeys((*state.exchanges, event.exchange)))
-            state = replace(state, exchanges=known)
-            return _update(state, event.region, advice=event.advice, head=event.head)
-        case AdviceMissed():
-            return replace(state, unadvised=(*state.unadvised, event)[-WARNINGS_KEPT:])
-        case ClaimSettled():
-            return _settled(state, event.region, event.claim)
+            return changed(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+        case AdviserCalled() | AdviserReplied() | AdviceTaken() | AdviceMissed() | ClaimSettled():
+            return _counselled(state, event)
+        case Decided():
+            return changed(state, decided=(*state.decided, event), ruled=())
+        case Undone():
+            return changed(state, decided=state.decided[:-1], ruled=())
+        case CandidateAsked():
+            return _asked(state, event)
+        case Steered():
+            return changed(state, paused=event.what == "pause")
+        case ReviewOpened():
+            return changed(state, status="review", review=event)
         case RunFailed():
-            return replace(state, status="failed", failure=event)
+            return changed(state, status="failed", failure=event, paused=False)
         case RunFinished():
-            return replace(state, status="finished", finished=event)
+            return changed(state, status="finished", finished=event, paused=False)
     assert_never(event)
 
 
@@ -255,7 +234,7 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
 
 
 def _started(state: State, event: RunStarted) -> State:
-    """A new run, or the same one again: then trials, rows and choices that were acknowledged stay."""
+    """A new run, or the same one again: then trials, rows, choices, decisions and whole plans stay."""
     again = state.status != "waiting"
     return State(
         status="running",
@@ -265,12 +244,39 @@ def _started(state: State, event: RunStarted) -> State:
         target=event.target,
         budget_trials=event.budget_trials,
         resumed=state.resumed + again,
-        rows=tuple(replace(row, running="", rounds=(0, 0)) for row in state.rows),
+        rows=tuple(changed(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
         trials=state.trials,
+        tried=state.tried,
+        plans=state.plans if state.settled else (),
+        ruled=state.ruled if state.settled else (),
+        layouts=state.layouts if state.settled else (),
+        settled=state.settled,
+        decided=state.decided,
+        review=state.review,
+        asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
         warnings=state.warnings,
-        asked=state.asked,
+        spent=state.spent,
         exchanges=state.exchanges,
     )
+
+
+def _asked(state: State, event: CandidateAsked) -> State:
+    """Remember what is wanted; trials of a candidate that is judged afresh count no more."""
+    asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
+    row = state.row(event.region)
+    if event.what != "rerun" or row is None:
+        return changed(state, asked=asked)
+    kept = [trial for trial in state.trials if trial.candidate != event.point]
+    best: Best | None = None
+    for trial in kept:
+        if trial.candidate.region == event.region:
+            best = better(trial, best)
+    rows = tuple(changed(old, best=best) if old.region == event.region else old for old in state.rows)
+    return changed(state, asked=asked, trials=Grown(kept), rows=rows)
+
+
+def _elsewhere(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
+    return tuple(other for other in plans if other.regime != plan.regime)
 
 
 def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:
@@ -288,13 +294,16 @@ def _found(state: State, event: RegionFound) -> State:
         bytes=event.bytes,
         floor_ns=event.floor_ns,
         share=event.share,
+        operators=event.operators,
+        ports=event.ports,
+        dims=event.dims,
     )
     if (known := state.row(event.region)) is None:
-        return replace(state, rows=(*state.rows, row))
+        return changed(state, rows=(*state.rows, row))
     # Found again by a resumed run: what the trials said stays.
-    kept = replace(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
-    kept = replace(kept, advice=known.advice)
-    return replace(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
+    kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
+    kept = changed(kept, advice=known.advice)
+    return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
 
 
 def _update(
@@ -302,13 +311,30 @@ def _update(
 ) -> State:
     """Change one row; `to` is its new state, taken only from the states in `state_if` when any are named."""
 
-    def changed(row: Row) -> Row:
-        if row.region != region:
-            return row
-        step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
-        return replace(row, state=step, **changes)  # type: ignore[arg-type] # the names are Row's own
+    at = state.at(region)
+    if at < 0:
+        return state
+    row = state.rows[at]
+    step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
+    new = changed(row, state=step, **changes)
+    return changed(state, rows=(*state.rows[:at], new, *state.rows[at + 1 :]))
 
-    return replace(state, rows=tuple(changed(row) for row in state.rows))
+
+def _counselled(
+    state: State, event: AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled
+) -> State:
+    match event:
+        case AdviserCalled():
+            return changed(state, spent=state.spent + event.booked)
+        case AdviserReplied():
+            return changed(state, spent=state.spent + event.used - event.booked)
+        case AdviceTaken():
+            known = tuple(dict.fromkeys((*state.exchanges, event.exchange)))
+            return _update(changed(state, exchanges=known), event.region, advice=event.advice, head=event.head)
+        case AdviceMissed():
+            return changed(state, unadvised=(*state.unadvised, event)[-WARNINGS_KEPT:])
+        case ClaimSettled():
+            return _settled(state, event.region, event.claim)
 
 
 def _settled(state: State, region: str, settled: Claim) -> State:
@@ -317,28 +343,30 @@ def _settled(state: State, region: str, settled: Claim) -> State:
     if row is None or row.advice is None:
         return state
     claims = tuple(settled if claim.text == settled.text else claim for claim in row.advice.claims)
-    return _update(state, region, advice=replace(row.advice, claims=claims))
+    return _update(state, region, advice=dataclasses.replace(row.advice, claims=claims))
 
 
 def _judged(state: State, trial: Trial) -> State:
-    known = any(trial.fidelity == old.fidelity and trial.candidate == old.candidate for old in state.trials)
-    state = replace(state, trials=(*state.trials, trial))
-    row = state.row(trial.candidate.region)
-    if row is None:
-        return state
-    best = row.best
-    if isinstance(trial.verdict, Measured):
-        best = _better(trial, trial.verdict.measurement, best)
-    counts = row.counts if known else row.counts.plus(trial)
-    running = "" if row.running == trial.candidate.label else row.running
-    return _update(state, row.region, counts=counts, best=best, running=running, rounds=(0, 0))
-
-
-def _better(trial: Trial, measurement: Measurement, best: Best | None) -> Best | None:
-    entry = Best(
-        candidate=trial.candidate.id,
-        label=trial.candidate.label,
-        measurement=measurement,
-        confirmed=trial.fidelity == "confirm",
+    asked = state.asked
+    if asked:
+        asked = tuple(one for one in asked if one.candidate != trial.candidate.id)
+    tried = state.tried.plus((trial.candidate, trial.fidelity))
+    trials = state.trials.plus(trial)
+    at = state.at(trial.candidate.region)
+    if at < 0:
+        return changed(state, trials=trials, tried=tried, asked=asked)
+    row = state.rows[at]
+    under_way = row.under_way
+    if under_way:
+        label = trial.candidate.label
+        under_way = tuple(one for one in under_way if one[1] != label)
+    new = changed(
+        row,
+        counts=row.counts if tried is state.tried else row.counts.plus(trial),
+        best=better(trial, row.best),
+        running=under_way[-1][1] if under_way else "",
+        under_way=under_way,
+        rounds=(0, 0),
     )
-    return entry if entry.beats(best) else best
+    rows = (*state.rows[:at], new, *state.rows[at + 1 :])
+    return changed(state, trials=trials, tried=tried, asked=asked, rows=rows)

@@ -16,6 +16,7 @@ from agentcompile.ir.trial import Crashed, TimedOut
 from agentcompile.judge import WorkerJudge
 from agentcompile.machine import Machine, residency
 from agentcompile.measure import POLICY, Timing
+from agentcompile.steering import Steering
 from agentcompile.validate import POLICY as TOLERANCES
 
 POSITION = 256
@@ -53,9 +54,15 @@ class StepClock:
     """Times programs of one model beside one another, in worker processes that hold its real weights."""
 
     def __init__(
-        self, here: Machine, judge: WorkerJudge, model: Model, sources: Callable[[], Mapping[str, Source]]
+        self,
+        here: Machine,
+        judge: WorkerJudge,
+        model: Model,
+        sources: Callable[[], Mapping[str, Source]],
+        steering: Steering | None = None,
     ) -> None:
-        """`sources` gives what the programs may call, by digest."""
+        """`sources` gives what the programs may call, by digest; nothing is timed while `steering` is paused."""
+        self._steering = steering or Steering()
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
@@ -71,6 +78,7 @@ class StepClock:
         trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
         """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
+        self._steering.point()
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
         built = binaries(self._here, self._sources(), wanted)

@@ -130,7 +130,7 @@ def _line(event: Event) -> str:
             return f"drift: {event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}"
         case Warned():
             return f"warning: {event.text}"
-        case PlanAdmitted():
+        case PlanAdmitted() if event.plan.step_ns:
             return f"plan       {plan_line(event.plan)}"
         case LockWritten():
             return f"wrote {event.path}"

@@ -105,8 +105,9 @@ def _choice(region: Region, part: Part) -> LockChoice:
                 source=kernel.source,
                 decided_by=kernel.decided_by,
                 reason="" if kernel.decided_by == "measured" else kernel.reason,
+                approval=kernel.approval,
             )
-        case Fallback(reason=reason):
+        case Fallback(reason=reason) as fallback:
             return LockChoice(
                 region=part.region,
                 name=region.name,
@@ -114,8 +115,9 @@ def _choice(region: Region, part: Part) -> LockChoice:
                 at=at,
                 use="fallback",
                 params={},
-                decided_by="fallback",
+                decided_by=fallback.decided_by,
                 reason=reason,
+                approval=fallback.approval,
             )
 
 

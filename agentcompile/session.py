@@ -2,7 +2,8 @@
 
     RUN/options.json    what was asked, and the version of this format
     RUN/events.jsonl    one record a line: {"seq", "at_ms", "event"}
-    RUN/run.lock        held (flock) by the compiler while it runs
+    RUN/run.lock        held (flock) by the compiler while it runs; says its process id
+    RUN/control.sock    where the compiler takes commands while it runs (see `control`)
     RUN/crash.txt       the traceback of a failure that is our fault
 
 Invariant: trials and decisions are on disk before `append` returns, so a kill -9 at any point loses none that were
@@ -24,13 +25,15 @@ from typing import IO
 
 from agentcompile import progress
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, decode, encode
+from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, decode, encode, harmless
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 
-VERSION = 1
-"""The format of a run directory; a greater one is refused."""
+VERSION = 2
+"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events."""
 PROGRESS_PER_S = 20
+LOOKS, LOOK_S = 5, 0.02
+"""How often, and how far apart in seconds, the lock is tried that somebody else may hold for an instant."""
 EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
 
 
@@ -96,11 +99,23 @@ class RunDirectory:
             return False
         return False
 
+    def holder(self) -> int:
+        """The process id of the compiler that holds the run's lock; 0 when none does."""
+        try:
+            return int((self.path / LOCK).read_text() or 0) if self.alive() else 0
+        except (OSError, ValueError):
+            return 0
+
     def records(self, offset: int = 0) -> Iterator[tuple[Record, int]]:
         """Records from byte `offset`, each with the offset after it; ends before a half-written last line.
 
         Raises AgentCompileError when a complete line is not a record: the file was edited or damaged.
         """
+        file = self.path / EVENTS
+        return ((record_in(line, file), offset) for line, offset in self.lines(offset))
+
+    def lines(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+        """Whole lines of events from byte `offset`, each with the offset after it."""
         file = self.path / EVENTS
         try:
             with file.open("rb") as stream:
@@ -109,7 +124,7 @@ class RunDirectory:
                     if not line.endswith(b"\n"):
                         return
                     offset += len(line)
-                    yield record_in(line, file), offset
+                    yield line, offset
         except FileNotFoundError:
             return
         except OSError as error:
@@ -143,9 +158,11 @@ class Journal:
         self._lock = _take_lock(run.path)
         self._file: IO[bytes] | None = None
         try:
-            self._seq, self._end = 0, 0
-            for record, offset in run.records():
-                self._seq, self._end = record.seq + 1, offset
+            self._seq, self._end, last = 0, 0, b""
+            for line, offset in run.lines():
+                last, self._end = line, offset
+            if last:
+                self._seq = record_in(last, run.path / EVENTS).seq + 1
             self._file = (run.path / EVENTS).open("ab", buffering=0)
             if os.fstat(self._file.fileno()).st_size != self._end:
                 os.ftruncate(self._file.fileno(), self._end)
@@ -178,11 +195,13 @@ class Journal:
             _write_all(self._file, line)
             if isinstance(event, DURABLE) and not (isinstance(event, TrialFinished) and event.trial.reused):
                 os.fsync(self._file.fileno())
+            self._seq, self._end = self._seq + 1, self._end + len(line)
         except OSError as error:
             self._cut()
             raise environment_error(error, self.run.path / EVENTS) from error
-        self._seq += 1
-        self._end += len(line)
+        except BaseException:  # a signal: what was not acknowledged was not written
+            self._cut()
+            raise
         return True
 
     def _cut(self) -> None:
@@ -230,10 +249,12 @@ def record_in(line: bytes, file: Path) -> Record:
         data = json.loads(line)
         if not isinstance(data, dict):
             raise CodecError("not a table")
-        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=decode(data["event"]))
+        event = decode(data["event"], clean=harmless(line))
+        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=event)
     except (ValueError, KeyError, TypeError) as error:
         raise AgentCompileError(
-            f"{file}: a line is no event: {clean(str(error), 200)}", hint="start the run again in another folder"
+            f"{file}: a line is no event: {clean(str(error), 200)}",
+            hint="read it with the agentcompile that wrote it, or start the run again in another folder",
         ) from error
 
 
@@ -242,15 +263,23 @@ def _take_lock(path: Path) -> IO[bytes]:
         lock = (path / LOCK).open("ab")
     except OSError as error:
         raise environment_error(error, path / LOCK) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise AgentCompileError(
-            f"{path}: another agentcompile runs here",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="wait for it, stop it, or name another folder with --run-dir",
-        ) from error
+    for left in reversed(range(LOOKS)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if left:  # whoever asks whether the run is alive holds it for an instant
+                time.sleep(LOOK_S)
+                continue
+            lock.close()
+            raise AgentCompileError(
+                f"{path}: another agentcompile runs here",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="wait for it, stop it with `agentcompile runs stop`, or name another folder with --run-dir",
+            ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    lock.flush()
     return lock
 
 

@@ -17,6 +17,7 @@ from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.judge import Job
 from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
+from agentcompile.steering import Steering
 from agentcompile.tune import Subject, Tuner, templates_of
 from agentcompile.untimed import heads, in_pytorch, ranked
 
@@ -50,6 +51,11 @@ class Survey:
         """Search trials, then confirming ones, by region id; without a clock those of what may not ship."""
 
     @property
+    def steering(self) -> Steering:
+        """What a person asked of the session."""
+        return self._tuner.steering
+
+    @property
     def candidates(self) -> int:
         """Distinct candidates judged."""
         return len({trial.candidate.id for trials in self.trials.values() for trial in trials})
@@ -60,9 +66,44 @@ class Survey:
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step.
         """
         for id, subject in self._subjects.items():
-            self.trials[id] = self._tuner.heads(
-                subject, HEADS if self.candidates < budget // 2 and self.left() > 0 else 1
-            )
+            few = self.candidates >= budget // 2 or self.left() <= 0
+            heads = self._tuner.heads(subject, 1 if few else HEADS)
+            self.trials[id] = [*(t for t in self.trials.get(id, ()) if t not in heads), *heads]
+            self.obey()
+
+    def recall(self, past: Sequence[Trial]) -> None:
+        """Begin with trials that the run has, of points that are still in their spaces, and judge nothing."""
+        for trial in past:
+            own = trial.candidate
+            subject = self._subjects.get(own.region)
+            known = subject is not None and own in subject.space
+            if known and self._tuner.source(self._subjects[own.region], own).digest == trial.source:
+                self.trials.setdefault(own.region, []).append(trial)
+
+    def obey(self) -> None:
+        """Judge what a person wants judged afresh; a point that is in no space is rejected."""
+        for point in (asked.point for asked in self.steering.take() if asked.point is not None):
+            subject = self._subjects.get(point.region)
+            others = [trial for trial in self.trials.get(point.region, ()) if trial.candidate != point]
+            if subject is not None and point in subject.space:
+                self.trials[point.region] = [*others, *self._tuner.again(subject, point)]
+            else:
+                why = self.steering.legal(point) if self.steering.legal is not None else ""
+                self._tuner.reject(point, why or "it is in no space here")
+
+    def confirming(self, region: str, candidate: Candidate) -> Trial | None:
+        """The trial that confirmed a candidate of the space, made now where there is none; None for another's."""
+        subject = self._subjects.get(region)
+        if subject is None or candidate not in subject.space:
+            return None
+        own = self.trials.setdefault(region, [])
+        if not any(t.fidelity == "confirm" and t.candidate == candidate for t in own):
+            own += self._tuner.confirmed(subject, [candidate])
+        return [t for t in own if t.fidelity == "confirm" and t.candidate == candidate][-1]
+
+    def layouts(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
+        """The layouts that a candidate's template wants, by port family."""
+        return templates_of(self._subjects[candidate.region])[candidate.template].layouts
 
     def best_ns(self) -> dict[str, float]:
         """The least measured time of a site, by region, fallback included."""
@@ -89,12 +130,14 @@ class Survey:
             _, strategy = STRATEGIES[0]
             asked = Budget(trials=trials, seconds=self.left())
             self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()))
+            self.obey()
 
     def confirm(self, chosen: Sequence[Subject]) -> None:
         """Re-time the finalists of `chosen` on fresh data."""
         for subject in chosen:
             own = subject.region.id
             self.trials[own] = [*self.trials.get(own, ()), *self._tuner.confirm(subject, self.trials.get(own, ()))]
+            self.obey()
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
         """Validate the kernels of a plan as what ships is validated; the (region id, choice) pairs that failed."""

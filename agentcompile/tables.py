@@ -140,7 +140,7 @@ def state_json(state: State) -> dict[str, Json]:
         "graphs": encode(state.graphs),
         "boundaries": encode(state.boundaries),
         "regions": encode(state.rows),
-        "plans": encode(state.plans),
+        "plans": encode(state.final),
         "lock": encode(state.lock),
         "drift": encode(state.drift),
         "warnings": encode(state.warnings),

@@ -6,8 +6,6 @@ or the measurement database already has are used as they are, so a killed run re
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,13 +13,13 @@ from agentcompile import check
 from agentcompile.choose import finalists
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
-from agentcompile.history import History
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import (
+    Cancelled,
     Crashed,
     Finding,
     Impossible,
@@ -37,8 +35,10 @@ from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY, Timing, impossible, measurement
 from agentcompile.notes import Notes
+from agentcompile.past import Past, disturbed
 from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
+from agentcompile.steering import Steering
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 CONFIRMED = 3
@@ -61,51 +61,6 @@ class Subject:
     """The roofline floor of one site at that residency."""
 
 
-class Past:
-    """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
-
-    def __init__(self, trials: Sequence[Trial], history: History | None, policy: str) -> None:
-        self._own: dict[tuple[str, str, str], list[Trial]] = {}
-        for trial in trials:
-            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
-        self._history = history
-        self.policy = policy
-
-    def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
-        """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
-        own = self._own.get((candidate.id, source, fidelity), [])
-        enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
-        if enough:
-            return min(enough, key=lambda trial: trial.rounds), True
-        if self._history is not None:
-            known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
-            if known is not None:
-                return known, False
-        return None
-
-    def failure(self, candidate: Candidate, source: str) -> Trial | None:
-        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
-        known = self._own.get((candidate.id, source, "confirm"), [])
-        return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
-
-    def keep(self, trial: Trial) -> None:
-        """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
-        died = isinstance(trial.verdict, (Crashed, TimedOut))
-        if self._history is not None and not died and not disturbed(trial):
-            self._history.put(trial, self.policy)
-
-
-def disturbed(trial: Trial) -> bool:
-    """Whether a measurement says nothing for the machine's sake: contention took too many rounds, or the interval would
-    have been clear and something stood in its way (a clock that did not measure, processes that disagreed)."""
-    if not isinstance(trial.verdict, Measured):
-        return False
-    m = trial.verdict.measurement
-    lost = m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
-    clear = abs(m.log_ratio) - m.half_width > math.log1p(POLICY.claim)
-    return m.comparison == "INCONCLUSIVE" and (lost or clear)
-
-
 class Tuner:
     """Searches regions one after another with one judge."""
 
@@ -118,9 +73,11 @@ class Tuner:
         emit: Emit,
         seed: int,
         advised: Callable[[Subject], Advice] = lambda subject: subject.advice,
+        steering: Steering | None = None,
     ) -> None:
         """`advised` says what holds for a subject now, asked again before each proposal: advice may come late."""
         self._advised = advised
+        self.steering = steering or Steering()
         self._target = target
         self._judge = judge
         self._past = past
@@ -150,9 +107,9 @@ class Tuner:
     def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
         found = list(trials)
-        space, begin = tuple(subject.space), time.monotonic()
+        space, begin = tuple(subject.space), self.steering.clock()
         while True:
-            left = replace(budget, seconds=budget.seconds - (time.monotonic() - begin))
+            left = replace(budget, seconds=budget.seconds - (self.steering.clock() - begin))
             proposal = strategy(space, self._order(subject, found), found, left)
             if not proposal.candidates:
                 return found
@@ -178,6 +135,22 @@ class Tuner:
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
 
+    def again(self, subject: Subject, candidate: Candidate) -> list[Trial]:
+        """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
+        self._past.forget(candidate.id)
+        self._prepared.pop(candidate.id, None)
+        found = self.tried(subject, [candidate])
+        measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
+        if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
+            found += self.confirmed(subject, [candidate])
+        return found
+
+    def reject(self, candidate: Candidate, why: str) -> None:
+        """Give a point that a person asked for and that is in no space its verdict."""
+        finding = Finding(rule="space", severity="error", text=why)
+        trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
+        self._emit(TrialFinished(trial=trial))
+
     def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide."""
         return self.confirmed(subject, finalists(trials, templates_of(subject), each=CONFIRMED))
@@ -200,7 +173,7 @@ class Tuner:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
         fresh = [job for job in jobs if self._notes.get(accepted_key(job, self._target)) is None]
         failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._judge.prepare(fresh, depth="accept")):
+        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
                 self._notes.put(accepted_key(job, self._target), 1)
@@ -244,6 +217,12 @@ class Tuner:
     def _findings(self, job: Job) -> tuple[Finding, ...]:
         return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
 
+    def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs one after another, none while the session is paused."""
+        for job in jobs:
+            self.steering.point()
+            yield job
+
     def _template(self, subject: Subject, candidate: Candidate) -> Template:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
@@ -251,6 +230,7 @@ class Tuner:
         self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str, look: int = 0
     ) -> list[Trial]:
         """Check, prepare and time what is not known; one trial for each candidate."""
+        self.steering.point()
         done: dict[str, Trial] = {}
         fresh: list[Job] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
@@ -274,16 +254,19 @@ class Tuner:
         ready: list[Prepared] = []
         waiting: list[Job] = []
         for job in jobs:
-            if errors := check.errors(self._findings(job)):
+            if self.steering.cancelled(job.candidate.id):
+                yield _trial(job, Cancelled(stage="check"), fidelity)
+            elif errors := check.errors(self._findings(job)):
                 yield _trial(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])
             else:
                 waiting.append(job)
+                self._notes.keep_source(job.source)
                 self._emit(
                     TrialStarted(region=job.candidate.region, candidate=job.candidate.id, label=job.candidate.label)
                 )
-        for job, result in self._judge.prepare(waiting):
+        for job, result in self._judge.prepare(self._held(waiting)):
             if isinstance(result, Prepared):
                 self._prepared[job.candidate.id] = result
                 ready.append(result)
@@ -297,6 +280,7 @@ class Tuner:
     def _verdicts(
         self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int
     ) -> Iterator[Trial]:
+        self.steering.point()
         final = fidelity == "confirm"
         processes = POLICY.confirm_processes if final else 1
         claim = POLICY.claim if final else POLICY.search_claim
@@ -316,7 +300,7 @@ class Tuner:
                 yield _trial(prepared.job, timing, fidelity)
             return
         self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
-        failed: Mapping[int, Crashed | TimedOut] = dict(timing.failed)
+        failed: Mapping[int, Crashed | TimedOut | Cancelled] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from agentcompile import catalog
 from agentcompile.capture import Captured
@@ -166,7 +167,8 @@ def _choice(
     path: Path, lock: Lock, choice: LockChoice, region: Region, templates: catalog.Catalog, jobs: dict[str, Job]
 ) -> Choice:
     if choice.use == "fallback":
-        return Fallback(reason=choice.reason)
+        by: Literal["fallback", "human"] = "human" if choice.decided_by == "human" else "fallback"
+        return Fallback(reason=choice.reason, decided_by=by, approval=choice.approval)
     template = _template(path, choice, templates)
     target = lock.target.target()
     params = tuple((param.name, choice.params[param.name]) for param in template.params if param.name in choice.params)
@@ -191,6 +193,7 @@ def _choice(
         half_width=0.0,
         decided_by="measured" if choice.decided_by == "fallback" else choice.decided_by,
         reason=choice.reason,
+        approval=choice.approval,
     )
 
 

@@ -1,16 +1,150 @@
-"""`agentcompile tui`: an entry point of the group ``agentcompile.verbs``."""
+"""`agentcompile tui [MODEL | RUN | LOCK]`: an entry point of the group ``agentcompile.verbs``."""
 
 from __future__ import annotations
 
+import argparse
+import locale
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.options import SETTINGS, Options, automation, resolve, terminal
+
+from .flags import Flags, as_arguments
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .start import Start
+
+USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
+THEMES = {
+    "dark": "agentcompile-dark",
+    "light": "agentcompile-light",
+    "ansi": "agentcompile-ansi",
+    "contrast": "agentcompile-contrast",
+}
+_FLAGS = ("target", "context", "batch", "threads", "advisor", "budget", "seconds", "seed", "out", "templates")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override] # it never returns
+        """Refuse as the rest of the command line does."""
+        raise AgentCompileError(f"tui: {message}", hint="see `agentcompile tui --help`")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of the verb; settings of a new compile are handed on as they are."""
+    made = _Parser(
+        prog="agentcompile tui",
+        usage=f"{USAGE} [OPTIONS]",
+        description="Watch a compile, steer it, decide on its plan, and lock what is faster. "
+        "Without an argument: a page to choose from.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "what",
+        nargs="?",
+        default="",
+        metavar="MODEL | RUN | LOCK",
+        help="a checkpoint directory, preset:NAME, a run, or a lock",
+    )
+    made.add_argument(
+        "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
+    )
+    made.add_argument("--theme", choices=tuple(THEMES), default="dark", help="the colours; t changes them")
+    made.add_argument(
+        "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
+    )
+    made.add_argument("--run-dir", metavar="DIR", help="where a new run's events lie")
+    for setting in SETTINGS:
+        if setting.name in _FLAGS:
+            more = {"action": "append"} if setting.kind == "paths" else {}
+            made.add_argument(f"--{setting.key}", metavar="X", help=setting.about, **more)  # type: ignore[arg-type]
+    return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say that the terminal app is not there yet, and which command shows the same facts; returns an exit code."""
-    raise AgentCompileError(
-        f"agentcompile tui{''.join(f' {a}' for a in arguments)}: the terminal app is not built yet",
-        exit_code=ExitCode.USAGE,
-        hint="`agentcompile compile` shows progress, `agentcompile runs status` a past or present run",
+    """Open the app, and return an exit code once it was left.
+
+    Raises AgentCompileError (usage) where there is no terminal to draw on, with the headless command.
+    """
+    asked = parser().parse_args(list(arguments))
+    flags = {name: getattr(asked, name) for name in _FLAGS if getattr(asked, name) is not None}
+    _needs_terminal(asked.what, flags)
+    options = resolve({**flags, "run_dir": asked.run_dir}).options
+    return _show(asked, options, flags)
+
+
+def _needs_terminal(what: str, flags: Flags) -> None:
+    why = ""
+    # The toolkit draws on standard error.
+    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error": sys.__stderr__}
+    piped = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    if piped:
+        why = f"standard {', '.join(piped)} {'is' if len(piped) == 1 else 'are'} no terminal"
+    elif not terminal()[0]:
+        why = "TERM is dumb, so the terminal cannot draw"
+    elif name := automation():
+        why = f"{name} is set, so nobody is there to press keys"
+    if why:
+        raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(what, flags)}")
+
+
+def headless(what: str, flags: Flags) -> str:
+    """The command that does the same without a screen."""
+    given = as_arguments(flags)
+    path = Path(what)
+    if what and (path / "options.json").exists():
+        return shlex.join(["agentcompile", "runs", "status", what])
+    if what and path.is_file():
+        return shlex.join(["agentcompile", "replay", what])
+    return shlex.join(["agentcompile", "compile", what or "MODEL", *given])
+
+
+def speaks_unicode() -> bool:
+    """Whether the locale's characters are UTF-8."""
+    try:
+        locale.setlocale(locale.LC_CTYPE, "")
+    except locale.Error:
+        return False
+    return locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8"
+
+
+def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
+    from .finding import meaning, start_of
+    from .opening import opened
+
+    start: Start | None = None
+    session: Session | None = None
+    if asked.what:
+        what, path = meaning(asked.what, options.runs)
+        session = opened(what, path, options, flags, speed=asked.speed)
+    else:
+        start = start_of(options, Path.cwd())
+
+    from .app import CompilerApp
+    from .ink import Ink
+
+    def choose(page: Start) -> Session | str:
+        try:
+            what, path = meaning(page.chosen or page.found[0].argument, options.runs)
+            return opened(what, path, options, {**flags, **_settings(page)})
+        except AgentCompileError as error:
+            return f"{error.message}{'; ' + error.hint if error.hint else ''}"
+
+    ink = Ink(ascii=asked.ascii or not speaks_unicode())
+    app = CompilerApp(
+        session=session, start=start, open=choose, ink=ink, theme=THEMES[asked.theme], plain=not terminal()[1]
     )
+    code = app.run(mouse=False)
+    if app.fault is not None:
+        raise app.fault
+    return int(code or app.return_code or ExitCode.OK)
+
+
+def _settings(page: Start) -> dict[str, str]:
+    defaults = dict(page.defaults)
+    return {name: value for name, value in page.settings if value != defaults[name]}

@@ -17,7 +17,7 @@ import typer
 
 from agentcompile import __version__
 from agentcompile.cli.records import cache_app, config_app, runs_app
-from agentcompile.cli.verbs import app
+from agentcompile.cli.steering import app
 from agentcompile.exits import guarded
 from agentcompile.render import Screen
 

@@ -42,6 +42,7 @@ AdvisorPrice = Annotated[
 AdvisorSeconds = Annotated[str | None, typer.Option("--advisor-seconds", metavar="S", help="Time for all answers.")]
 Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
+Review = Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
 Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
 RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run's events lie.")]

@@ -26,6 +26,7 @@ from agentcompile.cli.flags import (
     Model,
     Out,
     Quiet,
+    Review,
     RunDir,
     Seconds,
     Seed,
@@ -67,6 +68,7 @@ def compile(
     out: Out = None,
     run_dir: RunDir = None,
     templates: Templates = None,
+    review: Review = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished run.")
     ] = False,
@@ -97,6 +99,7 @@ def compile(
         "out": out,
         "run_dir": run_dir,
         "templates": templates or None,
+        "review": review,
     }
     return compiling.compile(flags, resume=resume, screen=screen_of(json, events, quiet))
 

@@ -69,7 +69,7 @@ def advise(
     screen.json(
         {
             "adviser": options.advisor,
-            "asked": encode(state.asked),
+            "asked": encode(state.spent),
             "exchanges": [*state.exchanges],
             "missed": encode(state.unadvised),
             "regions": rows,
@@ -82,7 +82,7 @@ def _trials(options: Options, run: str) -> tuple[Trial, ...]:
     """What a run measured; none without one."""
     if not run:
         return ()
-    return RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials
+    return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)
 
 
 def said(row: Row, advice: Advice, screen: Screen) -> None:

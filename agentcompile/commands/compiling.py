@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import progress, session, tables
 from agentcompile.commands.flow import REAL, Flow
-from agentcompile.errors import AgentCompileError
+from agentcompile.commands.reviewing import goes_on, to_decide, undecided
+from agentcompile.control import shared, steered
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import Options, resolve
 from agentcompile.render import Reporter, Screen, tee
+from agentcompile.review import open_items
+from agentcompile.steering import Steering
 
 
 def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL) -> int:
@@ -23,12 +29,42 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
         options = _same(stored_options(run), options, flags)
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
-        emit = tee(journal.append, reporter)
-        with recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"):
-            flow.compile(replace(options, run_dir=str(run.path)), emit, reporter.state.trials, reporter.state.asked)
+        begun = reporter.state
+        review = options.review or begun.review is not None  # asked for once, for good
+        if review and begun.settled and not begun.asked and open_items(begun):
+            raise undecided(begun, run.path)
+        emit, lock = shared(tee(journal.append, reporter))
+        with (
+            recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"),
+            steered(run.path, lambda: reporter.state, emit, lock, review=review) as steering,
+        ):
+            _compiled(flow, options, emit, begun, steering, run, screen)
     show(reporter.state, screen)
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0
+
+
+def _compiled(
+    flow: Flow,
+    options: Options,
+    emit: Emit,
+    begun: progress.State,
+    steering: Steering,
+    run: session.RunDirectory,
+    screen: Screen,
+) -> None:
+    """Run the flow; where the lock waits for a person, say what is open and which commands go on."""
+    try:
+        flow.compile(options, emit, begun.trials, steering)
+    except AgentCompileError as error:
+        if error.exit_code is not ExitCode.UNDECIDED:
+            raise
+        state = run.state()
+        to_decide(state, screen)
+        screen.json({**tables.state_json(state), "run": str(run.path)})
+        if open_items(state):
+            raise undecided(state, run.path) from error
+        raise AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path)) from error
 
 
 def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:
@@ -49,7 +85,7 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
 
 def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
     """The regions that the decode plan runs, and their measurements; all when there is no plan, or on demand."""
-    plan = next((plan for plan in state.plans if plan.phase == "decode"), None)
+    plan = next((plan for plan in state.final if plan.phase == "decode"), None)
     if plan is None or every:
         screen.table(tables.regions(state))
     else:
@@ -58,7 +94,7 @@ def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
         if out:
             screen.text(f"{out} more regions overlap these; `agentcompile runs status --all` shows them")
     _boundaries(state, screen)
-    for done in state.plans:
+    for done in (plan for plan in state.final if plan.step_ns):
         screen.text(tables.plan_line(done))
 
 
@@ -78,10 +114,11 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
-        run = session.RunDirectory.open(path)
-        same = not flags.get("model") or stored_options(run).model == options.model
-        if same and run.state().status != "finished" and not run.alive():
-            return run
+        run = session.RunDirectory(path)
+        with suppress(AgentCompileError):  # a run of another version is none to go on with
+            same = not flags.get("model") or stored_options(run).model == options.model
+            if same and run.state().status != "finished" and not run.alive():
+                return run
     raise AgentCompileError(
         "--resume: no unfinished run", hint="`agentcompile runs list` names the runs; --run-dir takes one"
     )
@@ -101,13 +138,13 @@ def stored_options(run: session.RunDirectory) -> Options:
 def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
     """The run's own options; a flag that says something else is refused, for the trials were made under the old one."""
     for name, value in flags.items():
-        if value is not None and name != "run_dir" and getattr(asked, name) != getattr(stored, name):
+        if value is not None and name not in ("run_dir", "review") and getattr(asked, name) != getattr(stored, name):
             key = name.replace("_", "-")
             raise AgentCompileError(
                 f"--{key}: {getattr(asked, name)!r}, but the run to resume has {getattr(stored, name)!r}",
                 hint="leave it out, or start a new run: what was measured is reused from the database",
             )
-    return stored
+    return replace(stored, review=stored.review or asked.review)
 
 
 def _needs_model(options: Options) -> None:

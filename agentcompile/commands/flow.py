@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agentcompile.advising import Inquiry
 from agentcompile.events import Emit
-from agentcompile.ir.advice import Usage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
+from agentcompile.steering import Steering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Piece:
 class Flow:
     """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
 
-    compile: Callable[[Options, Emit, Sequence[Trial], Usage], None]
-    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before, and had spent
-    that much on asking a model."""
+    compile: Callable[[Options, Emit, Sequence[Trial], Steering], None]
+    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before, and a person
+    may steer it."""
     inspect: Callable[[Options, Emit], None]
     """Capture and partition: graphs, regions, boundaries and spaces as events."""
     advise: Callable[[Options, Emit, Inquiry], Sequence[tuple[str, str]]]
@@ -58,10 +58,10 @@ class Flow:
     """This machine."""
 
 
-def _compile(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+def _compile(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
     from agentcompile import pipeline
 
-    pipeline.compile_model(options, emit, past=past, asked=asked)
+    pipeline.compile_model(options, emit, past=past, steering=steering)
 
 
 def _inspect(options: Options, emit: Emit) -> None:

@@ -14,6 +14,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
 from agentcompile.options import Options, resolve
 from agentcompile.render import Screen
+from agentcompile.review import open_items
 from agentcompile.tables import Table, amount, duration, state_json
 
 
@@ -31,6 +32,8 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(_why(row))
         if row.advice is not None:
             said(row, row.advice, screen)
+        if (ruling := state.rulings.get(row.region)) is not None:
+            screen.text(f"a person said {ruling.word}{f': {ruling.reason}' if ruling.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}
@@ -71,6 +74,11 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
     return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
 
 
+def chosen(options: Options, name: str) -> session.RunDirectory:
+    """The run that is called `name`, or the newest."""
+    return named(options, name) if name else _run(options)
+
+
 def _run(options: Options) -> session.RunDirectory:
     """The run that was named, or the newest."""
     if options.run_dir:
@@ -91,8 +99,13 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
     rows: list[Json] = []
     table: list[tuple[str, ...]] = []
     for path in session.runs_in(resolve(flags).options.runs):
-        run = session.RunDirectory.open(path)
-        state = run.state()
+        try:
+            run = session.RunDirectory.open(path)
+            state = run.state()
+        except AgentCompileError as error:  # one run of another version does not hide the others
+            table.append((path.name, "unreadable", "-", f"{error.message}; {error.hint}"))
+            rows.append({"path": str(path), "status": "unreadable", "error": error.message, "hint": error.hint})
+            continue
         status = _status(run, state)
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
@@ -102,21 +115,24 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
 
 
 def _status(run: session.RunDirectory, state: progress.State) -> str:
-    if state.status == "running" and not run.alive():
-        return "interrupted"
+    if state.status == "running":
+        return "interrupted" if not run.alive() else "paused" if state.paused else "running"
     return state.status
 
 
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """One run: how far it is, its regions, its plans."""
     options = resolve(flags).options
-    run = named(options, name) if name else _run(options)
+    run = chosen(options, name)
     state = run.state()
     screen.text(
         f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
     )
     if state.failure:
         screen.text(f"failed: {state.failure.message}")
+    if state.status == "review":
+        left = len(open_items(state))
+        screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
     show(state, screen, every=every)
     screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
     return 0

@@ -29,6 +29,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import (
     BuildFailed,
+    Cancelled,
     Crashed,
     Impossible,
     Incorrect,
@@ -290,7 +291,7 @@ def status(verdict: Verdict) -> Status:
             return "INCORRECT_NUMERICAL"
         case Rejected() | BuildFailed():
             return "COMPILE_ERROR"
-        case TimedOut():
+        case TimedOut() | Cancelled():
             return "TIMEOUT"
         case Crashed(stage=stage):
             return "COMPILE_ERROR" if stage == "build" else "RUNTIME_ERROR"

@@ -18,6 +18,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import (
     BuildFailed,
+    Cancelled,
     Crashed,
     Impossible,
     Incorrect,
@@ -70,7 +71,8 @@ def configuration(candidate: Candidate) -> dict[str, Json]:
 
 
 def invalidity(verdict: Verdict) -> Invalidity:
-    """The word that T4 has for a verdict. A time below the machine's floor is a measurement that went wrong."""
+    """The word that T4 has for a verdict. A time below the machine's floor is a measurement that went wrong;
+    what a person cancelled took too long for somebody."""
     match verdict:
         case Measured():
             return "correct"
@@ -80,7 +82,7 @@ def invalidity(verdict: Verdict) -> Invalidity:
             return "compile"
         case Incorrect():
             return "correctness"
-        case TimedOut():
+        case TimedOut() | Cancelled():
             return "timeout"
         case Crashed(stage=stage):
             return "compile" if stage == "build" else "runtime"

@@ -76,6 +76,15 @@ def decode(cls: type[T] | Any, data: Json, path: str = "$") -> T:
         raise CodecError(f"{path}{''.join(reversed(fault.steps))}: {fault.reason}") from None
 
 
+def decode_bare(cls: type[T] | Any, data: Json, path: str = "$") -> T:
+    """`decode`, but what the outermost dataclass does after it was made is left out: whoever calls knows that nothing
+    is left to do."""
+    try:
+        return cast(T, _decoder_bare(cast(Hashable, cls))(data))
+    except _FaultError as fault:
+        raise CodecError(f"{path}{''.join(reversed(fault.steps))}: {fault.reason}") from None
+
+
 Decoder = Callable[[Json], object]
 
 
@@ -102,11 +111,34 @@ def _decoder(hint: Hashable) -> Decoder:
     return _dataclass(cast(type, hint)) if dataclasses.is_dataclass(hint) else _scalar(hint)
 
 
+@functools.cache
+def _decoder_bare(hint: Hashable) -> Decoder:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return _union(options, lambda option: _dataclass(option, _bare(option)))
+
+
+def _bare(cls: Any) -> Callable[..., object]:
+    """Makes a dataclass as its own `__init__` does, but for `__post_init__`."""
+    fields = _fields(cls)
+    assert all(field.default_factory is dataclasses.MISSING for field in fields.values()), cls
+    defaults = {name: field.default for name, field in fields.items() if field.default is not dataclasses.MISSING}
+
+    def make(**values: object) -> object:
+        made = object.__new__(cls)
+        for name, value in (defaults | values).items():
+            object.__setattr__(made, name, value)
+        return made
+
+    return make
+
+
 def _scalar(hint: Any) -> Decoder:
     name = getattr(hint, "__name__", hint)
 
+    known = hint in (bool, int, float, str, type(None))
+
     def scalar(data: Json) -> object:
-        if type(data) is hint and hint in (bool, int, float, str, type(None)):
+        if type(data) is hint and known:
             return data
         if hint is float and type(data) is int:
             return float(data)
@@ -130,7 +162,7 @@ def _sequence(of: Any) -> Decoder:
     def sequence(data: Json) -> object:
         if not isinstance(data, list):
             raise _FaultError(f"expected a list, got {type(data).__name__}")
-        return _each(itertools.repeat(item), data)
+        return _each(itertools.repeat(item), data) if data else ()
 
     return sequence
 
@@ -170,13 +202,16 @@ def _table(of: Any) -> Decoder:
     return table
 
 
-def _union(options: tuple[Any, ...]) -> Decoder:
-    tagged = {
-        _tag(cast(type, option)): _later(option) for option in reversed(options) if dataclasses.is_dataclass(option)
-    }
-    decoders = [_later(option) for option in options]
+def _union(options: tuple[Any, ...], of: Callable[[Any], Decoder] | None = None) -> Decoder:
+    of = of or _later
+    tagged = {_tag(cast(type, option)): of(option) for option in reversed(options) if dataclasses.is_dataclass(option)}
+    decoders = [of(option) for option in options]
+
+    tells = len(tagged) == len(options) and None not in tagged
 
     def union(data: Json) -> object:
+        if tells and isinstance(data, dict) and "kind" not in data:
+            raise _FaultError("missing", ".kind")
         if isinstance(data, dict) and "kind" in data:
             kind = data["kind"]
             chosen = tagged.get(kind) if isinstance(kind, str) else None
@@ -193,7 +228,43 @@ def _union(options: tuple[Any, ...]) -> Decoder:
     return union
 
 
-def _dataclass(cls: type) -> Decoder:
+_SHAPES = 64
+"""Shapes of one table that are remembered: whole and canonical ones are few, what else comes is no table of ours."""
+
+
+def _dataclass(cls: type, make: Callable[..., object] | None = None) -> Decoder:
+    """Tables of one shape, the same keys in the same order with values of the same types, are looked at closely once:
+    then only those values are decoded whose type alone does not tell that they are right."""
+    make = make or cls
+    thorough, items = _thorough(cls, make), {name: _later(hint) for name, hint in _hints(cls).items()}
+    told = {name: hint for name, hint in _hints(cls).items() if hint in (bool, int, float, str)}
+    shapes = dict[tuple[object, ...], tuple[str, ...]]()
+
+    def made(data: Json) -> object:
+        if type(data) is not dict:
+            return thorough(data)
+        shape = (*data, *map(type, data.values()))
+        left = shapes.get(shape)
+        if left is None:
+            value = thorough(data)
+            if len(shapes) < _SHAPES:
+                shapes[shape] = tuple(name for name, one in data.items() if told.get(name) is not type(one))
+            return value
+        if not left:
+            return make(**data)
+        values, name = dict[str, object](data), ""
+        try:
+            for name in left:
+                values[name] = items[name](data[name])
+        except _FaultError as fault:
+            fault.steps.append(f".{name}")
+            raise
+        return make(**values)
+
+    return made
+
+
+def _thorough(cls: type, make: Callable[..., object]) -> Decoder:
     hints, fields = _hints(cls), _fields(cls)
     items = {name: _later(hints[name]) for name in fields}
     required = [
@@ -217,7 +288,7 @@ def _dataclass(cls: type) -> Decoder:
         for name in required:
             if name not in values:
                 raise _FaultError("missing", f".{name}")
-        return cls(**values)
+        return make(**values)
 
     return made
 
@@ -232,11 +303,14 @@ def _under(step: str, item: Decoder, data: Json) -> object:
 
 def _later(hint: Any) -> Decoder:
     """The decoder of a type once it is needed: types may contain themselves."""
-    made: list[Decoder] = []
+    if hint in (bool, int, float, str):
+        return _decoder(hint)
+    made: Decoder | None = None
 
     def decoder(data: Json) -> object:
-        if not made:
-            made.append(_decoder(hint))
-        return made[0](data)
+        nonlocal made
+        if made is None:
+            made = _decoder(hint)
+        return made(data)
 
     return decoder

@@ -126,11 +126,7 @@ class Candidate:
     @property
     def id(self) -> str:
         """Identity of the point in the space."""
-        r = self.regime
-        regime: Json = [r.phase, r.batch, list(r.context)]
-        params: Json = [[name, value] for name, value in self.params]
-        template: Json = [self.template, self.template_digest]
-        return digest("candidate/1", self.region, regime, template, params, self.target)
+        return _candidate_id(self)
 
     @property
     def label(self) -> str:
@@ -143,6 +139,16 @@ class Candidate:
         if self.template != other.template:
             return math.inf
         return sum(mine != theirs for mine, theirs in zip(self.params, other.params, strict=True))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _candidate_id(candidate: Candidate) -> str:
+    """Asked for whenever trials are looked up, of which a screen shows thousands."""
+    r = candidate.regime
+    regime: Json = [r.phase, r.batch, list(r.context)]
+    params: Json = [[name, value] for name, value in candidate.params]
+    template: Json = [candidate.template, candidate.template_digest]
+    return digest("candidate/1", candidate.region, regime, template, params, candidate.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

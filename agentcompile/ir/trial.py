@@ -132,6 +132,14 @@ class TimedOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """A person gave it up in this stage; it says nothing about the candidate."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """It is correct and has a time beside its baseline."""
 
@@ -151,7 +159,7 @@ class Impossible:
     floor_ns: int
 
 
-Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Impossible | Measured
+Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Cancelled | Impossible | Measured
 
 
 def reason(verdict: Verdict) -> str:
@@ -168,6 +176,8 @@ def reason(verdict: Verdict) -> str:
             return f"in {stage}: {f'signal {number}' if number else 'exit'} {detail}".strip()[:160]
         case TimedOut(stage=stage, limit_s=limit):
             return f"in {stage}, after {limit:g} s"
+        case Cancelled(stage=stage):
+            return f"in {stage}, by a person"
         case Impossible(measurement=measurement, floor_ns=floor_ns):
             return f"{measurement.median_ns} ns is below its floor of {floor_ns} ns: the clock must be wrong"
         case Measured():
@@ -205,6 +215,8 @@ class Kernel:
     half_width: float
     decided_by: Literal["measured", "adviser", "human"] = "measured"
     reason: str = ""
+    approval: str = ""
+    """What a person saw who approved or chose it; empty when nobody did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +225,25 @@ class Fallback:
 
     kind: Literal["fallback"] = "fallback"
     reason: str
+    decided_by: Literal["fallback", "human"] = "fallback"
+    approval: str = ""
+    """What a person saw who rejected a kernel for it; empty when nobody did."""
 
 
 Choice = Kernel | Fallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """A person's word on one region: run what was chosen, run it as captured, or run another candidate."""
+
+    region: str
+    word: Literal["approve", "reject", "override"]
+    candidate: Candidate | None = None
+    """What an override runs; None for the others."""
+    approval: str = ""
+    """Digest of what was on the screen."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

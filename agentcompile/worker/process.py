@@ -226,16 +226,17 @@ def clean(text: str, keep: int = 600) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[-keep:]
 
 
-def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0) -> list[Worker]:
-    """Wait until one of the busy `workers` has an outcome, or `at_most_s` is over; returns those that have one."""
-    until = time.monotonic() + at_most_s
+def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0, bell: int = -1) -> list[Worker]:
+    """Wait until one of the busy `workers` has an outcome, the descriptor `bell` can be read from, or `at_most_s` is
+    over; returns those that have one."""
+    until, rung = time.monotonic() + at_most_s, False
     while True:
         for worker in workers:
             worker.pump()
         done = [worker for worker in workers if worker.done]
         active = [worker for worker in workers if worker.busy and not worker.done]
         now = time.monotonic()
-        if done or not active or now >= until:
+        if done or not active or now >= until or rung:
             return done
         poll, timeout_s = select.poll(), until - now
         for worker in active:
@@ -245,4 +246,6 @@ def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0) -> list[Worker]:
                 poll.register(fd, select.POLLIN)
             for fd in writes:
                 poll.register(fd, select.POLLOUT)
-        poll.poll(max(0.0, timeout_s) * 1000 + 1)
+        if bell >= 0:
+            poll.register(bell, select.POLLIN)
+        rung = bell in [fd for fd, _ in poll.poll(max(0.0, timeout_s) * 1000 + 1)]

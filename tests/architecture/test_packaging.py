@@ -50,7 +50,7 @@ def test_nothing_but_the_package_reaches_site_packages(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["agentcompile", "agentcompile.tui.app", "agentcompile.bench.cli", "agentcompile.templates"]
+    "name", ["agentcompile", "agentcompile.tui.cli", "agentcompile.bench.cli", "agentcompile.templates"]
 )
 def test_the_mapped_names_are_imported_from_the_wheel(installed: Path, tmp_path: Path, name: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(installed)!r}); import {name}; print(sys.modules[{name!r}].__file__)"

@@ -7,7 +7,7 @@ events, kernels) is tested on one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +40,7 @@ from agentcompile.runtime.device_step import first_chunk
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.step import Step
 from agentcompile.seal import seal
+from agentcompile.steering import Steering
 from agentcompile.store import Store
 from agentcompile.worker import gpu_timing
 from agentcompile.worker.box import Box
@@ -82,6 +83,7 @@ class Known:
 
     found: Mapping[str, Source]
     left: Callable[[], float] = lambda: 0.0
+    steering: Steering = field(default_factory=Steering)
 
     def sources(self) -> Mapping[str, Source]:
         return self.found

@@ -123,9 +123,9 @@ def test_what_was_booked_stands_until_a_call_ends_and_outlives_the_process() -> 
     called = [AdviserCalled(call=at, booked=BOOKED, way="json_schema") for at in (1, 2)]
     replied = AdviserReplied(call=1, booked=BOOKED, used=used, result="status 200")
     state = fold([STARTED, *called, replied])
-    assert state.asked == used + BOOKED
+    assert state.spent == used + BOOKED
     again = apply(state, STARTED)
-    assert again.asked == state.asked
+    assert again.spent == state.spent
     assert again.resumed == 1
 
 
@@ -221,5 +221,5 @@ def test_explain_shows_advice_beside_trials(tmp_path: Path) -> None:
 
 def test_the_state_of_a_run_without_a_model_knows_nothing_of_one() -> None:
     started: RunStarted = STARTED
-    assert fold([started]).asked == Usage() == State().asked
+    assert fold([started]).spent == Usage() == State().spent
     assert started.target == TARGET

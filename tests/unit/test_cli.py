@@ -20,10 +20,10 @@ from agentcompile.commands.flow import REAL, Flow, Piece, Request
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.exits import Stopped, Terminated, guarded
-from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.render import Format, Screen
+from agentcompile.steering import Steering
 
 
 def paper(format: Format = "text") -> tuple[Screen, io.StringIO, io.StringIO]:
@@ -31,7 +31,7 @@ def paper(format: Format = "text") -> tuple[Screen, io.StringIO, io.StringIO]:
     return Screen(out=out, err=err, format=format), out, err
 
 
-def compiles(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+def compiles(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
     """A flow that tells a whole run."""
     for event in WHOLE:
         emit(event)
@@ -73,7 +73,7 @@ def test_compile_without_a_model_says_how(home: Path) -> None:
 
 
 def stopping(error: BaseException, after: int = 10) -> object:
-    def broken(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+    def broken(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         for event in WHOLE[:after]:
             emit(event)
         raise error
@@ -93,9 +93,9 @@ def test_an_interrupted_run_says_how_to_go_on_and_resuming_it_repeats_no_trial(h
 
     seen: list[Sequence[Trial]] = []
 
-    def resumes(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+    def resumes(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         seen.append(past)
-        compiles(options, emit, past, asked)
+        compiles(options, emit, past, steering)
 
     assert compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=resumes)) == 0
     assert [len(past) for past in seen] == [1]
@@ -108,7 +108,7 @@ def test_resuming_takes_the_options_of_the_run(home: Path) -> None:
     with pytest.raises(Stopped):
         compiling.compile({"model": "m", "budget": "7"}, resume=False, screen=paper()[0], flow=stops)
     seen: list[Options] = []
-    compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=lambda o, e, p, a: seen.append(o)))
+    compiling.compile({}, resume=True, screen=paper()[0], flow=flow(compile=lambda o, e, p, s: seen.append(o)))
     assert (seen[0].budget, Path(seen[0].model).name) == (7, "m")
 
 
@@ -290,7 +290,7 @@ def test_every_exception_has_its_exit_code(error: BaseException, code: int, caps
         (["compile", "x", "--json", "--events", "jsonl"], 2, "share stdout"),
         (["compile", "x", "--events", "xml"], 2, "jsonl"),
         (["compile", "x", "--context", "0"], 2, "--context"),
-        (["tui"], 2, "not built yet"),
+        (["tui"], 2, "headless"),
         (["bench", "nonsense"], 2, "no recipe"),
         (["runs", "list"], 0, ""),
         (["explain", "linear"], 2, "no runs"),
@@ -314,7 +314,7 @@ from agentcompile.commands.flow import REAL
 from agentcompile.exits import guarded
 from agentcompile.render import Screen
 
-def slow(options, emit, past, asked):
+def slow(options, emit, past, steering):
     for event in WHOLE[:10]:
         emit(event)
     print("ready", flush=True)

@@ -149,3 +149,15 @@ def test_another_rule_of_choice_is_another_result(project: Path, home: Path) -> 
     rules = {settle(project, home, {"choose": rule}).options.digest for rule in ("pytorch", "first", "isolated")}
     assert len(rules | {usual.digest}) == 4
     assert settle(project, home, {"choose": "admitted"}).options.digest == usual.digest
+
+
+@pytest.mark.parametrize(("value", "found"), [("true", True), ("false", False), (True, True)])
+def test_a_switch_is_on_or_off(tmp_path: Path, value: object, found: bool) -> None:
+    assert resolve({"review": value}, environ={}, cwd=tmp_path).options.review is found
+
+
+@pytest.mark.parametrize("value", ["yes", "1", 1, ""])
+def test_a_switch_is_nothing_else(tmp_path: Path, value: object) -> None:
+    with pytest.raises(AgentCompileError, match="--review") as caught:
+        resolve({"review": value}, environ={}, cwd=tmp_path)
+    assert "true or false" in caught.value.hint

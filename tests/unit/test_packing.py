@@ -16,11 +16,11 @@ from agentcompile.commands.flow import REAL, Flow
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit
 from agentcompile.exits import Stopped
-from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.render import Screen
 from agentcompile.session import Journal, RunDirectory, runs_in
+from agentcompile.steering import Steering
 
 PART = 10
 """Events until the kill; one trial is among them."""
@@ -35,7 +35,7 @@ def flow(**functions: object) -> Flow:
     return replace(REAL, **{"target": lambda options: TARGET, **functions})  # type: ignore[arg-type]
 
 
-def stops(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+def stops(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
     for event in WHOLE[:PART]:
         emit(event)
     raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def test_an_unpacked_run_goes_on_with_its_trials_in_its_new_place(
 
     seen: list[tuple[Options, Sequence[Trial]]] = []
 
-    def resumes(options: Options, emit: Emit, past: Sequence[Trial], asked: Usage) -> None:
+    def resumes(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         seen.append((options, past))
         for event in WHOLE:
             emit(event)

@@ -1,0 +1,81 @@
+"""Makes untrusted text safe to show: what enters an event loses escape sequences, control and bidirectional characters.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any, cast
+
+TEXT_LIMIT = 16_384
+"""Characters of one text in an event; longer ones end in an ellipsis."""
+LINES = frozenset({"log", "detail", "text", "message", "hint"})
+"""Fields that may hold several lines; everywhere else a line break becomes a space."""
+
+# CSI, OSC and the other string sequences go whole, so that their printable tail does not stay behind.
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def clean(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
+    """Make untrusted text safe to show: no escape sequences, control or bidirectional characters, at most `limit` long.
+
+    Tabs become spaces; line breaks stay when `lines` is set and become spaces otherwise.
+    """
+    if text.isascii() and text.isprintable() and len(text) <= limit:
+        return text
+    text = text[: 4 * limit].replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+    text = _CONTROL.sub("", _SEQUENCES.sub("", text))
+    if not lines:
+        text = text.replace("\n", " ")
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _cleaned(value: object, lines: bool = False) -> object:
+    """`value` with every text in it cleaned; the same object when nothing changed."""
+    if isinstance(value, str):
+        return clean(value, lines=lines)
+    if isinstance(value, tuple):
+        items = tuple(_cleaned(item, lines) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = _changes(value)
+        return dataclasses.replace(cast(Any, value), **changed) if changed else value
+    return value
+
+
+def _changes(value: object) -> dict[str, object]:
+    """The fields of a dataclass whose text had to be cleaned."""
+    changed: dict[str, object] = {}
+    cls: Any = type(value)
+    for name in _fields(cls):
+        old = getattr(value, name)
+        if (new := _cleaned(old, name in LINES)) is not old:
+            changed[name] = new
+    return changed
+
+
+class Clean:
+    """Cleans every text of an event, however deep, when the event is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, value in _changes(self).items():
+            object.__setattr__(self, name, value)
+
+
+def harmless(line: bytes) -> bool:
+    """Whether no text of a line of JSON needs cleaning: it is short, and all of it is plain printable ASCII without an
+    escape. A quick look at what was written clean."""
+    return len(line) <= TEXT_LIMIT and line.isascii() and b"\\" not in line and b"\x7f" not in line

@@ -1,0 +1,90 @@
+"""The verbs that steer and watch a run: `decide`, `runs attach`, `runs view`, `runs stop`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentcompile.cli.flags import Events, Json, Quiet, screen_of, verb
+from agentcompile.cli.records import runs_app
+from agentcompile.cli.verbs import app
+
+__all__ = ["app"]
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")]
+
+
+@app.command()
+@verb
+def decide(
+    run: Run = "",
+    region: Annotated[str, typer.Option("--region", metavar="REGION", help="A region's name, kind or id.")] = "",
+    approve: Annotated[bool, typer.Option("--approve", help="Run what was chosen for the region.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Run the region as captured, in PyTorch.")] = False,
+    use: Annotated[str, typer.Option("--use", metavar="CANDIDATE", help="Run this one: a label or an id.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; an override needs it.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Take the last decision back.")] = False,
+    approve_safe: Annotated[bool, typer.Option("--approve-safe", help="Approve all that is surely faster.")] = False,
+    reject_rest: Annotated[bool, typer.Option("--reject-rest", help="Reject all that is undecided or stale.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Hold the session before its next candidate.")] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on after a pause.")] = False,
+    cancel: Annotated[str, typer.Option("--cancel", metavar="CANDIDATE", help="Give one up that is under way.")] = "",
+    rerun: Annotated[str, typer.Option("--rerun", metavar="CANDIDATE", help="Judge one again.")] = "",
+    edit: Annotated[str, typer.Option("--edit", metavar="CANDIDATE", help="Judge one with other parameters.")] = "",
+    param: Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="Of --edit.")] = None,
+    json: Json = False,
+) -> int:
+    """Decide on a run's regions and candidates, one action a call; without one, show what there is to decide on."""
+    from agentcompile.commands import deciding
+
+    asked = deciding.Asked(
+        region=region,
+        approve=approve,
+        reject=reject,
+        use=use,
+        reason=reason,
+        undo=undo,
+        approve_safe=approve_safe,
+        reject_rest=reject_rest,
+        pause=pause,
+        go_on=go_on,
+        cancel=cancel,
+        rerun=rerun,
+        edit=edit,
+        params=tuple(param or ()),
+    )
+    return deciding.decide({}, run, asked, screen=screen_of(json))
+
+
+@runs_app.command("attach")
+@verb
+def runs_attach(run: Run = "", json: Json = False, events: Events = "", quiet: Quiet = False) -> int:
+    """Follow a run until its compiler ends; Ctrl-C leaves it running."""
+    from agentcompile.commands import watching
+
+    return watching.attach({}, run, screen=screen_of(json, events, quiet))
+
+
+@runs_app.command("view")
+@verb
+def runs_view(
+    run: Run = "",
+    speed: Annotated[float, typer.Option("--speed", metavar="N", help="Times as fast as it went; 0: at once.")] = 10.0,
+    json: Json = False,
+    events: Events = "",
+    quiet: Quiet = False,
+) -> int:
+    """Show a run again as it went."""
+    from agentcompile.commands import watching
+
+    return watching.view({}, run, speed=speed, screen=screen_of(json, events, quiet))
+
+
+@runs_app.command("stop")
+@verb
+def runs_stop(run: Run = "", json: Json = False) -> int:
+    """End a run's compiler; nothing is lost, `compile --resume` goes on."""
+    from agentcompile.commands import watching
+
+    return watching.stop({}, run, screen=screen_of(json))

@@ -1,0 +1,53 @@
+"""Steering a run from outside: commands, what they may do, the socket they travel through, and who answers."""
+
+from agentcompile.control.actions import ACTIONS, Action, Scene, action
+from agentcompile.control.client import NoCompilerError, send
+from agentcompile.control.commands import (
+    Approve,
+    ApproveSafe,
+    Cancel,
+    Command,
+    Edit,
+    Override,
+    Pause,
+    Reject,
+    RejectRest,
+    Reply,
+    Rerun,
+    Resume,
+    Stop,
+    Undo,
+    WriteLock,
+)
+from agentcompile.control.desk import deliver, shared, steered
+from agentcompile.control.following import Follower
+from agentcompile.control.sources import source_text
+
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "Approve",
+    "ApproveSafe",
+    "Cancel",
+    "Command",
+    "Edit",
+    "Follower",
+    "NoCompilerError",
+    "Override",
+    "Pause",
+    "Reject",
+    "RejectRest",
+    "Reply",
+    "Rerun",
+    "Resume",
+    "Scene",
+    "Stop",
+    "Undo",
+    "WriteLock",
+    "action",
+    "deliver",
+    "send",
+    "shared",
+    "source_text",
+    "steered",
+]

@@ -1,0 +1,295 @@
+"""Everything a person can do to a run, as one table: keys, help, palette and the verb `decide` are made from it.
+
+In: the state of a run, whether a compiler works on it, and what is selected. Out: for each action the empty text where
+it is allowed, or the sentence that says why not. Pure; standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentcompile.progress import State
+from agentcompile.review import Item, fault, item_of, items, open_items, trials_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What an action is judged by: the run, whether a compiler works on it now, and the ids of what is selected."""
+
+    state: State
+    live: bool
+    region: str = ""
+    candidate: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One row. `headless` is the same thing as a command; RUN, REGION, CANDIDATE, LOCK and TEXT stand for values."""
+
+    name: str
+    key: str
+    label: str
+    help: str
+    headless: str
+    why_not: Callable[[Scene], str]
+    """Empty where the action is allowed, else a sentence."""
+    asks: str = ""
+    """What a person must still say: `reason` or `params`; empty: nothing."""
+
+
+def _works(scene: Scene) -> str:
+    return "" if scene.live else "No compiler works on this run."
+
+
+def _pause(scene: Scene) -> str:
+    return _works(scene) or ("The session is paused already." if scene.state.paused else "")
+
+
+def _resume(scene: Scene) -> str:
+    return _works(scene) or ("" if scene.state.paused else "The session is not paused.")
+
+
+def _selected(scene: Scene) -> str:
+    return "" if scene.candidate else "Select a candidate first."
+
+
+def _cancel(scene: Scene) -> str:
+    if why := _works(scene) or _selected(scene):
+        return why
+    pending = [asked for asked in scene.state.asked if asked.candidate == scene.candidate]
+    if any(asked.what == "cancel" for asked in pending):
+        return "It is being cancelled already."
+    if trials_of(scene.state, scene.candidate) and not pending and scene.candidate not in scene.state.under_way:
+        return "It has its verdict already."
+    return ""
+
+
+def _rerun(scene: Scene) -> str:
+    if why := _selected(scene):
+        return why
+    if any(asked.candidate == scene.candidate and asked.what != "cancel" for asked in scene.state.asked):
+        return "It waits to be judged already."
+    return "" if trials_of(scene.state, scene.candidate) else "It was not judged yet."
+
+
+def _edit(scene: Scene) -> str:
+    if why := _selected(scene):
+        return why
+    return "" if trials_of(scene.state, scene.candidate) else "Only a candidate that was judged shows its parameters."
+
+
+def _item(scene: Scene) -> Item | str:
+    if not scene.region:
+        return "Select a region first."
+    found = item_of(scene.state, scene.region)
+    if found is not None:
+        return found
+    if not scene.state.plans and all(row.choice is None for row in scene.state.rows):
+        return "Nothing is chosen yet: the regions are still searched."
+    return "This region runs as captured, or is no part of the plan: there is nothing to decide."
+
+
+def _approve(scene: Scene) -> str:
+    match _item(scene):
+        case str() as why:
+            return why
+        case Item(standing="approved"):
+            return "It is approved already."
+        case Item(kernels=()):
+            return "It was rejected: undo that, or override it with a candidate."
+        case Item(approval="", why=why):
+            return f"It cannot be approved: {why}."
+        case _:
+            return ""
+
+
+def _reject(scene: Scene) -> str:
+    match _item(scene):
+        case str() as why:
+            return why
+        case Item(standing="rejected"):
+            return "It is rejected already."
+        case _:
+            return ""
+
+
+def _override(scene: Scene) -> str:
+    found = _item(scene)
+    if isinstance(found, str) and scene.region not in _covered(scene.state):
+        return found
+    if why := _selected(scene):
+        return why
+    trials = trials_of(scene.state, scene.candidate)
+    if trials and trials[0].candidate.region != scene.region:
+        return "This candidate is of another region."
+    if why := fault(trials):
+        return f"It cannot be selected: {why}."
+    if isinstance(found, Item) and [k.candidate.id for k in found.kernels] == [scene.candidate]:
+        return "It is the chosen one already: approve it."
+    return ""
+
+
+def _covered(state: State) -> set[str]:
+    """Regions that the plans consist of; a region that a plan runs as captured may be overridden too."""
+    return {part.region for plan in state.plans for part in plan.parts}
+
+
+def _undo(scene: Scene) -> str:
+    return "" if scene.state.decided else "There is no decision to take back."
+
+
+def _approve_safe(scene: Scene) -> str:
+    if not items(scene.state):
+        return "Nothing is chosen yet: the regions are still searched."
+    return "" if any(item.safe for item in open_items(scene.state)) else "No undecided region is safe to approve."
+
+
+def _reject_rest(scene: Scene) -> str:
+    if not items(scene.state):
+        return "Nothing is chosen yet: the regions are still searched."
+    return "" if open_items(scene.state) else "Every region is decided."
+
+
+def _write(scene: Scene) -> str:
+    if scene.live:
+        return "The compiler is at work: it writes the lock itself, or stops for review."
+    if not scene.state.settled:
+        return "There is no plan yet: resume the run first."
+    left = open_items(scene.state)
+    if scene.state.review is not None and left:
+        stale = sum(item.standing == "stale" for item in left)
+        return f"Not decided yet: {len(left)} regions, {stale} of them stale; {left[0].name} is the first."
+    return ""
+
+
+def _replay(scene: Scene) -> str:
+    return "" if scene.state.lock is not None else "No lock was written yet."
+
+
+def _stop(scene: Scene) -> str:
+    return _works(scene)
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action(
+        name="pause",
+        key="space",
+        label="Pause",
+        help="hold the session before its next candidate",
+        headless="agentcompile decide RUN --pause",
+        why_not=_pause,
+    ),
+    Action(
+        name="resume",
+        key="space",
+        label="Go on",
+        help="go on after a pause",
+        headless="agentcompile decide RUN --continue",
+        why_not=_resume,
+    ),
+    Action(
+        name="cancel",
+        key="x",
+        label="Cancel",
+        help="give up a candidate that has no verdict yet",
+        headless="agentcompile decide RUN --cancel CANDIDATE",
+        why_not=_cancel,
+    ),
+    Action(
+        name="rerun",
+        key="r",
+        label="Rerun",
+        help="forget a candidate's trials and judge it again",
+        headless="agentcompile decide RUN --rerun CANDIDATE",
+        why_not=_rerun,
+    ),
+    Action(
+        name="edit",
+        key="e",
+        label="Edit",
+        help="judge the same template with other parameters",
+        headless="agentcompile decide RUN --edit CANDIDATE --param NAME=VALUE",
+        why_not=_edit,
+        asks="params",
+    ),
+    Action(
+        name="approve",
+        key="y",
+        label="Approve",
+        help="let the region run what was chosen for it",
+        headless="agentcompile decide RUN --region REGION --approve",
+        why_not=_approve,
+    ),
+    Action(
+        name="reject",
+        key="n",
+        label="Reject",
+        help="let the region run as captured, in PyTorch",
+        headless="agentcompile decide RUN --region REGION --reject --reason TEXT",
+        why_not=_reject,
+    ),
+    Action(
+        name="override",
+        key="o",
+        label="Override",
+        help="let the region run the selected candidate, for a reason that the lock keeps",
+        headless="agentcompile decide RUN --region REGION --use CANDIDATE --reason TEXT",
+        why_not=_override,
+        asks="reason",
+    ),
+    Action(
+        name="undo",
+        key="u",
+        label="Undo",
+        help="take the last decision back",
+        headless="agentcompile decide RUN --undo",
+        why_not=_undo,
+    ),
+    Action(
+        name="approve-safe",
+        key="a",
+        label="Approve safe",
+        help="approve every undecided region that is faster beyond its interval and passed every check",
+        headless="agentcompile decide RUN --approve-safe",
+        why_not=_approve_safe,
+    ),
+    Action(
+        name="reject-rest",
+        key="d",
+        label="Reject rest",
+        help="reject every region that is undecided or stale",
+        headless="agentcompile decide RUN --reject-rest",
+        why_not=_reject_rest,
+    ),
+    Action(
+        name="write",
+        key="W",
+        label="Write lock",
+        help="write the lock of what was decided",
+        headless="agentcompile compile --resume --run-dir RUN",
+        why_not=_write,
+    ),
+    Action(
+        name="replay",
+        key="R",
+        label="Replay",
+        help="rebuild and validate the lock as the headless runner does",
+        headless="agentcompile replay LOCK",
+        why_not=_replay,
+    ),
+    Action(
+        name="stop",
+        key="Q",
+        label="Stop run",
+        help="end the compiler; the run goes on later with compile --resume",
+        headless="agentcompile runs stop RUN",
+        why_not=_stop,
+    ),
+)
+"""In the order in which help shows them."""
+
+
+def action(name: str) -> Action:
+    """The row of a name; KeyError when there is none."""
+    return {row.name: row for row in ACTIONS}[name]

@@ -1,0 +1,86 @@
+"""Sends a command to the compiler of a run and waits for its reply. Standard library alone: the app imports it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentcompile.control.commands import LINE_BYTES, Command, Reply, command_line, reply_in
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import CodecError
+
+SOCKET = "control.sock"
+"""In the run directory, while a compiler works there."""
+PATH_BYTES = 107
+"""What the system takes as the path of a socket (unix(7): 108 with its end)."""
+
+
+class NoCompilerError(AgentCompileError):
+    """Nobody serves the run's socket: its compiler ended, died, or never began."""
+
+    def __init__(self, run: Path) -> None:
+        super().__init__(
+            f"{run}: no compiler works on this run",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint=f"go on with it: agentcompile compile --resume --run-dir {run}",
+        )
+
+
+def send(run: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
+    """Ask the compiler of the run directory `run`.
+
+    Raises NoCompilerError when there is none, AgentCompileError (environment) when it gives no reply within
+    `timeout_s` or one that is none.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            with address(run) as path:
+                connection.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+            raise NoCompilerError(run) from error
+        except OSError as error:
+            raise _unanswered(run, error.strerror or str(error)) from error
+        try:
+            connection.sendall(command_line(command))
+            return reply_in(_line(connection))
+        except TimeoutError as error:
+            raise _unanswered(run, f"no reply within {timeout_s:g} s") from error
+        except (OSError, CodecError) as error:
+            raise _unanswered(run, str(error)) from error
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Up to the first line break, or what there is."""
+    data = b""
+    while b"\n" not in data and len(data) <= LINE_BYTES:
+        piece = connection.recv(4096)
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+@contextmanager
+def address(run: Path) -> Iterator[str]:
+    """A path of the run's socket that the system takes; a longer one is named through an open folder."""
+    path = run / SOCKET
+    if len(os.fsencode(path)) <= PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET}"
+    finally:
+        os.close(folder)
+
+
+def _unanswered(run: Path, why: str) -> AgentCompileError:
+    return AgentCompileError(
+        f"{run}: the compiler gave no reply: {why}",
+        exit_code=ExitCode.ENVIRONMENT,
+        hint="try again; `agentcompile runs status` says whether it works, and its process id can be ended",
+    )

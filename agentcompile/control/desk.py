@@ -1,0 +1,124 @@
+"""Where commands are obeyed: by the compiler that works on a run, or on a run at rest by whoever holds its lock.
+
+Invariant: what a person did is on disk before anything acts on it and before the reply says so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentcompile.control.client import NoCompilerError, send
+from agentcompile.control.commands import Command, Reply, Stop
+from agentcompile.control.deciding import RefusedError, answer
+from agentcompile.control.server import Server
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import Emit, Event, Warned
+from agentcompile.progress import State
+from agentcompile.review import open_items
+from agentcompile.session import Journal, RunDirectory
+from agentcompile.steering import Earlier, Steering
+
+TRIES = 20
+TRY_S = 0.1
+"""How often, and how far apart, a command is tried again while a compiler begins or ends."""
+
+
+def earlier(state: State) -> Earlier:
+    """What a run's earlier processes left, as the flow reads it."""
+    return Earlier(
+        plans=state.plans if state.settled else (),
+        ruled=state.ruled if state.settled else (),
+        layouts=state.layouts if state.settled else (),
+        decided=state.decided,
+        asked=state.asked,
+        spent=state.spent,
+    )
+
+
+def shared(emit: Callable[[Event], None]) -> tuple[Emit, threading.RLock]:
+    """The same `emit` for several threads, and the lock that it takes."""
+    lock = threading.RLock()
+
+    def locked(event: Event) -> None:
+        with lock:
+            emit(event)
+
+    return locked, lock
+
+
+@contextmanager
+def steered(
+    run: Path, state: Callable[[], State], emit: Emit, lock: threading.RLock, *, review: bool
+) -> Iterator[Steering]:
+    """A session that a person can steer through the run's socket. `state` is read under `lock`, which `emit` takes."""
+
+    def undecided() -> list[str]:
+        with lock:
+            return [item.region for item in open_items(state())]
+
+    steering = Steering(earlier(state()), review=review, undecided=undecided)
+    steering.listen()
+
+    def obey(command: Command) -> tuple[Reply, Callable[[], None]]:
+        with lock:
+            try:
+                events, text = answer(state(), command, live=True, legal=steering.legal)
+                for event in events:
+                    emit(event)
+                    steering.see(event)
+            except RefusedError as refusal:
+                return Reply(ok=False, text=str(refusal)), _nothing
+            except AgentCompileError as error:
+                return Reply(ok=False, text=f"{error.message}; {error.hint}"), _nothing
+        return Reply(ok=True, text=text), _end if isinstance(command, Stop) else _nothing
+
+    try:
+        server = Server(run, obey)
+    except OSError as error:
+        emit(Warned(text=f"{run}: nobody can steer this run: {error.strerror or error}"))
+        server = None
+    try:
+        yield steering
+    finally:
+        if server is not None:
+            server.close()
+        steering.close()
+
+
+def _nothing() -> None:
+    return
+
+
+def _end() -> None:
+    """End this process as SIGTERM does: in order, with the run's last event written."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def deliver(path: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
+    """Have a command obeyed: by the run's compiler, or on a run at rest by appending to its events under its lock.
+
+    Raises AgentCompileError: usage for what is no run, environment for a disk that is full and for a compiler that
+    gives no reply.
+    """
+    run = RunDirectory.open(path)
+    for _ in range(TRIES):
+        try:
+            return send(path, command, timeout_s=timeout_s)
+        except NoCompilerError:
+            if not run.alive():
+                break
+        time.sleep(TRY_S)  # it begins or ends: its lock is held, and its socket is not there
+    with Journal(run) as journal:
+        try:
+            events, text = answer(run.state(), command, live=False)
+        except RefusedError as refusal:
+            return Reply(ok=False, text=str(refusal))
+        for event in events:
+            journal.append(event)
+    return Reply(ok=True, text=text)

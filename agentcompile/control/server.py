@@ -1,0 +1,95 @@
+"""Serves the socket of a run while its compiler works: one line a command, one line a reply.
+
+In: a run directory and who answers. Invariant: the socket is its owner's alone (0600), and there is one only while the
+run's lock is held; what lies there otherwise was left by a compiler that died. The thread sleeps in the system until
+somebody calls, so that nothing of it wakes inside a timed round.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from agentcompile.control.client import SOCKET, address
+from agentcompile.control.commands import LINE_BYTES, Command, Reply, command_in, reply_line
+from agentcompile.ir.codec import CodecError
+
+PATIENCE_S = 2.0
+"""How long a caller may take to say its line; others wait meanwhile."""
+
+Obey = Callable[[Command], tuple[Reply, Callable[[], None]]]
+"""Answers a command, and says what is still to be done when the reply is on its way."""
+
+
+class Server:
+    """One run's socket. Use as a context manager; the run's lock is held around it."""
+
+    def __init__(self, run: Path, obey: Obey) -> None:
+        """Begin to listen; raises OSError where the file system has no sockets."""
+        self._path, self._obey = run / SOCKET, obey
+        self._path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.fchmod(self._socket.fileno(), 0o600)  # before bind: the file never has another mode (Linux)
+            with address(run) as path:
+                self._socket.bind(path)
+            self._socket.listen(8)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._ends = False
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening and take the socket away; idempotent."""
+        if self._ends:
+            return
+        self._ends = True
+        self._path.unlink(missing_ok=True)
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._thread.join(PATIENCE_S)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while not self._ends:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(PATIENCE_S)
+                try:
+                    self._answer(connection)
+                except OSError:
+                    continue  # the caller went away; what it asked for was done or not, as the events say
+
+    def _answer(self, connection: socket.socket) -> None:
+        data = b""
+        while b"\n" not in data and len(data) <= LINE_BYTES:
+            piece = connection.recv(4096)
+            if not piece:
+                break
+            data += piece
+        try:
+            reply, afterwards = self._obey(command_in(data))
+        except CodecError as error:
+            reply, afterwards = Reply(ok=False, text=f"not a command: {error}"), _nothing
+        try:
+            connection.sendall(reply_line(reply))
+        finally:
+            afterwards()
+
+
+def _nothing() -> None:
+    return

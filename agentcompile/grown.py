@@ -1,0 +1,91 @@
+"""A sequence and a set that grow without being copied: a longer one shares what the one that it was made from has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar, overload
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Grown(Sequence[T], Generic[T]):
+    """Items that never change. `plus` costs the same however many there are; on a branch of history it copies once."""
+
+    __slots__ = ("_count", "_items")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._items = list(items)
+        self._count = len(self._items)
+
+    def plus(self, item: T) -> Grown[T]:
+        """These items and one more."""
+        longer: Grown[T] = Grown.__new__(Grown)
+        # Another sequence may have grown from this one already: then the rest of the list is that one's.
+        longer._items = self._items if self._count == len(self._items) else self._items[: self._count]
+        longer._items.append(item)
+        longer._count = self._count + 1
+        return longer
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        if isinstance(at, slice):
+            return tuple(self._items[i] for i in range(*at.indices(self._count)))
+        return self._items[range(self._count)[at]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Grown({list(self)!r})"
+
+
+class Seen(Generic[K]):
+    """Keys that were met. Like `Grown`, a larger one shares what it was made from."""
+
+    __slots__ = ("_count", "_order")
+
+    def __init__(self) -> None:
+        self._order: dict[K, int] = {}
+        self._count = 0
+
+    def plus(self, key: K) -> Seen[K]:
+        """These keys and `key`."""
+        count, order = self._count, self._order
+        if count != len(order):  # another set has grown from this one: then the rest of the table is that one's
+            if key in self:
+                return self
+            order = {k: at for k, at in order.items() if at < count}
+        if order.setdefault(key, count) != count:
+            return self
+        larger: Seen[K] = Seen.__new__(Seen)
+        larger._order, larger._count = order, count + 1
+        return larger
+
+    def __contains__(self, key: K) -> bool:
+        return self._order.get(key, self._count) < self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seen) and len(self) == len(other) and all(key in other for key in self._keys())
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._keys()))
+
+    def _keys(self) -> list[K]:
+        return [key for key, at in self._order.items() if at < self._count]

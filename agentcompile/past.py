@@ -1,0 +1,65 @@
+"""Trials that are known before they are made: this run's, and those of the measurement database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from agentcompile.history import History
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Cancelled, Crashed, Impossible, Measured, TimedOut, Trial
+from agentcompile.measure import POLICY
+
+
+class Past:
+    """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
+
+    def __init__(self, trials: Sequence[Trial], history: History | None, policy: str) -> None:
+        self._own: dict[tuple[str, str, str], list[Trial]] = {}
+        for trial in trials:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        self._history = history
+        self._afresh: set[str] = set()
+        self.policy = policy
+
+    def forget(self, candidate: str) -> None:
+        """Know nothing of a candidate id from here on but what is measured from here on."""
+        self._afresh.add(candidate)
+        for key in [key for key in self._own if key[0] == candidate]:
+            del self._own[key]
+
+    def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
+        """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
+        own = self._own.get((candidate.id, source, fidelity), [])
+        enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
+        if enough:
+            return min(enough, key=lambda trial: trial.rounds), True
+        if self._history is not None and candidate.id not in self._afresh:
+            known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
+            if known is not None:
+                return known, False
+        return None
+
+    def failure(self, candidate: Candidate, source: str) -> Trial | None:
+        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
+        known = self._own.get((candidate.id, source, "confirm"), [])
+        return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
+
+    def keep(self, trial: Trial) -> None:
+        """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
+        if trial.candidate.id in self._afresh:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
+        if self._history is not None and not died and not disturbed(trial):
+            self._history.put(trial, self.policy)
+
+
+def disturbed(trial: Trial) -> bool:
+    """Whether a measurement says nothing for the machine's sake: contention took too many rounds, or the interval would
+    have been clear and something stood in its way (a clock that did not measure, processes that disagreed)."""
+    if not isinstance(trial.verdict, Measured):
+        return False
+    m = trial.verdict.measurement
+    lost = m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
+    clear = abs(m.log_ratio) - m.half_width > math.log1p(POLICY.claim)
+    return m.comparison == "INCONCLUSIVE" and (lost or clear)

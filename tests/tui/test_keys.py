@@ -1,0 +1,273 @@
+"""What each key does, without a terminal: the table of actions, refusals, questions, movements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from agentcompile.tui.keys import ACTS, bound, offers
+from agentcompile.tui.picks import key_of, rows
+from agentcompile.tui.scene import MODES, Ask, Page, Palette, Pick, Scene, View
+from agentcompile.tui.update import Call, Send, Step, press
+from recorded import run_directory, scene, text
+
+from agentcompile.control.actions import ACTIONS
+from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return scene(run_directory(tmp_path_factory.mktemp("run") / "run", "finished"))
+
+
+def typed(scene: Scene, view: View, keys: str) -> Step:
+    """Press keys one after another: characters, or names in angle brackets."""
+    step = Step(view=view)
+    for key in _keys(keys):
+        name = {" ": "space"}.get(key, key)
+        step = press(scene, step.view, name, key if len(key) == 1 else "")
+    return step
+
+
+def _keys(keys: str) -> Iterator[str]:
+    while keys:
+        if keys[0] == "<" and ">" in keys:
+            name, _, keys = keys[1:].partition(">")
+            yield name
+        else:
+            yield keys[0]
+            keys = keys[1:]
+
+
+def test_every_action_of_the_compiler_has_a_key_here_and_the_same_one() -> None:
+    own = {act.name: act for act in ACTS}
+    for action in ACTIONS:
+        if action.name != "resume":  # the same key as pause: one or the other
+            assert own[action.name].keys[0] == action.key
+            assert own[action.name].help.startswith(action.help)
+
+
+def test_a_key_means_one_thing_in_a_mode() -> None:
+    for mode in MODES:
+        keys = [key for act in ACTS if mode in act.modes for key in act.keys]
+        assert len(keys) == len(set(keys)), mode
+
+
+def test_no_key_needs_control_alt_or_a_function_key() -> None:
+    for act in ACTS:
+        assert any("ctrl" not in key and "alt" not in key and not key.startswith("f1") for key in act.keys)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_key_either_does_something_or_says_why_not(known: Scene, mode: str) -> None:
+    view = View(mode=mode)  # type: ignore[arg-type]
+    able = {offer.name: offer for offer in offers(known, view)}
+    for act in ACTS:
+        step = press(known, view, act.keys[0], act.keys[0] if len(act.keys[0]) == 1 else "")
+        if able[act.name].why and bound(act.keys[0], view.mode) is act:
+            assert act.keys[0] in step.view.message
+            assert not step.effects
+
+
+def test_modes_are_a_key_each(known: Scene) -> None:
+    for number, mode in enumerate(MODES, 1):
+        assert typed(known, View(), str(number)).view.mode == mode
+
+
+def test_movements_stay_in_the_table(known: Scene) -> None:
+    found = rows(known, View(), "regions")
+    assert key_of(known, typed(known, View(), "jj").view, "regions") == found[2].key
+    assert key_of(known, typed(known, View(), "kkk").view, "regions") == found[0].key
+    assert key_of(known, typed(known, View(), "G").view, "regions") == found[-1].key
+    assert key_of(known, typed(known, View(), "Gjjgj").view, "regions") == found[1].key
+
+
+def test_the_cursor_stays_on_its_row_when_the_table_is_sorted(known: Scene) -> None:
+    view = typed(known, View(), "jjj").view
+    assert key_of(known, typed(known, view, "]").view, "regions") == key_of(known, view, "regions")
+    names = [entry.cells[1][0] for entry in rows(known, typed(known, View(), "]]").view, "regions")]
+    assert names == sorted(names)
+    assert typed(known, View(), "][").view.sort["regions"] == -1
+
+
+def test_a_filter_narrows_while_it_is_typed_and_escape_shows_all_again(known: Scene) -> None:
+    view = typed(known, View(), "/argmax").view
+    assert isinstance(view.overlay, Ask)
+    narrowed = rows(known, view, "regions")
+    assert narrowed
+    assert all("argmax" in entry.text for entry in narrowed)
+    view = typed(known, view, "<enter><escape>").view
+    assert len(rows(known, view, "regions")) == len(known.state.rows)
+    assert "Nothing matches 'zzz'" in text(known, typed(known, View(), "/zzz<enter>").view)
+
+
+def test_a_line_is_edited_as_in_any_shell(known: Scene) -> None:
+    view = typed(known, View(), "/abc<left><backspace>X<home>Y<end>Z<delete><right>").view
+    assert isinstance(view.overlay, Ask)
+    assert view.overlay.text == "YaXcZ"
+    view = typed(known, view, "<ctrl+w>one two<ctrl+w>").view
+    assert isinstance(view.overlay, Ask)
+    assert view.overlay.text == "one "
+    assert typed(known, view, "<ctrl+u>").view.filter["regions"] == ""
+
+
+def test_help_lists_every_action_and_says_what_is_not_possible_now(known: Scene) -> None:
+    view = typed(known, View(height=24), "?").view
+    assert isinstance(view.overlay, Page)
+    shown = "\n".join(view.overlay.lines)
+    assert all(act.help in shown for act in ACTS)
+    assert "not now: " in shown
+    assert typed(known, view, "jjj").view.overlay.top == 3  # type: ignore[union-attr]
+    assert typed(known, view, "G").view.overlay.top > 20  # type: ignore[union-attr]
+    assert typed(known, view, "?").view.overlay is None
+
+
+def test_the_palette_finds_an_action_by_any_word_and_does_it(known: Scene) -> None:
+    view = typed(known, View(), ":host").view
+    assert isinstance(view.overlay, Palette)
+    assert "compare the lock" in text(known, view) or "only in 4 Lock" in text(known, view)
+    assert typed(known, View(), ":replay<escape>").view.overlay is None
+    assert typed(known, View(), ":review<enter>").view.mode == "review"
+    assert typed(known, View(), "<ctrl+p>log<enter>").view.mode == "log"
+    assert "no action is called so" in text(known, typed(known, View(), ":zzz").view)
+
+
+def test_a_detail_opens_and_closes_and_scrolls(known: Scene) -> None:
+    view = typed(known, View(), "<enter>").view
+    assert view.detail
+    assert "Space and checks" not in text(known, view)
+    assert text(known, typed(known, view, "jjjjjjj").view) != text(known, view)
+    assert not typed(known, view, "<escape>").view.detail
+    assert typed(known, view, "<enter>").view.mode == "tune"
+
+
+def test_the_baseline_of_ratios_can_be_switched(known: Scene) -> None:
+    view = View(mode="tune")
+    for name in ("the best", "adviser's first", "PyTorch"):
+        view = typed(known, view, "b").view
+        assert name in text(known, view)
+
+
+def test_the_best_beside_itself_is_one(known: Scene) -> None:
+    found = rows(known, View(mode="tune", baseline="best"), "tune")
+    best = next(entry for entry in found if "best" in entry.cells[0][0] or "chosen" in entry.cells[0][0])
+    assert best.cells[6][0] == "1.00×"
+
+
+def live(known: Scene) -> Scene:
+    return replace(known, life="live", path="RUN", state=replace(known.state, lock=None))
+
+
+def undecided(known: Scene) -> tuple[Scene, View]:
+    here = live(known)
+    view = View(mode="review")
+    return here, replace(view, region=rows(here, view, "review")[0].key)
+
+
+def test_approving_sends_what_was_on_the_screen(known: Scene) -> None:
+    here, view = undecided(known)
+    (effect,) = typed(here, view, "y").effects
+    assert isinstance(effect, Send)
+    assert isinstance(effect.command, Approve)
+    assert effect.command.region == view.region
+    assert len(effect.command.approval) == 64
+
+
+def test_rejecting_asks_for_a_reason_that_may_be_empty(known: Scene) -> None:
+    here, view = undecided(known)
+    assert typed(here, view, "n").effects == ()
+    (effect,) = typed(here, view, "ntoo risky<enter>").effects
+    assert effect == Send(command=Reject(region=view.region, reason="too risky"))
+    (effect,) = typed(here, view, "n<enter>").effects
+    assert effect == Send(command=Reject(region=view.region))
+    assert typed(here, view, "nx<escape>").view.message == "Nothing was changed."
+
+
+def test_an_override_needs_another_candidate_and_a_reason(known: Scene) -> None:
+    here, view = undecided(known)
+    keys = [entry.key for entry in rows(here, view, "review")]
+    several = [key for key in keys if not typed(here, replace(view, region=key), "o").view.message]
+    assert several, "no region of the recorded run has two candidates that passed"
+    view = replace(view, region=several[0])
+    picked = typed(here, view, "o").view
+    assert isinstance(picked.overlay, Pick)
+    assert typed(here, picked, "<enter><enter>").effects == ()
+    assert "reason is needed" in text(here, typed(here, picked, "<enter><enter>").view)
+    (effect,) = typed(here, picked, "<enter>I know better<enter>").effects
+    assert isinstance(effect, Send)
+    assert effect.command == Override(region=several[0], candidate=picked.overlay.options[0][0], reason="I know better")
+
+
+def test_parameters_are_edited_as_text_and_refused_with_the_reason(known: Scene) -> None:
+    here = live(known)
+    view = View(mode="tune")
+    asked = typed(here, view, "e").view
+    assert isinstance(asked.overlay, Ask)
+    name, _, value = asked.overlay.text.split()[0].partition("=")
+    wrong = typed(here, asked, f" {name}=many<enter>")
+    assert wrong.effects == ()
+    assert "whole number" in text(here, wrong.view)
+    assert "no parameter here" in text(here, typed(here, asked, " NOPE=1<enter>").view)
+    assert "NAME=VALUE" in text(here, typed(here, asked, " x<enter>").view)
+    (effect,) = typed(here, asked, f" {name}={int(value) * 2}<enter>").effects
+    assert isinstance(effect, Send)
+    assert isinstance(effect.command, Edit)
+    assert dict(effect.command.params)[name] == int(value) * 2
+
+
+def test_a_candidate_is_judged_again(known: Scene) -> None:
+    here = live(known)
+    (effect,) = typed(here, View(mode="tune"), "r").effects
+    assert effect == Send(command=Rerun(candidate=key_of(here, View(mode="tune"), "tune")))
+
+
+def test_space_pauses_lets_go_on_and_starts_again(known: Scene) -> None:
+    here = live(known)
+    assert typed(here, View(), " ").effects == (Send(command=Pause()),)
+    held = replace(here, life="paused", state=replace(here.state, paused=True))
+    assert typed(held, View(), " ").effects == (Send(command=Resume()),)
+    gone = replace(here, life="lost", state=replace(here.state, status="running"))
+    assert typed(gone, View(), " ").effects == (Call(what="resume"),)
+
+
+def test_what_is_shown_again_cannot_be_changed(known: Scene) -> None:
+    past = replace(live(known), life="ended", speed=10.0)
+    step = typed(past, View(mode="review"), "y")
+    assert not step.effects
+    assert "past run" in step.view.message
+
+
+def test_a_key_that_belongs_to_another_mode_names_it(known: Scene) -> None:
+    assert "4 Lock" in typed(known, View(), "R").view.message
+    assert "2 Tune" in typed(known, View(mode="log"), "e").view.message
+
+
+def test_leaving_and_stopping_are_different_keys(known: Scene) -> None:
+    here = live(known)
+    assert typed(here, View(), "q").effects == (Call(what="leave"),)
+    assert typed(here, View(), "Q").effects == (Call(what="stop"),)
+    assert "No compiler works" in typed(replace(here, life="ended"), View(), "Q").view.message
+
+
+def test_the_next_undecided_region_is_a_key_away(known: Scene) -> None:
+    here, view = undecided(known)
+    after = typed(here, view, "J").view
+    assert after.region != view.region
+    assert typed(here, after, "K").view.region == view.region
+
+
+def test_the_log_follows_what_comes_until_the_cursor_leaves_the_end(known: Scene) -> None:
+    view = typed(known, View(mode="log"), "k").view
+    assert view.line == known.log[-2].number
+    assert typed(known, view, "j").view.line == -1
+    assert typed(known, View(mode="log"), "gG").view.line == -1
+
+
+def test_a_lock_without_a_run_can_only_be_looked_at(tmp_path: Path) -> None:
+    alone = Scene(run="x.lock.toml", lock_path="x.lock.toml", lock_text=("lock-version = 1",))
+    assert typed(alone, View(mode="lock"), "r").effects == (Call(what="check"),)
+    assert typed(alone, View(mode="lock"), "R").effects == (Call(what="replay"),)
+    assert "without its run" in typed(alone, View(mode="lock"), "W").view.message
+    assert typed(alone, View(mode="lock"), "v").effects == (Call(what="lock-text"),)

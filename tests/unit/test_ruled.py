@@ -1,0 +1,196 @@
+"""A person's word on admitted plans: noted, or measured in the step and never given back; refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from agentcompile.cuts import Cut
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Event, PlanAdmitted, Warned
+from agentcompile.ir.template import Candidate, Source
+from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Plan, Ruling, Trial
+from agentcompile.plans import Planned
+from agentcompile.ruled import Bench, known_plan, obey
+from agentcompile.steering import Earlier
+from tests.unit import runs
+from tests.unit.test_admit import StepClock, cover_of, cut_of, flat, kernel, source
+
+
+@dataclass
+class Survey:
+    """Confirms every candidate but those of `broken`; layouts by candidate, row-major where nothing is said."""
+
+    cut: Cut
+    broken: tuple[int, ...] = ()
+    wants: Mapping[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def confirming(self, region: str, candidate: Candidate) -> Trial | None:
+        variant = int(str(candidate.params[0][1]))
+        if variant > 9:
+            return None
+        bad = variant in self.broken
+        verdict = Crashed(stage="validate", signal=11) if bad else runs.measured(0.4)
+        own = source(self.cut.regions[region], variant).digest
+        return Trial(candidate=candidate, source=own, verdict=verdict, fidelity="confirm")
+
+    def layouts(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
+        return self.wants.get(int(str(candidate.params[0][1])), ())
+
+    def sources(self) -> Mapping[str, Source]:
+        made = [source(region, variant) for region in self.cut.regions.values() for variant in range(1, 10)]
+        return {one.digest: one for one in made}
+
+
+class Desk:
+    """One decode plan of variant 1 everywhere, admitted at a made-up time."""
+
+    def __init__(self) -> None:
+        self.cut = cut_of((1, 32))
+        self.parts = cover_of(self.cut)
+        self.plan = Plan(regime=self.cut.partition.regime, parts=self.parts, exact=True, step_ns=7, baseline_ns=9)
+        prefill = replace(self.plan, regime=replace(self.plan.regime, phase="prefill"), step_ns=0, baseline_ns=0)
+        self.plans = (self.plan, prefill)
+        self.planned = Planned(decode=(self.parts,), prefill=self.parts, layouts=(), exact=True, decode_ns=1.0)
+        self.survey, self.clock, self.told = Survey(self.cut), StepClock(flat(best=3)), list[Event]()
+        self.refused: tuple[tuple[str, Choice], ...] = ()
+
+    def obey(self, *rulings: Ruling, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
+        bench = Bench(
+            survey=self.survey,  # type: ignore[arg-type]
+            clock=self.clock,
+            emit=self.told.append,
+            seed=0,
+            kind="cpu",
+            refused=lambda planned: self.refused,
+        )
+        by_region = {ruling.region: ruling for ruling in rulings}
+        return obey((self.cut, self.cut), self.planned, self.plans, by_region, bench, known)
+
+    def override(self, variant: int, at: int = 0) -> Ruling:
+        region = self.cut.regions[self.parts[at].region]
+        chosen = replace(kernel(region, 1).candidate, params=(("ROWS", variant),))
+        return Ruling(region=region.id, word="override", candidate=chosen, approval="seen", reason="I know better")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_approvals_are_noted_and_nothing_is_timed(desk: Desk) -> None:
+    approved = [Ruling(region=part.region, word="approve", approval=f"of {part.region[:4]}") for part in desk.parts]
+    planned, plans = desk.obey(*approved)
+    assert desk.clock.at == []
+    assert desk.told == []
+    assert (plans[0].step_ns, plans[0].exact) == (7, True)
+    for part in plans[0].parts:
+        assert isinstance(part.choice, Kernel)
+        assert (part.choice.decided_by, part.choice.approval) == ("measured", f"of {part.region[:4]}")
+    assert planned.decode == (plans[0].parts,)
+
+
+def test_without_a_word_the_plans_stay_as_they_are(desk: Desk) -> None:
+    assert desk.obey() == (desk.planned, desk.plans)
+
+
+def test_a_rejected_region_runs_in_pytorch_and_the_step_is_measured_again(desk: Desk) -> None:
+    region = desk.parts[0].region
+    _, (plan, prefill) = desk.obey(Ruling(region=region, word="reject", approval="seen", reason="too clever"))
+    part = next(part for part in plan.parts if part.region == region)
+    assert part.choice == Fallback(reason="rejected by a person: too clever", decided_by="human", approval="seen")
+    assert PlanAdmitted(plan=plan, ruled=True) in desk.told
+    assert plan.step_ns != 7
+    assert not plan.exact
+    assert prefill.step_ns == 0, "a prompt on a CPU is not timed"
+
+
+def test_an_override_runs_what_the_person_chose_with_the_reason(desk: Desk) -> None:
+    ruling = desk.override(3)
+    _, (plan, _) = desk.obey(ruling)
+    part = next(part for part in plan.parts if part.region == ruling.region)
+    assert isinstance(part.choice, Kernel)
+    assert part.choice.candidate == ruling.candidate
+    assert (part.choice.decided_by, part.choice.reason, part.choice.approval) == ("human", "I know better", "seen")
+
+
+def test_nothing_of_a_slow_choice_is_given_back_and_it_is_said(desk: Desk) -> None:
+    desk.clock = StepClock({**flat(best=3), 5: 10_000_000})
+    _, (plan, _) = desk.obey(desk.override(5))
+    assert all(isinstance(part.choice, Kernel) for part in plan.parts)
+    assert plan.log_ratio < 0
+    said = [event.text for event in desk.told if isinstance(event, Warned)]
+    assert any("the plan is not faster" in text for text in said)
+
+
+def test_a_plan_that_was_measured_before_is_not_measured_again(desk: Desk) -> None:
+    _, (plan, _) = desk.obey(desk.override(3))
+    desk.clock.at.clear()
+    _, again = desk.obey(desk.override(3), known=[plan])
+    assert again[0] == plan
+    assert desk.clock.at == []
+
+
+@pytest.mark.parametrize(("variant", "why"), [(4, "the override failed: crashed"), (10, "in no space")])
+def test_an_override_that_fails_is_undecided(desk: Desk, variant: int, why: str) -> None:
+    desk.survey.broken = (4,)
+    with pytest.raises(AgentCompileError, match=why) as caught:
+        desk.obey(desk.override(variant))
+    assert caught.value.exit_code is ExitCode.UNDECIDED
+    assert "--undo" in caught.value.hint
+
+
+def test_what_fails_the_whole_suite_is_undecided_and_named(desk: Desk) -> None:
+    ruling = desk.override(3)
+    desk.refused = ((ruling.region, Fallback(reason="any")),)
+    name = desk.cut.regions[ruling.region].name
+    with pytest.raises(AgentCompileError, match=f"{name}.*whole correctness suite"):
+        desk.obey(ruling)
+    assert desk.clock.at == []
+
+
+def test_a_word_on_a_region_that_no_plan_has_is_said_to_change_nothing(desk: Desk) -> None:
+    planned, plans = desk.obey(Ruling(region="f" * 64, word="reject"))
+    assert (planned, plans) == (desk.planned, desk.plans)
+    assert any(isinstance(event, Warned) and "changes nothing" in event.text for event in desk.told)
+
+
+def reader(desk: Desk, kind: str) -> tuple[int, str]:
+    """The first part of a region whose kind begins so, and the family of the matrix that it reads."""
+    for at, part in enumerate(desk.parts):
+        region = desk.cut.regions[part.region]
+        family = next((port.family for port in region.ports if port.role == "weight" and len(port.shape) == 2), "")
+        if region.kind.startswith(kind) and family:
+            return at, family
+    raise AssertionError(f"a plan without {kind}")
+
+
+def test_an_override_brings_the_layout_that_its_template_wants(desk: Desk) -> None:
+    at, family = reader(desk, "linear")
+    desk.survey.wants = {3: ((family, "rows16-k2"),)}
+    planned, _ = desk.obey(desk.override(3, at))
+    assert {layout for _, layout in planned.layouts} == {"rows16-k2"}
+    assert len(planned.layouts) >= len(desk.cut.regions[desk.parts[at].region].sites)
+
+
+def test_two_kernels_that_want_one_weight_in_two_layouts_are_no_plan(desk: Desk) -> None:
+    """The table of the embedding is the matrix of the last linear."""
+    at, family = reader(desk, "embedding")
+    desk.survey.wants = {3: ((family, "rows16-k2"),)}
+    with pytest.raises(AgentCompileError, match=r"as row-major, embedding@.* as rows16-k2: no plan has both") as caught:
+        desk.obey(desk.override(3, at))
+    assert caught.value.exit_code is ExitCode.UNDECIDED
+
+
+def test_plans_of_other_cuts_or_spaces_are_not_gone_on_with(desk: Desk) -> None:
+    spaces = {part.region: (part.choice.candidate,) for part in desk.parts if isinstance(part.choice, Kernel)}
+    earlier = Earlier(plans=desk.plans)
+    cuts = (desk.cut, replace(desk.cut, partition=replace(desk.cut.partition, regime=desk.plans[1].regime)))
+    found = known_plan(earlier, cuts, spaces)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.decode, found.prefill) == ((desk.parts,), desk.parts)
+    assert known_plan(earlier, (desk.cut,), spaces) is None  # type: ignore[arg-type]
+    assert known_plan(earlier, cuts, {}) is None
+    assert known_plan(Earlier(), cuts, spaces) is None  # type: ignore[arg-type]

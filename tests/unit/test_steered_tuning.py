@@ -1,0 +1,137 @@
+"""Candidates that a person gives up or wants judged afresh, as one region's search heeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes import linear_region, rows_template, target
+
+from agentcompile.events import CandidateAsked, Event, TrialFinished
+from agentcompile.history import History
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.trial import BuildFailed, Cancelled, Rejected, Trial, Verdict
+from agentcompile.jobs import Job, Prepared
+from agentcompile.notes import Notes
+from agentcompile.ruled import legal
+from agentcompile.space import Space
+from agentcompile.steering import Steering
+from agentcompile.store import Store
+from agentcompile.survey import Survey
+from agentcompile.tune import Past, Subject, Tuner
+from tests.unit import runs
+
+
+class Judge:
+    """Builds nothing, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def prepare(self, jobs: Iterable[Job], *, depth: str = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        for job in jobs:
+            self.asked.append(job.candidate.id)
+            yield job, BuildFailed(log="error: no")
+
+    def time(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing was prepared")
+
+
+@pytest.fixture
+def subject() -> Subject:
+    space = Space(linear_region(), [rows_template()], target())
+    return Subject(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
+
+
+class Desk:
+    """A tuner over a judge that remembers, with what it told."""
+
+    def __init__(self, folder: Path, past: Sequence[Trial] = (), history: History | None = None) -> None:
+        self.judge, self.steering, self.told = Judge(), Steering(), list[Event]()
+        self.past = Past(past, history, "p")
+        notes = Notes(Store(folder / "store"))
+        self.tuner = Tuner(target(), self.judge, self.past, notes, self.told.append, 0, self.steering)  # type: ignore[arg-type]
+
+
+def asked(what: str, candidate: str) -> CandidateAsked:
+    return CandidateAsked(what=what, region="r", candidate=candidate)  # type: ignore[arg-type]
+
+
+def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: Subject) -> None:
+    desk = Desk(tmp_path)
+    one, other, *_ = tuple(subject.space)
+    desk.steering.see(asked("cancel", one.id))
+    trials = desk.tuner.tried(subject, [one, other])
+    assert [type(trial.verdict) for trial in trials] == [Cancelled, BuildFailed]
+    assert desk.judge.asked == [other.id]
+    told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
+    assert told == {one.id, other.id}, "its verdict is an event as any"
+
+
+def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, subject: Subject) -> None:
+    one, other, *_ = tuple(subject.space)
+    with History(tmp_path / "history") as history:
+        first = Desk(tmp_path, history=history)
+        (known,) = first.tuner.tried(subject, [one])
+        desk = Desk(tmp_path, past=[known], history=history)
+        assert desk.tuner.tried(subject, [one]) == [known]
+        assert desk.judge.asked == []
+        assert isinstance(desk.tuner.again(subject, one)[0].verdict, BuildFailed)
+        assert desk.judge.asked == [one.id]
+        desk.tuner.tried(subject, [one])
+        assert desk.judge.asked == [one.id], "once is enough"
+        desk.tuner.tried(subject, [other])
+        assert desk.judge.asked == [one.id, other.id]
+
+
+def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: Subject) -> None:
+    with History(tmp_path / "history") as history:
+        past = Past([], history, "p")
+        one, other, *_ = tuple(subject.space)
+        past.keep(Trial(candidate=one, source="s", verdict=Cancelled(stage="build")))
+        past.keep(Trial(candidate=other, source="s", verdict=runs.measured()))
+        assert len(history) == 1
+
+
+def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: Subject) -> None:
+    desk = Desk(tmp_path)
+    one = next(iter(subject.space))
+    (trial,) = desk.tuner.tried(subject, [one])
+    (kept,) = (tmp_path / "store").rglob("*.source")
+    assert kept.name == f"{trial.source}.source"
+    assert "linear_rows" in kept.read_text()
+
+
+def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected(
+    tmp_path: Path, subject: Subject
+) -> None:
+    desk = Desk(tmp_path)
+    desk.steering.legal = legal({subject.region.id: subject.space})
+    one, *_ = tuple(subject.space)
+    outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
+    for point in (one, outside):
+        desk.steering.see(CandidateAsked(what="edit", region=point.region, candidate=point.id, point=point))
+    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.obey()
+    found = {event.trial.candidate: event.trial.verdict for event in desk.told if isinstance(event, TrialFinished)}
+    assert isinstance(found[one], BuildFailed)
+    assert isinstance(found[outside], Rejected)
+    assert "ROWS" in found[outside].findings[0].text
+    assert [trial.candidate for trial in survey.trials[subject.region.id]] == [one]
+    assert desk.steering.asked == ()
+
+
+def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, subject: Subject) -> None:
+    desk = Desk(tmp_path)
+    one, other, third, *_ = tuple(subject.space)
+    good = Trial(candidate=one, source=desk.tuner.source(subject, one).digest, verdict=runs.measured())
+    stale = Trial(candidate=other, source="of another version", verdict=runs.measured())
+    foreign = replace(good, candidate=replace(third, target="another machine"))
+    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.recall([good, stale, foreign])
+    assert survey.trials == {subject.region.id: [good]}
+    assert desk.judge.asked == []

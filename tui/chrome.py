@@ -1,0 +1,137 @@
+"""What stands around every mode: the title, the stages, the modes, the last line of keys. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentcompile.events import FlowStage
+from agentcompile.progress import StageRow, State
+from agentcompile.tables import duration
+
+from .ink import Ink, Line, Span, Style, line
+from .scene import MODES, Scene, View
+
+FLOW: tuple[FlowStage, ...] = (
+    "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
+)  # fmt: skip
+_SHORT = {"partition": "cut", "advise": "advice"}
+_LIVES: dict[str, Span] = {
+    "live": ("● running", "accent"),
+    "paused": ("‖ paused", "warn"),
+    "lost": ("✗ compiler lost", "bad"),
+    "waiting": ("○ waiting", "dim"),
+    "finished": ("✓ finished", "good"),
+    "failed": ("✗ failed", "bad"),
+    "stopped": ("‖ stopped", "warn"),
+    "review": ("? your review", "warn"),
+}
+TITLES = {"regions": "Regions", "tune": "Tune", "review": "Review", "lock": "Lock", "log": "Log"}
+
+
+def life_of(scene: Scene) -> Span:
+    """How the run is: glyph and word."""
+    state = scene.state
+    if scene.speed:
+        return f"▸ again at {scene.speed:g}×", "accent"
+    if scene.lock_path and not scene.path:
+        return "● a lock", "accent"
+    if scene.life in ("live", "paused", "lost"):
+        return _LIVES[scene.life]
+    if state.failure is not None and state.status == "failed":
+        return _LIVES["stopped" if state.failure.exit_code >= 128 else "failed"]
+    if state.status == "review":
+        return _LIVES["review"]
+    return _LIVES["finished" if state.status == "finished" else "waiting"]
+
+
+def title(scene: Scene, width: int, ink: Ink) -> Line:
+    """The product, the model and its target, and how the run is."""
+    state = scene.state
+    model = state.model.rstrip("/").rpartition("/")[2] or scene.run or "no run"
+    facts = [model]
+    if state.target is not None:
+        facts.append(f"{state.target.kind} {state.target.arch}")
+    done = state.counts.total
+    if done:
+        facts.append(f"{done} trials")
+    if scene.elapsed_s:
+        facts.append(duration(scene.elapsed_s * 1e9) if scene.elapsed_s < 60 else _minutes(scene.elapsed_s))
+    word, style = life_of(scene)
+    right = f"{word} "
+    left = " agentcompile  "
+    room = max(width - ink.width(left) - ink.width(right) - 1, 0)
+    while len(facts) > 1 and ink.width(_joined(facts)) > room:
+        facts.pop()
+    return line((left, "accent"), (ink.fit(_joined(facts), room), "title"), " ", (right, style))
+
+
+def _joined(facts: Sequence[str]) -> str:
+    return " · ".join(facts)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def stages(state: State, width: int, ink: Ink) -> Line:
+    """The flow from left to right: done, now, ahead. What does not fit loses its seconds first, then its word."""
+    spans: list[Span] = []
+    for rich in (3, 2, 1, 0):
+        spans = _stage_spans(state, rich)
+        if 1 + sum(ink.width(text) for text, _ in spans) <= width:
+            break
+    return line(" ", *spans)
+
+
+def _stage_spans(state: State, rich: int) -> list[Span]:
+    known: dict[str, StageRow] = {row.stage: row for row in state.stages}
+    flow: Sequence[str] = FLOW if any(stage in known for stage in FLOW) or not known else tuple(known)
+    spans: list[Span] = []
+    style: Style
+    reached = max((at for at, stage in enumerate(flow) if stage in known), default=-1)
+    for at, stage in enumerate(flow):
+        row = known.get(stage)
+        name = _SHORT.get(stage, stage)
+        if row is None and at < reached:  # a resumed run keeps what an earlier process did
+            glyph, style = "✓", "dim"
+        elif row is None:
+            glyph, style = "○", "dim"
+        else:
+            glyph, style = ("◐", "accent") if row.seconds is None else ("✓", "")
+        seconds = f" {row.seconds:.0f} s" if rich == 3 and row and row.seconds and row.seconds >= 1 else ""
+        shapes = (f"{glyph} ", f"{glyph}{name} ", f"{glyph} {name}  ", f"{glyph} {name}{seconds}  ")
+        spans.append((shapes[rich] if row is None or row.seconds is not None else shapes[max(rich, 1)], style))
+    return spans
+
+
+def tabs(view: View, note: str, width: int, ink: Ink) -> Line:
+    """The five modes, the present one marked, and a note at the right: what is filtered or sorted."""
+    spans: list[Span] = [(" ", "")]
+    for number, mode in enumerate(MODES, 1):
+        on = mode == view.mode
+        spans.append((f" {number} {TITLES[mode]} ", "bar" if on else "dim"))
+    used = sum(ink.width(text) for text, _ in spans)
+    return line(*spans, (ink.fit(note, max(width - used - 1, 0), right=True), "dim"), " ")
+
+
+def rule(width: int, ink: Ink) -> Line:
+    """A line across."""
+    return line((ink.text("─") * width, "rule"))
+
+
+def keys(shown: Sequence[tuple[str, str, bool]], width: int, ink: Ink) -> Line:
+    """The last line: keys with their labels, those that do nothing now dimmed; it always ends `? help  q quit`."""
+    end: list[Span] = [("?", "key"), (" help  ", ""), ("q", "key"), (" quit ", "")]
+    room = width - sum(ink.width(text) for text, _ in end) - 1
+    spans: list[Span] = [(" ", "")]
+    for key, label, able in shown:
+        piece: list[Span] = [
+            (ink.text(key), "key" if able else "dim"),
+            (f" {ink.text(label)}  ", "" if able else "dim"),
+        ]
+        cells = sum(ink.width(text) for text, _ in piece)
+        if cells > room:
+            continue
+        spans += piece
+        room -= cells
+    return line(*spans, (" " * max(room, 0), ""), *end)

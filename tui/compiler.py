@@ -1,0 +1,122 @@
+"""The compiler as a process of its own: started in its own group, so that it outlives the app and its terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentcompile import progress
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import clean, decode
+from agentcompile.ir.codec import CodecError
+from agentcompile.session import environment_error
+
+from .feed import STDERR
+from .scene import Replay
+
+LEAVE_S = 0.7
+"""How long a compiler that is told to stop may take before the app leaves without its answer."""
+SAID = 200
+"""Lines of a replay's output that are kept."""
+
+
+def headless(arguments: Sequence[str]) -> list[str]:
+    """The command of this same installation."""
+    return [sys.executable, "-m", "agentcompile", *arguments]
+
+
+def start(run: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a compiler that works in `run`; what it says beside its events goes to a file there.
+
+    Raises AgentCompileError (environment) when the folder cannot be written.
+    """
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        with (run / STDERR).open("ab") as said:
+            return subprocess.Popen(
+                headless(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise environment_error(error, run) from error
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """Ask a process of ours and its group to end; nothing when it has."""
+    if process is not None and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+class LockRunner:
+    """`agentcompile replay` as a process whose events are folded as they come."""
+
+    def __init__(self, arguments: Sequence[str], replay: Replay) -> None:
+        self._replay = replay
+        self._said: list[str] = []
+        self._state = progress.State()
+        self._rest = {"out": b"", "err": b""}
+        try:
+            self._process = subprocess.Popen(
+                headless(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise environment_error(error, Path(sys.executable)) from error
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+
+    def poll(self) -> Replay:
+        """How far it is."""
+        code = self._process.poll()
+        for line in self._lines("out"):
+            try:
+                import json
+
+                self._state = progress.apply(self._state, decode(json.loads(line)))
+            except (ValueError, CodecError):
+                self._said.append(clean(line))
+        self._said += [clean(line) for line in self._lines("err")]
+        del self._said[:-SAID]
+        return Replay(what=self._replay.what, state=self._state, exit_code=code, said=tuple(self._said))
+
+    def _lines(self, name: str) -> list[str]:
+        stream = self._process.stdout if name == "out" else self._process.stderr
+        assert stream is not None
+        data = self._rest[name]
+        while piece := stream.read(1 << 16):
+            data += piece
+        *lines, self._rest[name] = data.split(b"\n")
+        return [text for line in lines if (text := line.decode("utf-8", "replace").strip())]
+
+    def end(self) -> None:
+        """End it with its group and close its pipes."""
+        end(self._process)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def model_flags(model: str) -> list[str]:
+    """`--model` for a lock whose run knows where its checkpoint is."""
+    return ["--model", model] if model.startswith("preset:") or (model and Path(model).is_dir()) else []
+
+
+def lock_lines(path: Path) -> tuple[str, ...]:
+    """The text of a lock; AgentCompileError when it cannot be read."""
+    try:
+        return tuple(clean(path.read_text(encoding="utf-8"), 2_000_000, lines=True).split("\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AgentCompileError(f"{path}: unreadable: {error}", hint="compile again, or restore it") from error

@@ -1,0 +1,51 @@
+"""Keys by name, and one line that a person types: what each key makes of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agentcompile.events import clean
+
+from .scene import Ask
+
+LONGEST = 500
+"""Characters of an answer."""
+
+
+def named(key: str, character: str) -> str:
+    """A key as the tables write it: what it types, or its name."""
+    return character if character.strip() else key
+
+
+def edited(ask: Ask, key: str, character: str) -> Ask:
+    """The answer after a key; a key that types nothing and edits nothing changes nothing."""
+    text, at = ask.text, ask.at
+    match key:
+        case "backspace" | "ctrl+h":
+            return replace(ask, text=text[: max(at - 1, 0)] + text[at:], at=max(at - 1, 0))
+        case "delete" | "ctrl+d":
+            return replace(ask, text=text[:at] + text[at + 1 :])
+        case "left":
+            return replace(ask, at=max(at - 1, 0))
+        case "right":
+            return replace(ask, at=min(at + 1, len(text)))
+        case "home" | "ctrl+a":
+            return replace(ask, at=0)
+        case "end" | "ctrl+e":
+            return replace(ask, at=len(text))
+        case "ctrl+u":
+            return replace(ask, text=text[at:], at=0)
+        case "ctrl+w":
+            kept = text[:at].rstrip().rpartition(" ")
+            start = kept[0] + kept[1]
+            return replace(ask, text=start + text[at:], at=len(start))
+        case _:
+            return typed(ask, character)
+
+
+def typed(ask: Ask, characters: str) -> Ask:
+    """The answer with `characters` at the cursor: typed, or pasted."""
+    more = clean(characters, LONGEST)
+    if not more or len(ask.text) + len(more) > LONGEST:
+        return ask
+    return replace(ask, text=ask.text[: ask.at] + more + ask.text[ask.at :], at=ask.at + len(more))

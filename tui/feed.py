@@ -1,0 +1,189 @@
+"""Follows a run from outside: its events in slices that leave the screen alive, its compiler's stderr, its life.
+
+In: a run directory. Out: what a `Scene` says of the run. Invariant: `poll` takes no longer than it was allowed,
+so a run of a hundred thousand events streams in while keys still work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import Advised, RoundsProgress, TrialStarted, clean
+from agentcompile.progress import State, apply
+from agentcompile.session import EVENTS, OPTIONS, Record, RunDirectory, environment_error, record_in
+
+from .ink import Span
+from .logs import KEPT, said
+from .scene import Advice, Life, LogLine
+
+SLICE_BYTES = 32 << 10
+"""What is read between two looks at the clock."""
+_HOW_FAR = b'"kind":"rounds-progress"'
+"""In the line of such an event, and of no other: a quote inside a text is escaped."""
+STDERR = "compiler.stderr"
+"""In the run directory: what a compiler that the app started says beside its events."""
+STDERR_BYTES = 64 << 10
+"""How much of it is read at a time."""
+ALIVE_S = 0.5
+"""How often it is asked whether a compiler holds the run."""
+
+
+def _region_of(line: bytes) -> bytes:
+    """The region whose progress a line tells; empty for any other event."""
+    return line.partition(b'"region":"')[2][:64] if _HOW_FAR in line else b""
+
+
+class Feed:
+    """One run, read as it grows. `speed` above 0 shows a past one again at that speed."""
+
+    def __init__(self, path: Path, *, speed: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self.run = RunDirectory(path)
+        self.speed = speed
+        self.caught_up = False
+        self.fault = ""
+        self.advice: dict[str, Advice] = {}
+        self.timing = False
+        """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
+        self._clock = clock
+        self._begin = clock()
+        self._offset = 0
+        self._state = State()
+        self._ahead: deque[Record] = deque()
+        self._first_ms = self._last_ms = 0
+        self._log: deque[LogLine] = deque(maxlen=KEPT)
+        self._shown: tuple[LogLine, ...] = ()
+        self._number = 0
+        self._checked = False
+        self._alive = (float("-inf"), False)
+        self._said_bytes = 0
+
+    @property
+    def state(self) -> State:
+        """The fold of what was shown so far."""
+        return self._state
+
+    @property
+    def log(self) -> tuple[LogLine, ...]:
+        """The newest lines; the same tuple while nothing is new."""
+        if not self._shown or len(self._shown) != len(self._log) or self._shown[-1] != self._log[-1]:
+            self._shown = tuple(self._log)
+        return self._shown
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first event to the newest, by their own clocks: it stands still while nothing happens."""
+        return max(0.0, (self._last_ms - self._first_ms) / 1000)
+
+    def poll(self, budget_s: float = 0.03) -> bool:
+        """Read what is new for at most about `budget_s`; returns whether anything was."""
+        if self.fault:
+            return False
+        try:
+            self._check()
+            news = self._again() if self.speed else self._follow(budget_s)
+        except AgentCompileError as error:
+            self.fault = f"{error.message}{'; ' + error.hint if error.hint else ''}"
+            self.caught_up = True
+            return True
+        return self._stderr() or news
+
+    def _check(self) -> None:
+        """A run of a newer version is refused before its events are read."""
+        if not self._checked and (self.path / OPTIONS).exists():
+            self.run.options()
+            self._checked = True
+
+    def _follow(self, budget_s: float) -> bool:
+        begin, news = self._clock(), False
+        while True:
+            lines = self._lines()
+            regions = [_region_of(line) for line in lines]
+            for at, line in enumerate(lines, 1):
+                # What says only how far a region is may be dropped where the next line says it of the same one.
+                if at < len(lines) and regions[at - 1] and regions[at] == regions[at - 1]:
+                    continue
+                record = record_in(line, self.path / EVENTS)
+                self._state = apply(self._state, record.event)
+                self._note(record)
+            news = news or bool(lines)
+            self.caught_up = not lines
+            if self.caught_up or self._clock() - begin >= budget_s:
+                return news
+
+    def _lines(self) -> list[bytes]:
+        """Whole lines behind what was read, about `SLICE_BYTES` of them; a last one that is not whole waits."""
+        file = self.path / EVENTS
+        try:
+            with file.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read(SLICE_BYTES)
+                if b"\n" not in data:
+                    data += stream.readline()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise environment_error(error, file) from error
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines(keepends=True)
+
+    def _again(self) -> bool:
+        if not self._ahead and not self.caught_up:
+            self._ahead.extend(record for record, _ in self.run.records())
+            self._begin = self._clock()
+            self.caught_up = True
+        if not self._ahead:
+            return False
+        first = self._first_ms or self._ahead[0].at_ms
+        until = first + (self._clock() - self._begin) * 1000 * self.speed
+        news = False
+        while self._ahead and self._ahead[0].at_ms <= until:
+            record = self._ahead.popleft()
+            self._state = apply(self._state, record.event)
+            self._note(record)
+            news = True
+        return news
+
+    def _note(self, record: Record) -> None:
+        self._first_ms = self._first_ms or record.at_ms
+        self._last_ms = max(self._last_ms, record.at_ms)
+        if isinstance(record.event, Advised):
+            self.advice[record.event.region] = Advice(adviser=record.event.adviser, note=record.event.note)
+        self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
+        if (line := said(record.event)) is not None:
+            self._add(record.at_ms, *line)
+
+    def _add(self, at_ms: int, source: str, span: Span) -> None:
+        text, style = span
+        self._log.append(LogLine(number=self._number, at_ms=at_ms, source=source, text=text, style=style))
+        self._number += 1
+
+    def _stderr(self) -> bool:
+        try:
+            with (self.path / STDERR).open("rb") as file:
+                file.seek(self._said_bytes)
+                data = file.read(STDERR_BYTES)
+        except OSError:
+            return False
+        whole = data[: data.rfind(b"\n") + 1] if len(data) < STDERR_BYTES else data
+        self._said_bytes += len(whole)
+        for text in whole.decode("utf-8", "replace").splitlines():
+            if text.strip():
+                self._add(self._last_ms, "stderr", (clean(text), ""))
+        return bool(whole)
+
+    def life(self, starting: bool = False) -> Life:
+        """Whether a compiler works on the run; `starting` says that one was just begun."""
+        if self.speed:
+            return "ended"
+        now = self._clock()
+        if now - self._alive[0] >= ALIVE_S:
+            self._alive = (now, self.run.alive())
+        if self._alive[1] or starting:
+            return "paused" if self.state.paused else "live"
+        return "lost" if self.state.status == "running" and self.caught_up else "ended"

@@ -1,0 +1,153 @@
+"""What lies around that can be opened: model directories, presets, past runs, locks; and what an argument means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal
+
+from agentcompile import session
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import clean
+from agentcompile.options import SETTINGS, Options
+
+from .start import FIELDS, Found, Start
+
+DEPTH = 3
+"""Folders below the working directory that are looked into."""
+MOST = 200
+"""Entries of a kind that are named."""
+LAST_BYTES = 16 << 10
+"""The end of a run's events in which its last line lies."""
+SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
+LOCKS = ".lock.toml"
+
+What = Literal["model", "run", "lock"]
+
+
+def meaning(argument: str, runs: Path) -> tuple[What, Path]:
+    """What `argument` names: a checkpoint, a run (by folder or by name among `runs`), or a lock.
+
+    Raises AgentCompileError (usage) for what is none of these.
+    """
+    if argument.startswith("preset:"):
+        return "model", Path(argument)
+    path = Path(argument).expanduser()
+    for folder in (path, runs / argument):
+        if (folder / session.OPTIONS).exists():
+            return "run", folder.absolute()
+    if path.is_file():
+        return "lock", path.absolute()
+    if (path / "config.json").exists():
+        return "model", path.absolute()
+    hint = "give a checkpoint directory, preset:NAME, a run of `agentcompile runs list`, or a lock"
+    raise AgentCompileError(f"{argument}: no model, run or lock", hint=hint)
+
+
+def start_of(options: Options, cwd: Path) -> Start:
+    """The start page for this place: everything found, and the settings as they stand."""
+    found = [*_models(options, cwd), *_presets(), *_runs(options.runs), *_locks(cwd)]
+    values = {name: str(getattr(options, name)) for name in FIELDS}
+    defaults = {setting.name: str(setting.default) for setting in SETTINGS if setting.name in FIELDS}
+    defaults["out"] = str(cwd / defaults["out"])
+    return Start(
+        found=tuple({one.argument: one for one in found}.values()),
+        settings=tuple((name, values[name]) for name in FIELDS),
+        defaults=tuple((name, defaults[name]) for name in FIELDS),
+    )
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    """Folders below `folder`, itself first; what cannot be read is left out."""
+    yield folder
+    if depth == 0:
+        return
+    try:
+        inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return
+    for path in inner:
+        if not path.name.startswith(".") and path.name not in SKIPPED:
+            yield from _below(path, depth - 1)
+
+
+def _models(options: Options, cwd: Path) -> list[Found]:
+    wanted = [Path(options.model)] if options.model and not options.model.startswith("preset:") else []
+    found = []
+    for folder in [*wanted, *_below(cwd, DEPTH)]:
+        config = folder / "config.json"
+        if config.is_file() and any(folder.glob("*.safetensors")):
+            found.append(
+                Found(kind="model", name=_shown(folder, cwd), argument=_shown(folder, cwd), about=_about(config))
+            )
+    return found[:MOST]
+
+
+def _shown(path: Path, cwd: Path) -> str:
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) and path != cwd else str(path)
+
+
+def _about(config: Path) -> str:
+    try:
+        data = json.loads(config.read_text(encoding="utf-8"))
+        names = data.get("architectures") or [data.get("model_type", "")]
+        layers = data.get("num_hidden_layers")
+    except (OSError, ValueError, AttributeError):
+        return "config.json is unreadable"
+    return clean(f"{names[0]}{f', {layers} layers' if isinstance(layers, int) else ''}", 80)
+
+
+def _presets() -> list[Found]:
+    names: list[str] = []
+    for entry in entry_points(group="agentcompile.models"):
+        names += list(entry.load())
+    return [
+        Found(kind="preset", name=f"preset:{name}", argument=f"preset:{name}", about=_preset(name)) for name in names
+    ]
+
+
+def _preset(name: str) -> str:
+    return (
+        "the trained checkpoint that ships"
+        if name == "sample"
+        else "a published shape, random weights, made on first use"
+    )
+
+
+def _runs(runs: Path) -> list[Found]:
+    found = []
+    for path in reversed(session.runs_in(runs)[-MOST:]):
+        run = session.RunDirectory(path)
+        try:
+            options = run.options()
+        except AgentCompileError as error:
+            found.append(Found(kind="run", name=path.name, argument=str(path), about=error.message))
+            continue
+        model = str(options.get("model", "")) if isinstance(options, dict) else ""
+        word = "running" if run.alive() else _ended(path)
+        about = clean(f"{word}, {model.rstrip('/').rpartition('/')[2]}", 80)
+        found.append(Found(kind="run", name=path.name, argument=str(path), about=about))
+    return found
+
+
+def _ended(path: Path) -> str:
+    """How a run ended, by the last line of its events: folding hundreds of runs would take seconds."""
+    try:
+        with (path / session.EVENTS).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LAST_BYTES))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError:
+        return "empty"
+    words = {b"run-finished": "finished", b"run-failed": "stopped", b"review-opened": "waits for review"}
+    return next((word for kind, word in words.items() if b'"kind":"' + kind in last), "interrupted")
+
+
+def _locks(cwd: Path) -> list[Found]:
+    found = []
+    for folder in _below(cwd, DEPTH):
+        for path in sorted(folder.glob(f"*{LOCKS}")):
+            found.append(Found(kind="lock", name=_shown(path, cwd), argument=_shown(path, cwd)))
+    return found[:MOST]

@@ -1,0 +1,134 @@
+"""Tables of fixed columns: which ones a width has room for, and the rows around the cursor as lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .ink import Ink, Line, Span, Style
+
+GAP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: at least `width` cells; `grow` shares what is left; those of the highest `drop` go first."""
+
+    head: str
+    width: int
+    right: bool = False
+    grow: int = 0
+    drop: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row: a stable key, its cells, and what filters and sorts look at."""
+
+    key: str
+    cells: tuple[Span, ...]
+    order: tuple[float | str, ...] = ()
+    """A value a column, to sort by."""
+
+    @property
+    def text(self) -> str:
+        """What a filter is held against."""
+        return " ".join(text for text, _ in self.cells).lower()
+
+
+def fitted(columns: Sequence[Column], total: int) -> list[tuple[int, int]]:
+    """The columns that `total` cells have room for, by index, each with its width."""
+    kept = list(range(len(columns)))
+
+    def needed() -> int:
+        return sum(columns[at].width for at in kept) + GAP * (len(kept) - 1)
+
+    while needed() > total and any(columns[at].drop for at in kept):
+        kept.remove(max(kept, key=lambda at: (columns[at].drop, at)))
+    left = max(total - needed(), 0)
+    shares = sum(columns[at].grow for at in kept)
+    widths: dict[int, int] = {}
+    for at in kept:
+        extra = left * columns[at].grow // shares if shares else 0
+        widths[at] = columns[at].width + extra
+    if shares:
+        first = next(at for at in kept if columns[at].grow)
+        widths[first] += total - GAP * (len(kept) - 1) - sum(widths.values()) if needed() <= total else 0
+    return [(at, widths[at]) for at in kept]
+
+
+def window(count: int, cursor: int, height: int) -> int:
+    """The first row to show, so that the cursor stays near the middle."""
+    return max(0, min(cursor - height // 2, count - height))
+
+
+def table(
+    columns: Sequence[Column],
+    entries: Sequence[Entry],
+    *,
+    width: int,
+    height: int,
+    cursor: int,
+    ink: Ink,
+    sort: int = -1,
+    empty: str = "",
+) -> list[Line]:
+    """Heads and rows in `height` lines of `width` cells, with a mark at the cursor and how many rows there are more."""
+    places = fitted(columns, width - GAP)
+    heads = []
+    for at, cells in places:
+        mark = "▼" if at == sort else ""
+        heads.append(ink.fit(columns[at].head + mark, cells, right=columns[at].right))
+    lines = [Line((("  " + (" " * GAP).join(heads), "head"),))]
+    if not entries:
+        return [*lines, Line((("  ", ""), (ink.text(empty), "dim")))]
+    room = max(height - 1, 1)
+    if len(entries) > room:
+        room -= 1
+    start = window(len(entries), cursor, room)
+    for at, entry in enumerate(entries[start : start + room], start):
+        lines.append(_row(entry, places, columns, at == cursor, ink))
+    if len(entries) > room and height > 2:
+        stop = min(start + room, len(entries))
+        lines.append(Line((("  ", ""), (ink.text(f"{start + 1}–{stop} of {len(entries)}"), "dim"))))
+    return lines
+
+
+def _row(entry: Entry, places: Sequence[tuple[int, int]], columns: Sequence[Column], chosen: bool, ink: Ink) -> Line:
+    spans: list[Span] = [("▌ " if chosen else "  ", "accent")]
+    for number, (at, cells) in enumerate(places):
+        text, style = entry.cells[at]
+        gap = " " * GAP if number else ""
+        spans.append((gap + ink.fit(text, cells, right=columns[at].right), "bar" if chosen else style))
+    return Line(tuple(spans))
+
+
+def picked(entries: Sequence[Entry], wanted: str, sort: int) -> list[Entry]:
+    """Entries whose text holds every word of `wanted`, by column `sort` (-1: as they come)."""
+    words = wanted.lower().split()
+    found = [entry for entry in entries if all(word in entry.text for word in words)] if words else list(entries)
+    if sort >= 0:
+        found.sort(key=lambda entry: _key(entry.order[sort]) if sort < len(entry.order) else (1, 0.0, ""))
+    return found
+
+
+def _key(value: float | str) -> tuple[int, float, str]:
+    return (1, 0.0, value) if isinstance(value, str) else (0, value, "")
+
+
+def cursor_of(entries: Sequence[Entry], key: str) -> int:
+    """Where the entry `key` stands; 0 when it is not there."""
+    return next((at for at, entry in enumerate(entries) if entry.key == key), 0)
+
+
+def pairs(rows: Sequence[tuple[str, str | Span]], ink: Ink, width: int, label: int = 10) -> list[Line]:
+    """Labels with their values, wrapped below one another."""
+    lines: list[Line] = []
+    for name, value in rows:
+        text, style = value if isinstance(value, tuple) else (value, _PLAIN)
+        for at, piece in enumerate(ink.wrap(text, width - label)):
+            lines.append(Line(((ink.fit(name if at == 0 else "", label), "dim"), (piece, style))))
+    return lines
+
+
+_PLAIN: Style = ""

@@ -1,0 +1,169 @@
+"""Mode 5: events and the compiler's stderr, one line each, newest last. Pure."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import assert_never
+
+from agentcompile import events as e
+from agentcompile.ir.trial import Fallback, Measured, reason
+from agentcompile.tables import duration, plan_line
+
+from .grid import Column, Entry
+from .ink import Ink, Line, Span, Style, line
+from .regions import short
+from .same import Same
+from .scene import LogLine
+
+COLUMNS = (
+    Column(head="time", width=8),
+    Column(head="what", width=10),
+    Column(head="text", width=30, grow=1),
+)
+KEPT = 2_000
+"""Lines that are kept; older ones are in the run directory."""
+
+
+def entries(log: tuple[LogLine, ...]) -> list[Entry]:
+    """The log as rows."""
+    return list(_entries(Same(log)))
+
+
+@functools.lru_cache(maxsize=2)
+def _entries(log: Same[tuple[LogLine, ...]]) -> list[Entry]:
+    return [
+        Entry(
+            key=str(one.number),
+            cells=((clock(one.at_ms), "dim"), (one.source, _tone(one.source)), (one.text, one.style)),
+            order=(float(one.number), one.source, one.text),
+        )
+        for one in log.value
+    ]  # fmt: skip
+
+
+def _tone(source: str) -> Style:
+    return "accent" if source == "stderr" else "dim"
+
+
+def clock(at_ms: int) -> str:
+    """The time of day, in UTC so that a run reads the same everywhere."""
+    return time.strftime("%H:%M:%S", time.gmtime(at_ms / 1000)) if at_ms else ""
+
+
+def detail(one: LogLine | None, width: int, ink: Ink) -> list[Line]:
+    """One line of the log in full."""
+    if one is None:
+        return [line(("Nothing was said yet.", "dim"))]
+    head: list[Line] = [
+        line((f"{one.source}", "title")),
+        line((clock(one.at_ms) + " UTC" if one.at_ms else "", "dim")),
+        line(),
+    ]
+    return head + [line((piece, one.style)) for piece in ink.wrap(one.text, width)]
+
+
+def said(event: e.Event) -> tuple[str, Span] | None:
+    """What an event is worth in the log: where it comes from and its text; None for mere progress."""
+    match event:
+        case e.RunStarted():
+            return "run", (f"{event.model} on {event.target.device}, agentcompile {event.version}", "")
+        case e.StageStarted():
+            return event.stage, ("began", "dim")
+        case e.StageFinished():
+            return event.stage, (f"{event.seconds:.1f} s  {event.detail}", "")
+        case e.GraphCaptured():
+            unknown = f"; PyTorch runs {', '.join(event.unknown)}" if event.unknown else ""
+            return "capture", (f"{event.phase}: {event.operators} operators{unknown}", "")
+        case e.RegionFound():
+            return "region", (
+                f"{event.name}: {event.sites} sites, {event.share:.1%}, floor {duration(event.floor_ns)}",
+                "dim",
+            )
+        case e.BoundaryFound():
+            return "boundary", (f"{event.op} ({event.reason}): {event.detail}", "warn")
+        case e.SpaceBounded():
+            return "space", (
+                f"{event.region[:6]}: {event.points} points in {event.templates} templates, {event.rejected} refused",
+                "dim",
+            )
+        case e.Advised():
+            first = short(event.head[0]) if event.head else "nothing"
+            return "advice", (
+                f"{event.region[:6]}: {event.adviser} would try {first} (unverified): {event.note}",
+                "dim",
+            )
+        case e.AdviserCalled() | e.AdviserReplied() | e.AdviceTaken() | e.AdviceMissed() | e.ClaimSettled():
+            return "advice", _advice(event)
+        case e.TrialFinished():
+            return "trial", _trial(event)
+        case e.ChoiceMade():
+            if isinstance(event.choice, Fallback):
+                return "choice", (f"{event.region[:6]}: PyTorch: {event.choice.reason}", "")
+            return "choice", (f"{event.region[:6]}: {event.choice.candidate.label} {event.choice.speedup:.2f}×", "good")
+        case e.PlanAdmitted():
+            return "plan", (plan_line(event.plan), "good")
+        case e.LockWritten():
+            return "lock", (f"wrote {event.path}", "good")
+        case e.DriftFound():
+            return "drift", (
+                f"{event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}",
+                "warn",
+            )
+        case e.Warned():
+            return "warning", (event.text, "warn")
+        case e.Decided():
+            words = ", ".join(
+                f"{one.region[:6]} {one.word}{': ' + one.reason if one.reason else ''}" for one in event.rulings
+            )
+            return "decided", (words, "accent")
+        case e.Undone():
+            return "decided", ("the last decision was taken back", "accent")
+        case e.CandidateAsked():
+            name = event.point.label if event.point is not None else event.candidate[:12]
+            return "asked", (f"{event.what} {name}", "accent")
+        case e.Steered():
+            return "asked", (event.what, "accent")
+        case e.ReviewOpened():
+            return "review", (f"{len(event.regions)} regions wait for a person", "warn")
+        case e.RunFailed():
+            return "failed", (
+                f"exit {event.exit_code}: {event.message}{'; ' + event.hint if event.hint else ''}",
+                "bad",
+            )
+        case e.RunFinished():
+            return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
+        case e.TrialStarted() | e.RoundsProgress():
+            return None
+    assert_never(event)
+
+
+def _advice(
+    event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled,
+) -> Span:
+    match event:
+        case e.AdviserCalled():
+            return f"call {event.call}: a model is asked by {event.way}", "dim"
+        case e.AdviserReplied():
+            return f"call {event.call}: {event.result}", "dim"
+        case e.AdviceTaken():
+            refused = sum(not one.taken for one in event.advice.proposals)
+            words = (
+                f"{event.region[:6]}: {len(event.advice.order)} ranked, {len(event.advice.claims)} claims unverified"
+            )
+            return f"{words}, {refused} proposals refused", ""
+        case e.AdviceMissed():
+            return f"no advice about {len(event.regions)} regions: {event.reason}", "warn"
+        case e.ClaimSettled():
+            claim = event.claim
+            return f"{event.region[:6]}: {claim.text} is {claim.standing}: {claim.because}", ""
+
+
+def _trial(event: e.TrialFinished) -> Span:
+    trial = event.trial
+    if isinstance(trial.verdict, Measured):
+        m = trial.verdict.measurement
+        again = " confirmed" if trial.fidelity == "confirm" else ""
+        return f"{trial.candidate.label} {duration(m.median_ns)}, {m.speedup:.2f}×{again}", ""
+    style: Style = "bad"
+    return f"{trial.candidate.label} {trial.verdict.kind}: {reason(trial.verdict)}", style

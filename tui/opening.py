@@ -1,0 +1,37 @@
+"""Opens what a person named: begins a compile, follows a run, shows a past one again, or looks at a lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentcompile.control import deliver
+from agentcompile.options import Options, resolve
+from agentcompile.session import RunDirectory, new_name
+
+from . import compiler
+from .feed import Feed
+from .finding import What
+from .flags import Flags, as_arguments
+from .session import Session
+
+
+def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: float = 0.0) -> Session:
+    """A session on `path`. Raises AgentCompileError for settings that are not allowed, a run of a newer version, or a
+    folder that cannot be written."""
+    match what:
+        case "lock":
+            return Session(None, name=path.name, lock=path, deliver=deliver, store=options.store)
+        case "run":
+            RunDirectory.open(path)
+            return Session(Feed(path, speed=speed), name=path.name, deliver=deliver, store=options.store)
+        case "model":
+            return _begun(str(path), options, flags)
+
+
+def _begun(model: str, options: Options, flags: Flags) -> Session:
+    """A new compile of `model`, in a process of its own."""
+    asked = resolve({**flags, "model": model}).options
+    run = Path(options.run_dir) if options.run_dir else new_name(options.runs, model)
+    arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *as_arguments(flags)]
+    process = compiler.start(run, arguments)
+    return Session(Feed(run), name=run.name, lock=Path(asked.out), process=process, deliver=deliver, store=asked.store)

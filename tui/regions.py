@@ -1,0 +1,262 @@
+"""Mode 1: every region with what is known of it, and one of them in detail. Pure: state to rows and lines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
+from agentcompile.progress import Row, State
+from agentcompile.tables import amount, duration
+
+from .grid import Column, Entry, pairs
+from .ink import Ink, Line, Span, Style, line, spark
+from .same import Same
+from .scene import Advice
+
+COLUMNS = (
+    Column(head="state", width=11),
+    Column(head="region", width=24, grow=3),
+    Column(head="sites", width=5, right=True, drop=3),
+    Column(head="share", width=6, right=True),
+    Column(head="floor", width=7, right=True, drop=2),
+    Column(head="pytorch", width=7, right=True, drop=4),
+    Column(head="best", width=7, right=True),
+    Column(head="ratio", width=6, right=True),
+    Column(head="runs", width=16, grow=2, drop=5),
+)
+
+_STATES: dict[str, tuple[str, Style]] = {
+    "found": ("○ found", "dim"),
+    "bounded": ("○ bounded", "dim"),
+    "advised": ("◌ advised", "dim"),
+    "searching": ("◐ tuning", "accent"),
+    "measured": ("◐ measured", ""),
+    "chosen": ("● chosen", "good"),
+    "fallback": ("‖ pytorch", "dim"),
+    "planned": ("● in plan", "good"),
+    "unused": ("- unused", "dim"),
+}
+
+
+Placed = Mapping[str, Choice]
+"""Region id to what the decode plans run there; empty before there is a plan."""
+
+
+def placed(state: State) -> Placed:
+    """What the plans run, the shortest context's first where they differ."""
+    found: dict[str, Choice] = {}
+    for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
+        for part in plan.parts if plan.phase == "decode" else ():
+            found.setdefault(part.region, part.choice)
+    return found
+
+
+def state_of(row: Row, plan: Placed) -> Span:
+    """A row's state as glyph and word."""
+    if plan:
+        choice = plan.get(row.region)
+        return _STATES["unused" if choice is None else "planned" if isinstance(choice, Kernel) else "fallback"]
+    if isinstance(row.choice, Fallback):
+        return _STATES["fallback"]
+    if row.state == "searching" and not row.running:
+        return _STATES["measured"]
+    return _STATES[row.state]
+
+
+def entries(state: State) -> list[Entry]:
+    """Every region as a row: those of the plan first, then by their share of the step."""
+    plan = placed(state)
+    rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
+    return [_entry(row, plan) for row in rows]
+
+
+def _entry(row: Row, plan: Placed) -> Entry:
+    best = row.best.measurement if row.best else None
+    ratio = best.speedup if best else 0.0
+    cells: tuple[Span, ...] = (
+        state_of(row, plan),
+        (row.name, ""),
+        (str(row.sites), ""),
+        (f"{row.share:.1%}", ""),
+        (duration(row.floor_ns), "dim"),
+        (duration(best.baseline_ns) if best else "-", "dim"),
+        (duration(best.median_ns) if best else "-", ""),
+        (times(ratio) if best else "-", tone(ratio) if best else "dim"),
+        _runs(row, plan),
+    )
+    order = (
+        state_of(row, plan)[0], row.name, -row.sites, -row.share, -row.floor_ns,
+        -best.baseline_ns if best else 1.0, -best.median_ns if best else 1.0, -ratio, _runs(row, plan)[0],
+    )  # fmt: skip
+    return Entry(key=row.region, cells=cells, order=order)
+
+
+def times(ratio: float) -> str:
+    """A ratio in at most six cells: ``1.38×``, ``32.9×``, ``345×``."""
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×" if ratio < 100 else f"{ratio:.0f}×"
+
+
+def tone(ratio: float) -> Style:
+    """How a ratio to the baseline is shown: faster, slower or neither."""
+    return "good" if ratio >= 1.02 else "bad" if ratio <= 0.98 else ""
+
+
+def short(label: str) -> str:
+    """A candidate without its region's kind: ``rows(ROWS=4)``."""
+    return label.partition("/")[2] or label
+
+
+def brief(candidate: Candidate) -> str:
+    """A candidate where there is little room: its variant and its values, in the order of the parameters."""
+    values = ", ".join(str(value) for _, value in candidate.params)
+    variant = candidate.template.partition("/")[2] or candidate.template
+    return f"{variant}({values})" if values else variant
+
+
+def _runs(row: Row, plan: Placed) -> Span:
+    if plan and row.region not in plan:
+        return "others cover it", "dim"
+    match plan.get(row.region, row.choice):
+        case Kernel(candidate=candidate):
+            return short(candidate.label), ""
+        case Fallback(reason=reason):
+            return f"PyTorch: {reason}", "dim"
+        case None:
+            return _open(row)
+
+
+def _open(row: Row) -> Span:
+    """What a region without a choice is doing."""
+    if row.running:
+        done, total = row.rounds
+        return f"{short(row.running)}{f' {done}/{total}' if total else ''}", "accent"
+    if row.points:
+        return f"{row.counts.total} of {row.points} tried", "dim"
+    return ("no template" if row.state != "found" else "found"), "dim"
+
+
+def trials_of(state: State, region: str) -> Sequence[Trial]:
+    """A region's trials in the order they were made."""
+    return _by_region(Same(state.trials)).get(region, ())
+
+
+@functools.lru_cache(maxsize=2)
+def _by_region(trials: Same[Sequence[Trial]]) -> Mapping[str, Sequence[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in trials.value[:]:
+        found.setdefault(trial.candidate.region, []).append(trial)
+    return found
+
+
+def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:
+    """One region: what it costs, its operators and interface, what was advised, what was found, how it went."""
+    row = state.row(region)
+    if row is None:
+        return [line(("No region yet. They appear when the model is cut.", "dim"))]
+    trials = trials_of(state, region)
+    lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
+    lines += pairs(_cost(row, placed(state)), ink, width)
+    lines += _interface(row, ink, width)
+    lines += _advice(row, trials, advice, ink, width)
+    lines += _checks(row, trials, ink, width)
+    return [*lines, *_trend(trials, ink, width)]
+
+
+def _cost(row: Row, plan: Placed) -> list[tuple[str, str | Span]]:
+    word, style = state_of(row, plan)
+    facts: list[tuple[str, str | Span]] = [
+        ("state", (word, style)),
+        ("sites", f"{row.sites}, {row.share:.1%} of the step"),
+        ("floor", f"{duration(row.floor_ns)} a site, by the roofline"),
+        ("work", f"{amount(row.flops, 'FLOP')}, {amount(row.bytes)}, {row.flops / max(row.bytes, 1):.2f} FLOP/B"),
+    ]
+    if row.best:
+        m = row.best.measurement
+        over = f", {m.median_ns / row.floor_ns:.2f}× its floor" if row.floor_ns else ""
+        facts.append(("best", f"{duration(m.median_ns)}{over}"))
+        facts.append(("ratio", (f"{times(m.speedup)} {m.baseline}, {duration(m.baseline_ns)}", tone(m.speedup))))
+        facts.append(("reached", f"{amount(m.bytes_per_s, 'B/s')} from {m.residency}"))
+    match plan.get(row.region, row.choice):
+        case _ if plan and row.region not in plan:
+            facts.append(("runs", "nowhere: other regions of the plan cover its operators"))
+        case Kernel(candidate=candidate, decided_by=by):
+            facts.append(("runs", f"{candidate.label} ({by})"))
+        case Fallback(reason=reason):
+            facts.append(("runs", f"PyTorch, as captured: {reason}"))
+        case None:
+            pass
+    return facts
+
+
+def _interface(row: Row, ink: Ink, width: int) -> list[Line]:
+    if not row.operators and not row.ports:
+        return []
+    lines = [line(), line(("Operators and interface", "head"))]
+    lines += [line(piece) for piece in ink.wrap(" → ".join(row.operators), width)] if row.operators else []
+    return lines + [line((f"  {port}", "dim")) for port in row.ports]
+
+
+def _advice(row: Row, trials: Sequence[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
+    if not row.head:
+        return []
+    lines = [line(), line((f"Advice of {advice.adviser if advice else 'the adviser'}", "head"))]
+    for label in row.head:
+        word, style = claim(label, row, trials)
+        lines.append(line((f"{word:<12} ", style), (short(label), "")))
+    if advice is not None and advice.note:
+        lines += [line((piece, "dim")) for piece in ink.wrap(f"It says, unverified: {advice.note}", width, 12)]
+    return lines
+
+
+def claim(label: str, row: Row, trials: Sequence[Trial]) -> Span:
+    """What became of the advice to try `label` first: unverified, confirmed or refuted, by measurement alone."""
+    of_it = [trial for trial in trials if trial.candidate.label == label]
+    measured = [trial.verdict.measurement for trial in of_it if isinstance(trial.verdict, Measured)]
+    if not of_it:
+        return "? unverified", "dim"
+    if not measured:
+        return "✗ refuted", "bad"
+    best = row.best.measurement.log_ratio if row.best else measured[-1].log_ratio
+    last = measured[-1]
+    if last.comparison == "INCONCLUSIVE":
+        return "? unclear", "warn"
+    good = last.log_ratio > 0 and last.log_ratio >= best - max(last.half_width if last.half_width < 1 else 0.05, 0.05)
+    return ("✓ confirmed", "good") if good else ("✗ refuted", "bad")
+
+
+def _checks(row: Row, trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
+    lines = [line(), line(("Space and checks", "head"))]
+    space = f"{row.points} points in {row.templates} templates, {row.refused} refused"
+    c = row.counts
+    failed = {
+        "rejected by a check": c.rejected, "not built": c.build_failed, "incorrect": c.incorrect, "crashed": c.crashed,
+        "timed out": c.timed_out, "impossible": c.impossible,
+    }  # fmt: skip
+    said = ", ".join(f"{count} {name}" for name, count in failed.items() if count)
+    lines += pairs(
+        [("space", space), ("tried", f"{c.total}: {c.measured} measured{', ' + said if said else ''}")], ink, width
+    )
+    if row.best and (trial := next((t for t in reversed(trials) if t.candidate.id == row.best.candidate), None)):
+        verdict = trial.verdict
+        if isinstance(verdict, Measured):
+            r = verdict.report
+            text = f"{sum(check.ok for check in r.checks)} of {len(r.checks)} checks, {r.cases} cases"
+            lines += pairs([("best", f"{text}, error {r.error_ratio:.2f}× that of PyTorch")], ink, width)
+    return lines
+
+
+def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
+    """The best ratio so far, trial by trial."""
+    best = 0.0
+    course: list[float] = []
+    for trial in trials:
+        if isinstance(trial.verdict, Measured):
+            best = max(best, trial.verdict.measurement.speedup)
+            course.append(best)
+    if len(course) < 2:
+        return []
+    shown = spark(course, min(width - 24, 48), ink)
+    text = f" {times(course[0])} → {times(course[-1])}"
+    return [line(), line(("Best ratio by trial", "head")), line((shown, "accent"), (text, ""))]

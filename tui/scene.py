@@ -1,0 +1,158 @@
+"""What the app knows and what it shows: the run as its events tell, and where the person is in it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentcompile.progress import State
+
+from .ink import Style
+
+Mode = Literal["regions", "tune", "review", "lock", "log"]
+MODES: tuple[Mode, ...] = ("regions", "tune", "review", "lock", "log")
+Baseline = Literal["pytorch", "best", "first"]
+BASELINES: tuple[Baseline, ...] = ("pytorch", "best", "first")
+LEAST = (60, 16)
+"""Columns and rows below which nothing is shown."""
+WIDE = 120
+"""Columns from which a detail pane stands beside the table."""
+BENCH = (160, 48)
+"""Columns and rows from which regions, candidates and detail share the screen."""
+Life = Literal["live", "paused", "ended", "lost"]
+"""live: a compiler holds the run; ended: it said how it ended; lost: it is gone and did not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One event or one line of the compiler's stderr."""
+
+    number: int
+    at_ms: int
+    source: str
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What an adviser said of a region, in its own words."""
+
+    adviser: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay or a check of the lock that runs beside, as far as its own events tell."""
+
+    what: Literal["check", "replay"]
+    state: State = field(default_factory=State)
+    exit_code: int | None = None
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is known: of the run, of the process that makes it, of a replay beside it."""
+
+    run: str = ""
+    """The run directory as a person would name it."""
+    path: str = ""
+    state: State = field(default_factory=State)
+    life: Life = "ended"
+    review: bool = False
+    """Whether the run stops before its lock for a person."""
+    log: tuple[LogLine, ...] = ()
+    advice: Mapping[str, Advice] = field(default_factory=dict)
+    """By region id."""
+    replay: Replay | None = None
+    lock_text: tuple[str, ...] = ()
+    lock_path: str = ""
+    lock_facts: tuple[tuple[str, str], ...] = ()
+    """What a lock without its run says."""
+    elapsed_s: float = 0.0
+    speed: float = 0.0
+    """Of a past run that is shown again; 0 for one that is followed."""
+    fault: str = ""
+    """Why the run cannot be read any further."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A question on the last line: what for, and the answer so far."""
+
+    action: str
+    title: str
+    text: str = ""
+    at: int = 0
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Palette:
+    """The list of all actions, narrowed by what was typed."""
+
+    text: str = ""
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Text over the whole body: help, a source, a difference, the lock's text."""
+
+    title: str
+    kind: Literal["help", "text", "source", "diff"]
+    lines: tuple[str, ...] = ()
+    language: str = ""
+    top: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """A list to choose from: keys and labels."""
+
+    action: str
+    title: str
+    options: tuple[tuple[str, str], ...] = ()
+    cursor: int = 0
+
+
+Overlay = Ask | Palette | Page | Pick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where the person is."""
+
+    width: int = 80
+    height: int = 24
+    mode: Mode = "regions"
+    region: str = ""
+    candidate: str = ""
+    review: str = ""
+    fact: str = ""
+    line: int = -1
+    """The log's line under the cursor by number; -1 follows the newest."""
+    detail: bool = False
+    """Whether the detail has the whole body, where it does not stand beside the table."""
+    top: int = 0
+    """First line of the detail that is shown."""
+    focus: Literal["table", "detail"] = "table"
+    baseline: Baseline = "pytorch"
+    sort: Mapping[str, int] = field(default_factory=dict)
+    filter: Mapping[str, str] = field(default_factory=dict)
+    overlay: Overlay | None = None
+    message: str = ""
+    tone: Style = "dim"
+
+    @property
+    def wide(self) -> bool:
+        """Whether a detail pane stands beside the table."""
+        return self.width >= WIDE
+
+    @property
+    def bench(self) -> bool:
+        """Whether the workbench fits."""
+        return self.width >= BENCH[0] and self.height >= BENCH[1]

@@ -1,0 +1,207 @@
+"""One run or lock on the screen: what is known of it, and what the app does for it outside.
+
+In: keys and time. Out: a `Scene` and a `View` to draw. Knows nothing of the toolkit, so that it is tested without it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentcompile.control import Command, Reply, Stop
+from agentcompile.control.actions import action
+from agentcompile.errors import AgentCompileError
+from agentcompile.lockfile.files import read_lock
+
+from . import asks, compiler, sources
+from .feed import Feed
+from .locking import lock_facts
+from .scene import Page, Replay, Scene, View
+from .update import Call, Effect, Send, press
+
+Deliver = Callable[[Path, Command], Reply]
+"""How a command reaches the compiler of a run directory, or its events when none works there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an effect: a sentence, or a page; `leave` ends the app; `copy` goes to the clipboard."""
+
+    text: str = ""
+    ok: bool = True
+    page: Page | None = None
+    leave: bool = False
+    theme: bool = False
+    copy: str = ""
+
+
+class Session:
+    """A run that is followed, shown again, or begun; or a lock without one."""
+
+    def __init__(
+        self,
+        feed: Feed | None,
+        *,
+        name: str,
+        lock: Path | None = None,
+        process: subprocess.Popen[bytes] | None = None,
+        deliver: Deliver,
+        store: Path,
+    ) -> None:
+        self.feed = feed
+        self.view = View(mode="lock" if feed is None else "regions")
+        self.process = process
+        self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""))
+        self._deliver = deliver
+        self._store = store
+        self._runner: compiler.LockRunner | None = None
+        self._locked = ""
+        if lock is not None and lock.exists():
+            self._read(lock)
+
+    def _read(self, path: Path) -> None:
+        """Take up a lock's text, and its facts where no run tells them."""
+        try:
+            facts = lock_facts(read_lock(path)) if self.feed is None else ()
+            text = compiler.lock_lines(path)
+        except AgentCompileError as error:
+            self.scene = replace(self.scene, fault=f"{error.message}; {error.hint}")
+            return
+        self.scene = replace(self.scene, lock_path=str(path), lock_text=text, lock_facts=facts)
+
+    def poll(self, budget_s: float = 0.03) -> bool:
+        """Read what is new for at most about `budget_s`; returns whether the screen may have changed."""
+        before = self.scene
+        if self._runner is not None:
+            replay = self._runner.poll()
+            if replay != self.scene.replay:
+                self.scene = replace(self.scene, replay=replay)
+            if replay.exit_code is not None:
+                self._runner.end()
+                self._runner = None
+        feed = self.feed
+        if feed is None:
+            return self.scene is not before
+        news = feed.poll(budget_s)
+        ended = self.process is not None and self.process.poll() is not None
+        life = feed.life(starting=self.process is not None and not ended)
+        fault = feed.fault or (self._stillborn() if ended and feed.state.status == "waiting" else "")
+        if life != self.scene.life:  # what was said of the compiler before is outdated
+            self.view = replace(self.view, message="")
+        if news or life != self.scene.life or fault != self.scene.fault:
+            self.scene = replace(
+                self.scene,
+                state=feed.state,
+                log=feed.log,
+                advice=dict(feed.advice),
+                life=life,
+                elapsed_s=feed.elapsed_s,
+                fault=fault,
+                speed=feed.speed,
+            )
+        lock = feed.state.lock
+        if lock is not None and lock.digest != self._locked:
+            self._locked = lock.digest
+            if Path(lock.path).exists():
+                self._read(Path(lock.path))
+            else:
+                self.scene = replace(self.scene, lock_path=lock.path)
+        return self.scene is not before
+
+    def _stillborn(self) -> str:
+        """Why a compiler ended before its first event."""
+        said = [line.text for line in (self.feed.log if self.feed else ()) if line.source == "stderr"]
+        return "the compiler did not start: " + ("; ".join(said[-2:]) or "it said nothing")
+
+    def key(self, key: str, character: str = "") -> tuple[Effect, ...]:
+        """One key; what is to be done outside is returned and done by `act`."""
+        step = press(self.scene, self.view, key, character)
+        self.view = step.view
+        return step.effects
+
+    def act(self, effect: Effect) -> Outcome:
+        """Do what a key asked for; may take seconds where a compiler must answer, so it runs beside the screen."""
+        try:
+            match effect:
+                case Send(command=command):
+                    reply = self._deliver(Path(self.scene.path), command)
+                    return Outcome(text=reply.text, ok=reply.ok)
+                case Call():
+                    return self._call(effect)
+        except AgentCompileError as error:
+            return Outcome(text=f"{error.message}{'; ' + error.hint if error.hint else ''}", ok=False)
+
+    def _call(self, call: Call) -> Outcome:
+        match call.what:
+            case "leave":
+                return Outcome(leave=True)
+            case "stop":
+                return self._stop()
+            case "theme":
+                return Outcome(theme=True)
+            case "copy":
+                text = self.command()
+                return Outcome(text=f"copied: {text}", copy=text)
+            case "source" | "diff":
+                return self._source(call)
+            case "lock-text":
+                page = Page(title=self.scene.lock_path, kind="source", lines=self.scene.lock_text, language="toml")
+                return Outcome(page=page)
+            case "resume" | "write":
+                return self._resume(call.what)
+            case "check" | "replay":
+                return self._replay(call.what)
+
+    def _stop(self) -> Outcome:
+        """End the compiler in good order; one that does not answer is ended by signal. Either way the app leaves."""
+        try:
+            self._deliver(Path(self.scene.path), Stop())
+        except AgentCompileError:
+            compiler.end(self.process)
+        return Outcome(leave=True)
+
+    def _source(self, call: Call) -> Outcome:
+        region = asks.target_of(self.scene, self.view)
+        folder = Path(self.scene.path)
+        page = sources.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
+        return Outcome(page=page) if isinstance(page, Page) else Outcome(text=page, ok=False)
+
+    def _resume(self, what: str) -> Outcome:
+        if self.process is not None and self.process.poll() is None:
+            return Outcome(text="The compiler is at work already.", ok=False)
+        path = Path(self.scene.path)
+        self.process = compiler.start(path, ["compile", "--resume", "--run-dir", str(path), "--quiet"])
+        return Outcome(
+            text="The lock is written by the compiler: it proves the plan once more."
+            if what == "write"
+            else "The compiler goes on where it stopped."
+        )
+
+    def _replay(self, what: str) -> Outcome:
+        self.end()
+        kind: Replay = Replay(what="check" if what == "check" else "replay")
+        arguments = ["replay", self.scene.lock_path, *compiler.model_flags(self.scene.state.model), "--events", "jsonl"]
+        self._runner = compiler.LockRunner([*arguments, *(["--check"] if what == "check" else [])], kind)
+        self.scene = replace(self.scene, replay=kind)
+        return Outcome(text="")
+
+    def command(self) -> str:
+        """The command that does headlessly what the screen is about."""
+        scene, view = self.scene, self.view
+        if view.mode == "lock" or not scene.path:
+            return action("replay").headless.replace("LOCK", scene.lock_path or "LOCK")
+        row = scene.state.row(asks.target_of(scene, view))
+        name = row.name if row is not None else "REGION"
+        if view.mode == "review":
+            return action("approve").headless.replace("RUN", scene.path).replace("REGION", name)
+        if view.mode in ("regions", "tune"):
+            return f"agentcompile explain {name} --run-dir {scene.path}"
+        return f"agentcompile runs status {scene.path}"
+
+    def end(self) -> None:
+        """End what runs only for this screen; a compiler goes on."""
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None

@@ -1,0 +1,286 @@
+"""Mode 2: the candidates of one region with their latencies, beside a baseline that can be switched. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentcompile.ir.trial import (
+    Check,
+    Choice,
+    Impossible,
+    Incorrect,
+    Kernel,
+    Measured,
+    Measurement,
+    Rejected,
+    Trial,
+    reason,
+)
+from agentcompile.progress import Row, State
+from agentcompile.tables import duration
+
+from .grid import Column, Entry, pairs
+from .ink import Ink, Line, Span, Style, histogram, line, meter
+from .regions import brief, claim, placed, short, times, tone, trials_of
+from .scene import Baseline
+
+COLUMNS = (
+    Column(head="state", width=12),
+    Column(head="candidate", width=20, grow=3),
+    Column(head="n", width=3, right=True, drop=2),
+    Column(head="median", width=7, right=True),
+    Column(head="±", width=6, right=True),
+    Column(head="p95", width=7, right=True, drop=1),
+    Column(head="ratio", width=6, right=True),
+    Column(head="warning", width=11, grow=1, drop=3),
+)
+WIDE_INTERVAL = 0.10
+"""Half an interval of the ratio's logarithm from which a time is called unstable."""
+LOST_ROUNDS = 0.25
+"""Share of rounds dropped for other work on the machine from which a time is called contended."""
+
+FEW_ROUNDS = 10
+"""Below these the slowest round says nothing of the machine."""
+_NONE: Span = ("-", "dim")
+_NOTHING = (_NONE,) * 5
+"""The numbers of a candidate that has none."""
+_FAILED: dict[str, tuple[str, Style]] = {
+    "rejected": ("⊘ rejected", "bad"),
+    "build-failed": ("✗ not built", "bad"),
+    "incorrect": ("✗ incorrect", "bad"),
+    "crashed": ("✗ crashed", "bad"),
+    "timed-out": ("✗ timed out", "bad"),
+    "impossible": ("▲ too fast", "warn"),
+    "cancelled": ("‖ cancelled", "dim"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """What ratios are taken to: its name, its logarithm beside PyTorch and its own interval."""
+
+    name: str
+    log_ratio: float = 0.0
+    half_width: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """A candidate with its last word: a confirming trial outranks a search trial."""
+
+    trial: Trial
+    times: int
+    """How often it was tried."""
+
+
+def latest(state: State, region: str) -> dict[str, Latest]:
+    """Candidate id to its last word, in the order they were first tried."""
+    found: dict[str, Latest] = {}
+    for trial in trials_of(state, region):
+        old = found.get(trial.candidate.id)
+        outranked = old is not None and old.trial.fidelity == "confirm" and trial.fidelity == "search"
+        kept = old.trial if old is not None and outranked else trial
+        found[trial.candidate.id] = Latest(trial=kept, times=(old.times if old else 0) + 1)
+    return found
+
+
+def measured(trial: Trial) -> Measurement | None:
+    """The measurement of a trial that has one."""
+    return trial.verdict.measurement if isinstance(trial.verdict, (Measured, Impossible)) else None
+
+
+def arm(state: State, region: str, baseline: Baseline) -> Arm:
+    """The arm that ratios are taken to; PyTorch where the other is not measured yet."""
+    row = state.row(region)
+    if row is None or baseline == "pytorch":
+        return Arm(name="PyTorch")
+    if baseline == "best":
+        if row.best is None:
+            return Arm(name="PyTorch (nothing is best yet)")
+        m = row.best.measurement
+        return Arm(name=f"the best, {short(row.best.label)}", log_ratio=m.log_ratio, half_width=_finite(m))
+    for one in latest(state, region).values():
+        if row.head and one.trial.candidate.label == row.head[0] and (found := measured(one.trial)) is not None:
+            name = f"the adviser's first, {short(row.head[0])}"
+            return Arm(name=name, log_ratio=found.log_ratio, half_width=_finite(found))
+    return Arm(name="PyTorch (the adviser's first is not measured)")
+
+
+def _finite(m: Measurement) -> float:
+    return m.half_width if m.half_width < 1e3 else 0.0
+
+
+def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = False) -> list[Entry]:
+    """A region's candidates: what runs now first, then the fastest, then what failed. `narrow` leaves out the names of
+    parameters, which the detail has."""
+    row = state.row(region)
+    to = arm(state, region, baseline)
+    found = latest(state, region)
+    runs = placed(state).get(region, row.choice if row is not None else None)
+    rows = [_entry(id, one, to, row, runs, narrow) for id, one in found.items()]
+    rows.sort(key=lambda entry: (isinstance(entry.order[6], str), entry.order[6]))
+    if row is not None and row.running:
+        known = {one.trial.candidate.label for one in found.values()}
+        done, total = row.rounds
+        word = f"◐ {done}/{total}" if total else "◐ building"
+        again = " again" if row.running in known else ""
+        cells: tuple[Span, ...] = (
+            (word, "accent"), (short(row.running) + again, "accent"), *_NOTHING, ("", ""),
+        )  # fmt: skip
+        rows.insert(0, Entry(key="running", cells=cells, order=(word, row.running, 0.0, 0.0, 0.0, 0.0, 0.0, "")))
+    return rows
+
+
+def _entry(id: str, one: Latest, to: Arm, row: Row | None, runs: Choice | None, narrow: bool) -> Entry:
+    trial = one.trial
+    name = brief(trial.candidate) if narrow else short(trial.candidate.label)
+    m = measured(trial)
+    word, style = state_of(trial, row, runs)
+    warning = warning_of(trial)
+    if m is None:
+        cells: tuple[Span, ...] = (
+            (word, style), (name, "dim"), *_NOTHING, (reason(trial.verdict), "dim"),
+        )  # fmt: skip
+        return Entry(key=id, cells=cells, order=(word, name, "-", "-", "-", "-", "-", warning))
+    log_ratio = m.log_ratio - to.log_ratio
+    ratio = math.exp(log_ratio)
+    own = trial.candidate.id == (row.best.candidate if row and row.best else "") and to.name.startswith("the best")
+    width = 0.0 if own else math.hypot(m.half_width, to.half_width)
+    cells = (
+        (word, style),
+        (name, ""),
+        (str(m.rounds), "dim"),
+        (duration(m.median_ns), ""),
+        (f"{width:.3f}" if width < 10 else "any", "dim"),
+        (duration(m.p95_ns), "dim"),
+        (times(ratio), tone(ratio)),
+        (warning.partition(":")[0], "warn"),
+    )
+    order = (word, name, -m.rounds, float(m.median_ns), m.half_width, float(m.p95_ns), -ratio, warning)
+    return Entry(key=id, cells=cells, order=order)
+
+
+def state_of(trial: Trial, row: Row | None, runs: Choice | None) -> Span:
+    """A candidate's state as glyph and word; `runs` is what its region runs."""
+    if trial.verdict.kind != "measured":
+        return _FAILED[trial.verdict.kind]
+    if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
+        return "● chosen", "good"
+    if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
+        return "▲ best", "good"
+    return ("✓ confirmed", "") if trial.fidelity == "confirm" else ("✓ measured", "")
+
+
+def warning_of(trial: Trial) -> str:
+    """What is doubtful about a time, and the remedy; empty when nothing is."""
+    m = measured(trial)
+    if m is None:
+        return ""
+    if isinstance(trial.verdict, Impossible):
+        return "too fast: below its floor, so the clock must be wrong; r times it again"
+    if m.dropped > LOST_ROUNDS * (m.rounds + m.dropped):
+        return f"contended: {m.dropped} rounds dropped for other work on the machine; close it, then r times it again"
+    if m.half_width > WIDE_INTERVAL and m.comparison == "INCONCLUSIVE":
+        return "unstable: the rounds differ too much; r times it again with more of them"
+    if m.p95_ns > 2 * m.median_ns and m.rounds >= FEW_ROUNDS:
+        return "throttled: one round in twenty takes twice the median; let the machine cool, then r times it again"
+    return ""
+
+
+def heading(state: State, region: str, baseline: Baseline, width: int, ink: Ink) -> list[Line]:
+    """Two lines over the candidates: which region, what ratios are taken to, how the times spread."""
+    row = state.row(region)
+    if row is None:
+        return [line(("No region yet", "dim")), line()]
+    times = [m.median_ns / 1e3 for one in latest(state, region).values() if (m := measured(one.trial)) is not None]
+    title = ink.fit(f"{row.name}  {row.sites} sites  {row.share:.1%} of the step", width)
+    text = f"ratio to {arm(state, region, baseline).name}"
+    if len(times) < 3:
+        return [line((title, "title")), line((text, "dim"))]
+    low, high = duration(min(times) * 1e3), duration(max(times) * 1e3)
+    bars = histogram(times, min(20, max(6, width // 8)), ink)
+    return [
+        line((title, "title")),
+        line((text, "dim"), "   ", (f"{low} ", "dim"), (bars, "accent"), (f" {high}", "dim")),
+    ]
+
+
+def detail(state: State, region: str, candidate: str, scope: dict[str, str], width: int, ink: Ink) -> list[Line]:
+    """One candidate: its parameters, its times, what was checked, and the constraints that bind it.
+
+    `scope` maps each constraint of its template to what its names are worth.
+    """
+    row = state.row(region)
+    one = latest(state, region).get(candidate)
+    if row is None or one is None:
+        running = row.running if row else ""
+        return [line((running or "No candidate yet", "title" if running else "dim"))]
+    trial = one.trial
+    word, style = state_of(trial, row, placed(state).get(region, row.choice))
+    lines = [line((piece, "title")) for piece in ink.wrap(trial.candidate.template, width)]
+    lines += [
+        line((word, style), ("" if trial.fidelity == "search" else "   timed again on fresh data", "dim")),
+        line(),
+    ]
+    lines += pairs([(name, str(value)) for name, value in trial.candidate.params], ink, width, 12)
+    word, style = claim(trial.candidate.label, row, [trial])
+    if trial.candidate.label in row.head:
+        lines += pairs(
+            [("advice", (f"{word}: the adviser's choice {row.head.index(trial.candidate.label) + 1}", style))],
+            ink,
+            width,
+            12,
+        )
+    if (m := measured(trial)) is not None:
+        lines += _times(m, row, width, ink)
+    if warning := warning_of(trial):
+        lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
+    lines += _found(trial, width, ink)
+    if scope:
+        lines += [line(), line(("Constraints", "head"))]
+        for text, worth in scope.items():
+            lines += [line(piece) for piece in ink.wrap(text, width)]
+            lines += [line((f"  {piece}", "dim")) for piece in ink.wrap(worth, width - 2)]
+    return lines
+
+
+def _times(m: Measurement, row: Row, width: int, ink: Ink) -> list[Line]:
+    low, high = (math.exp(m.log_ratio + sign * m.half_width) if m.half_width < 10 else 0 for sign in (-1, 1))
+    interval = f" ({low:.2f}–{high:.2f})" if high else " (no interval)"
+    facts: list[tuple[str, str | Span]] = [
+        ("median", f"{duration(m.median_ns)}, p95 {duration(m.p95_ns)}"),
+        (m.baseline, duration(m.baseline_ns)),
+        ("ratio", (f"{m.speedup:.3f}×{interval} {m.comparison.lower()}", tone(m.speedup))),
+        ("rounds", f"{m.rounds}, {m.dropped} dropped, {m.processes} processes, {m.batch} launches each"),
+    ]
+    if row.floor_ns and m.median_ns:
+        share = row.floor_ns / m.median_ns
+        facts.append(("of floor", f"{meter(share, 16, ink)} {share:.0%}"))
+    return [line(), line(("Times", "head")), *pairs(facts, ink, width, 12)]
+
+
+def _found_by(check: Check) -> str:
+    """What a check measured of what it allows; one that only says yes or no says only where it looked."""
+    if check.ok and not check.measured and not check.allowed:
+        return check.detail
+    return f"{check.measured:.3g} of {check.allowed:.3g} {check.detail}"
+
+
+def _found(trial: Trial, width: int, ink: Ink) -> list[Line]:
+    verdict = trial.verdict
+    lines: list[Line] = [line(), line(("Checks", "head"))]
+    if isinstance(verdict, (Measured, Incorrect, Impossible)):
+        r = verdict.report
+        lines.append(line((f"{r.cases} cases, {r.repeats} repeats, error {r.error_ratio:.2f}× PyTorch's", "dim")))
+        for check in r.checks:
+            mark: Span = ("✓ ", "good") if check.ok else ("✗ ", "bad")
+            lines.append(line(mark, f"{check.name} ", (_found_by(check), "dim")))
+        return lines
+    if isinstance(verdict, Rejected):
+        for finding in verdict.findings:
+            style: Style = "bad" if finding.severity == "error" else "warn"
+            lines += [line((piece, style)) for piece in ink.wrap(f"{finding.rule}: {finding.text}", width)]
+        return lines
+    text = getattr(verdict, "log", "") or reason(verdict)
+    return lines + [line((piece, "bad")) for piece in ink.wrap(text, width, 200)]
