@@ -66,8 +66,7 @@ class StepClock(Protocol):
         seed: int,
         trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
-        """Time labelled programs in interleaved rounds, in the middle of what a regime serves. What is not `trusted`
-        may hang, and is not waited for as long."""
+        """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +230,7 @@ class _Step:
     def _fastest(
         self, arms: Sequence[tuple[Part, ...]], among: int, seed: int, name: str, who: str, makes: str
     ) -> tuple[Part, ...]:
-        """The first of `arms`, or the one that makes the step fastest. The others were chosen `among` so many; what is
-        noted calls `name`'s rivals `who`."""
+        """The first of `arms`, or the fastest step of those that were chosen `among` so many; `who` is for notes."""
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
             look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed)

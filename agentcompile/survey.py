@@ -161,7 +161,7 @@ class Survey:
         best known is right and nearly as fast as the region's by itself, without what failed. A template of which
         nothing is known is tried first. When time is up, those that were measured."""
         subject, own = self._subjects[region], dict[str, list[Candidate]]()
-        for candidate in subject.advice.sorted(tuple(subject.space)):
+        for candidate in self._tuner.advice(subject).sorted(tuple(subject.space)):
             own.setdefault(candidate.template, []).append(candidate)
         seen = {trial.candidate.template for trial in self.trials.get(region, ())}
         self.judged(region, [some[0] for template, some in own.items() if template not in seen])

@@ -97,6 +97,10 @@ class Tuner:
             self._sources[candidate.id] = source
         return self._sources[candidate.id]
 
+    def advice(self, subject: Subject) -> Advice:
+        """What holds for a subject now."""
+        return self._advised(subject)
+
     def heads(self, subject: Subject, most: int) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search."""
         order = self._advised(subject).sorted(tuple(subject.space))

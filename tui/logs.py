@@ -147,11 +147,10 @@ def _advice(
         case e.AdviserReplied():
             return f"call {event.call}: {event.result}", "dim"
         case e.AdviceTaken():
-            refused = sum(not one.taken for one in event.advice.proposals)
-            words = (
-                f"{event.region[:6]}: {len(event.advice.order)} ranked, {len(event.advice.claims)} claims unverified"
-            )
-            return f"{words}, {refused} proposals refused", ""
+            advice = event.advice
+            refused = sum(not one.accepted for one in advice.proposals)
+            words = f"{len(advice.order)} ranked, {len(advice.claims)} claims, unverified; {refused} proposals refused"
+            return f"{event.region[:6]}: {words}", ""
         case e.AdviceMissed():
             return f"no advice about {len(event.regions)} regions: {event.reason}", "warn"
         case e.ClaimSettled():

@@ -45,7 +45,7 @@ class Zygote:
         )
         theirs.close()
         ours.settimeout(start_s)
-        self._socket = ours
+        self._socket, self._asked = ours, 0
 
     def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
         """Fork a worker that reads and writes these descriptors, in its own session; returns its pid.
@@ -74,16 +74,20 @@ class Zygote:
             self._process.stderr.close()
 
     def _ask(self, message: dict[str, object], fds: tuple[int, ...]) -> dict[str, int]:
+        # A signal may end an earlier question between asking and hearing: its answer, which comes first, is not ours.
+        self._asked += 1
+        answer: dict[str, int] = {}
         try:
-            socket.send_fds(self._socket, [json.dumps(message).encode()], list(fds))
-            data = self._socket.recv(_MESSAGE_BYTES)
+            socket.send_fds(self._socket, [json.dumps({**message, "number": self._asked}).encode()], list(fds))
+            while answer.get("number") != self._asked:
+                data = self._socket.recv(_MESSAGE_BYTES)
+                if not data:
+                    raise _broken(self._last_words())
+                answer = json.loads(data)
         except TimeoutError:
             raise _broken(f"no answer within {self._socket.gettimeout():g} s") from None
         except OSError:
-            data = b""
-        if not data:
-            raise _broken(self._last_words())
-        answer: dict[str, int] = json.loads(data)
+            raise _broken(self._last_words()) from None
         if "error" in answer:
             raise _broken(str(answer["error"]))
         return answer
@@ -115,7 +119,8 @@ def main() -> None:
         message, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 4)
         if not message:
             os._exit(0)
-        answer = _handle(json.loads(message), control, fds)
+        request = json.loads(message)
+        answer = {**_handle(request, control, fds), "number": request["number"]}
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(BrokenPipeError):

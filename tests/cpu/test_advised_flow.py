@@ -33,11 +33,12 @@ from agentcompile.machine import this_machine
 from agentcompile.measure import Timing
 from agentcompile.measure.samples import Clock, Round, Samples
 from agentcompile.notes import Notes
+from agentcompile.past import Past
 from agentcompile.plans import plan
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.search import Budget, halving
 from agentcompile.store import Store
-from agentcompile.tune import Past, Subject, Tuner, templates_of
+from agentcompile.tune import Subject, Tuner, templates_of
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 

@@ -15,8 +15,8 @@ import pytest
 from agentcompile.events import TrialFinished
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
+from agentcompile.past import disturbed
 from agentcompile.session import RunDirectory
-from agentcompile.tune import disturbed
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.cpu.courses import Course, leg, lines

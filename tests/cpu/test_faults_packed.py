@@ -19,8 +19,8 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.lockfile import read_lock
 from agentcompile.options import Options
+from agentcompile.past import disturbed
 from agentcompile.session import RunDirectory
-from agentcompile.tune import disturbed
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT
 from tests.cpu.courses import LIMIT_S, leg

@@ -13,9 +13,9 @@ import torch
 import agentcompile
 from agentcompile.events import Event, TrialFinished
 from agentcompile.lockfile import read_lock
+from agentcompile.past import disturbed
 from agentcompile.replay import replay_lock
 from agentcompile.session import RunDirectory
-from agentcompile.tune import disturbed
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
 from tests.cpu.courses import Course

@@ -21,12 +21,13 @@ from agentcompile.judge import Judge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.machine import Machine
 from agentcompile.notes import Notes
+from agentcompile.past import Past
 from agentcompile.pipeline import choose, cover, taken
 from agentcompile.ready import Ready
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.store import Store
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Tuner
+from agentcompile.tune import Tuner
 from tests.cpu.flows import CEILING
 from tests.cpu.test_chunk_plans import CONTEXT, GPU
 from tests.models import tiny

@@ -17,12 +17,13 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.trial import BuildFailed, Cancelled, Rejected, Trial, Verdict
 from agentcompile.jobs import Job, Prepared
 from agentcompile.notes import Notes
+from agentcompile.past import Past
 from agentcompile.ruled import legal
 from agentcompile.space import Space
 from agentcompile.steering import Steering
 from agentcompile.store import Store
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Subject, Tuner
+from agentcompile.tune import Subject, Tuner
 from tests.unit import runs
 
 
@@ -54,7 +55,7 @@ class Desk:
         self.judge, self.steering, self.told = Judge(), Steering(), list[Event]()
         self.past = Past(past, history, "p")
         notes = Notes(Store(folder / "store"))
-        self.tuner = Tuner(target(), self.judge, self.past, notes, self.told.append, 0, self.steering)  # type: ignore[arg-type]
+        self.tuner = Tuner(target(), self.judge, self.past, notes, self.told.append, 0, steering=self.steering)  # type: ignore[arg-type]
 
 
 def asked(what: str, candidate: str) -> CandidateAsked:

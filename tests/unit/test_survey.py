@@ -41,6 +41,10 @@ class Tuner:
         timed: Any = replace(verdict, measurement=replace(verdict.measurement, median_ns=round(ns)))
         return replace(runs.trial(), candidate=one, verdict=timed if ns else BuildFailed(log="no"))
 
+    def advice(self, subject: Any) -> Advice:
+        found: Advice = subject.advice
+        return found
+
     def tried(self, subject: Any, candidates: Sequence[Candidate]) -> list[Trial]:
         self.tries += candidates
         return [self.trial(one) for one in candidates]

@@ -20,10 +20,11 @@ from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import BuildFailed, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
 from agentcompile.judge import Job, Judge, Prepared
 from agentcompile.notes import Notes
+from agentcompile.past import Past
 from agentcompile.space import Space
 from agentcompile.store import Store
 from agentcompile.survey import Survey
-from agentcompile.tune import Past, Subject, Tuner
+from agentcompile.tune import Subject, Tuner
 from agentcompile.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
