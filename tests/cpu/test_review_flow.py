@@ -42,7 +42,6 @@ from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.unit import runs
 
-pytestmark = pytest.mark.xdist_group("reviewed")
 NOT_FASTER = 0.1
 """What the made-up search said of the candidate that a person takes instead."""
 
