@@ -140,12 +140,14 @@ def test_what_constraints_name_is_known_of_every_region(reviewed: Reviewed) -> N
     assert looked
 
 
-def test_a_lock_waits_until_everything_is_decided(reviewed: Reviewed) -> None:
+def _waits(reviewed: Reviewed) -> None:
+    """A lock waits until everything is decided."""
     reviewed.resume().refuses(7, "wait for review", str(reviewed.run.path))
     assert not reviewed.lock.exists()
 
 
-def test_what_a_person_decided_is_proved_and_locked_with_who_and_why(reviewed: Reviewed) -> None:
+def _is_locked(reviewed: Reviewed) -> None:
+    """What a person decided is proved and locked, with who and why."""
     region = reviewed.other.region
     rejected = next(item for item in items(reviewed.state) if item.region != region)
     reviewed.decide("--region", region, "--use", reviewed.other.id, "--reason", "to see it run")
@@ -166,7 +168,8 @@ def test_what_a_person_decided_is_proved_and_locked_with_who_and_why(reviewed: R
     assert "a step, baseline" in done.out
 
 
-def test_the_same_decisions_give_the_same_lock_and_a_replay_takes_it(reviewed: Reviewed) -> None:
+def _is_locked_again(reviewed: Reviewed) -> None:
+    """The same decisions give the same lock, and a replay takes it."""
     before = read_lock(reviewed.lock).content_hash
     timed = reviewed.state.ruled
     again = reviewed.resume()
@@ -177,9 +180,15 @@ def test_the_same_decisions_give_the_same_lock_and_a_replay_takes_it(reviewed: R
     assert replayed.code == 0, replayed.err
 
 
-def test_a_decision_that_is_taken_back_leaves_the_lock_as_it_was(reviewed: Reviewed) -> None:
+def _is_taken_back(reviewed: Reviewed) -> None:
+    """A decision that is taken back leaves the lock as it was."""
     before = reviewed.lock.read_bytes()
     reviewed.decide("--undo")
     reviewed.resume().refuses(7, "wait for review")
     assert reviewed.lock.read_bytes() == before
     assert replace(reviewed.state, ruled=()).final == reviewed.state.plans
+
+
+def test_a_review_waits_is_decided_on_locked_and_taken_back(reviewed: Reviewed) -> None:
+    for step in (_waits, _is_locked, _is_locked_again, _is_taken_back):
+        step(reviewed)
