@@ -45,6 +45,8 @@ from agentcompile.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
+GRACE_S = 1.5
+"""How long answers that are still open when the search ends are waited for: what they claim is held against it."""
 IN_STEP = 0.5
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
 
@@ -88,6 +90,7 @@ def compile_model(
             fresh = planned is None or bool(steering.asked)
             if fresh and options.choose in TIMED:
                 survey = search(ready, survey, 0 if planned else options.budget * len(options.batch), emit)
+                counsels.wait(GRACE_S)
             counsels.settle(survey.trials)
         if fresh or planned is None:
             rankings = choose(survey, options.choose, emit)
@@ -247,7 +250,7 @@ def taken(ready: Ready, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
         covers = zip((*ready.decode, ready.prefill), (*planned.decode, planned.prefill), strict=True)
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
         for one in plans:
-            emit(PlanAdmitted(plan=one))
+            emit(PlanAdmitted(plan=one, layouts=planned.layouts))
         say("not asked for: the plans are as they were covered")
     return plans
 

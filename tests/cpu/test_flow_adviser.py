@@ -92,8 +92,8 @@ def test_a_run_that_was_killed_while_it_asked_goes_on_and_takes_advice(asked: As
 def test_calls_of_both_processes_together_stay_below_the_ceiling(asked: Asked) -> None:
     state = RunDirectory.open(asked.run).state()
     assert len(asked.before.requests) <= CALLS
-    assert len(asked.before.requests) <= state.asked.calls <= CALLS
-    assert state.asked.prompt_tokens > 0
+    assert len(asked.before.requests) <= state.spent.calls <= CALLS
+    assert state.spent.prompt_tokens > 0
 
 
 def test_what_a_measurement_says_of_a_claim_is_an_event(asked: Asked) -> None:

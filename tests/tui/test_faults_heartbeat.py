@@ -23,6 +23,7 @@ with open(sys.argv[2], "ab", buffering=0) as out:
 
 
 def test_500_events_a_second_leave_the_screen_alive_and_memory_flat(tmp_path: Path) -> None:
+    loaded = "torch" in sys.modules
     run = run_directory(tmp_path / "run", "finished", upto=100)
     trials = [line for line in lines("finished") if b'"kind":"trial-finished"' in line]
     (tmp_path / "lines").write_bytes(b"".join(trials))
@@ -34,7 +35,7 @@ def test_500_events_a_second_leave_the_screen_alive_and_memory_flat(tmp_path: Pa
         writer.kill()
         writer.wait()
     beats, memory = sorted(gauge.beats_ms), gauge.memory_bytes
-    assert found["torch"] is False
+    assert found["torch"] is loaded  # by tests before this one, and not by what this one does
     assert len(beats) > 100
     # `agentcompile bench app` holds it to 60 ms; here others may use the machine, and no screen may hang.
     assert beats[int(len(beats) * 0.99)] <= 200
