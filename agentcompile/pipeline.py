@@ -77,8 +77,10 @@ def compile_model(
         known = Past(past, history, policy)
         with counsel(ready, options, emit, steering.earlier.spent) as counsels:
             now = counsels.advice
-            notes, seed = Notes(here.store), options.seed
-            tuner = Tuner(here.target, judge, known, notes, emit, seed, lambda one: now(one.region.id), steering)
+            tuner = Tuner(
+                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id),
+                steering,
+            )  # fmt: skip
             subjects = [*ready.subjects, *ready.prompts]
             cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
             steering.legal = legal(spaces)
