@@ -27,7 +27,7 @@ demo: setup
 
 # Everything that must be green: lint, types, contracts, tests that need no GPU.
 test: setup lint types contracts
-    "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadgroup
+    "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadscope
     "{{ bin }}/python" -m pytest -m "alone and not gpu"
 
 # Style: ruff's rules and its formatting.

@@ -36,6 +36,7 @@ noise; on a GPU what moves few bytes still takes a launch and a wait."""
 LOOKS = 3
 """How often a plan that a person changed is timed while the machine is disturbed."""
 Kind = Literal["cpu", "cuda"]
+_Parts = tuple[Part, ...]
 CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
 a region's gains are as small."""
@@ -154,9 +155,7 @@ class _Step:
         self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
 
-    def descend(
-        self, parts: tuple[Part, ...], free: Collection[str], seed: int
-    ) -> tuple[tuple[Part, ...], frozenset[str]]:
+    def descend(self, parts: _Parts, free: Collection[str], seed: int) -> tuple[_Parts, frozenset[str]]:
         """One pass over the `free` regions: each gets the alternative that makes the whole step fastest. Also the
         regions that changed since they were tried, or whose neighbours did."""
         tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
@@ -178,9 +177,7 @@ class _Step:
         """`regions`, where they run, and what runs right before or after a site of theirs."""
         return frozenset[str]().union(*(pair for pair in self._neighbours(parts) if pair & set(regions)))
 
-    def _nearest(
-        self, parts: tuple[Part, ...], index: int, rivals: Sequence[Choice], seed: int, name: str
-    ) -> Sequence[Choice]:
+    def _nearest(self, parts: _Parts, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
         """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
         if self._kind != "cuda" or len(rivals) <= FEW:
             return self._rivals.proven(parts[index], rivals)
@@ -188,20 +185,18 @@ class _Step:
         for first in range(0, len(rivals), ABREAST):
             if self._rivals.left() <= 0 and looks:
                 break
-            some = range(first, min(first + ABREAST, len(rivals)))
+            some = range(len(rivals))[first : first + ABREAST]
             arms = [parts, *(_swap(parts, index, rivals[at]) for at in some)]
-            look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted=False)
-            if isinstance(look, Timing):
-                gains = _gains(look, len(arms), POLICY.search_claim, 1)
-                looks |= {first + arm - 1: found.log_ratio for arm, found in gains.items()}
+            look = self._glance(arms, seed, trusted=False)
+            if isinstance(look, dict):
+                looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
                 self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
-        order = sorted(looks, key=lambda at: (-looks[at], at))
-        self._rivals.ranked(parts[index], [rivals[at] for at in order])
-        best = [rivals[at] for at in order if looks[at] > -HOPE][:JUDGED]
-        return self._rivals.proven(parts[index], best)[:FEW]
+        order = [rivals[at] for at in _order(looks)]
+        self._rivals.ranked(parts[index], order)
+        return self._rivals.proven(parts[index], order[: len(_order(looks, -HOPE))][:JUDGED])[:FEW]
 
-    def pair_up(self, parts: tuple[Part, ...], free: Collection[str], seed: int) -> tuple[Part, ...]:
+    def pair_up(self, parts: _Parts, free: Collection[str], seed: int) -> _Parts:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
         takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
         beside it."""
@@ -216,7 +211,7 @@ class _Step:
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
             firsts, seconds = ((parts[at].choice, *self._rivals.lean(parts[at])) for at in (one, other))
-            both = list(itertools.product(firsts, seconds))  # the first is what the step has now
+            both = itertools.product(firsts, seconds)  # the first is what the step has now
             arms = [_swap(_swap(parts, one, mine), other, its) for mine, its in both]
             names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
             parts = self._fastest(arms, len(arms) - 1, seed + done, names, "rivals of both", "rivals of both make")
@@ -227,17 +222,13 @@ class _Step:
         order = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
         return frozenset(frozenset(pair) for pair in itertools.pairwise(order))
 
-    def _fastest(
-        self, arms: Sequence[tuple[Part, ...]], among: int, seed: int, name: str, who: str, makes: str
-    ) -> tuple[Part, ...]:
+    def _fastest(self, arms: Sequence[_Parts], among: int, seed: int, name: str, who: str, makes: str) -> _Parts:
         """The first of `arms`, or the fastest step of those that were chosen `among` so many; `who` is for notes."""
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
-            look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed)
-            if isinstance(look, Timing):
-                kept = [arms[0], *(arms[at] for at in _hopeful(look, len(arms)))]
-            else:
-                kept, unseen = [arms[0]], look.kind
+            look = self._glance(arms, seed, trusted=True)
+            seen = _order(look, -HOPE)[:FEW] if isinstance(look, dict) else []
+            kept, unseen = [arms[0], *(arms[at] for at in seen)], "" if isinstance(look, dict) else look.kind
         if len(kept) > 1:
             claim = CLAIM[self._kind]
             timing = self._timed(_labelled(kept), ROUNDS[self._kind], 1, claim, seed)
@@ -254,21 +245,27 @@ class _Step:
             self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0]
 
-    def proved(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Admitted:
-        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
-        found, ratio, timing = self.prove(parts, seed)
-        return Admitted(plan=self._plan(found, exact, ratio, timing), parts=found, notes=tuple(self.notes))
+    def _glance(self, arms: Sequence[_Parts], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
+        """How much faster than the first of `arms` every other looks, as a logarithm."""
+        look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
+        if not isinstance(look, Timing):
+            return look
+        return {arm: found.log_ratio for arm, found in _gains(look, len(arms), POLICY.search_claim, 1).items()}
 
-    def weighed(self, parts: tuple[Part, ...], exact: bool, seed: int) -> Plan:
+    def proved(self, parts: _Parts, exact: bool, seed: int) -> Admitted:
+        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
+        parts, ratio, timing = self.prove(parts, seed)
+        return Admitted(plan=self._plan(parts, exact, ratio, timing), parts=parts, notes=tuple(self.notes))
+
+    def weighed(self, parts: _Parts, exact: bool, seed: int) -> Plan:
         """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
-        timing, found = self._look(parts, seed)
-        for look in range(1, LOOKS):
+        for look in range(LOOKS):
+            timing, found = self._look(parts, seed + (look << 21))
             if found.half_width < NO_INTERVAL:
                 break
-            timing, found = self._look(parts, seed + (look << 21))
         return self._plan(parts, exact, found, timing)
 
-    def _look(self, parts: tuple[Part, ...], seed: int) -> tuple[Timing, Contrast]:
+    def _look(self, parts: _Parts, seed: int) -> tuple[Timing, Contrast]:
         timing = self._beside_pytorch(parts, seed)
         if isinstance(timing, Timing) and timing.live == (0, 1):
             return timing, contrast(timing, 1, 0, claim=POLICY.claim)
@@ -276,7 +273,7 @@ class _Step:
         hint = "take a decision back: agentcompile decide --undo"
         raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
 
-    def _plan(self, parts: tuple[Part, ...], exact: bool, ratio: Contrast, timing: Timing) -> Plan:
+    def _plan(self, parts: _Parts, exact: bool, ratio: Contrast, timing: Timing) -> Plan:
         return Plan(
             regime=self._cut.partition.regime,
             parts=parts,
@@ -288,12 +285,12 @@ class _Step:
             chunk=self._chunk,
         )
 
-    def _beside_pytorch(self, parts: tuple[Part, ...], seed: int) -> Timing | Crashed | TimedOut:
+    def _beside_pytorch(self, parts: _Parts, seed: int) -> Timing | Crashed | TimedOut:
         """Arm 0 is PyTorch, arm 1 the plan."""
         arms = [("pytorch", tuple(_fallen(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
-    def prove(self, parts: tuple[Part, ...], seed: int) -> tuple[tuple[Part, ...], Contrast, Timing]:
+    def prove(self, parts: _Parts, seed: int) -> tuple[_Parts, Contrast, Timing]:
         """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
         because = f"the whole {self._name} is not faster with it"
         while True:
@@ -353,11 +350,11 @@ def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
     return sorted(found, key=lambda index: -shares[parts[index].region])
 
 
-def _swap(parts: Sequence[Part], index: int, choice: Choice) -> tuple[Part, ...]:
+def _swap(parts: Sequence[Part], index: int, choice: Choice) -> _Parts:
     return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
 
 
-def _labelled(arms: Sequence[tuple[Part, ...]]) -> list[tuple[str, tuple[Part, ...]]]:
+def _labelled(arms: Sequence[_Parts]) -> list[tuple[str, _Parts]]:
     return [(str(i), arm) for i, arm in enumerate(arms)]
 
 
@@ -379,11 +376,9 @@ def _best(timing: Timing, arms: int, claim: float, comparisons: int) -> tuple[in
     return max(gains.items(), key=lambda item: item[1], default=None)
 
 
-def _hopeful(look: Timing, arms: int) -> list[int]:
-    """Of the arms beside arm 0 the `FEW` that looked fastest, without those that are slower beyond doubt."""
-    found = _gains(look, arms, POLICY.search_claim, 1)
-    hopes = {arm: one.log_ratio for arm, one in found.items() if one.log_ratio > -HOPE}
-    return sorted(hopes, key=lambda arm: (-hopes[arm], arm))[:FEW]
+def _order(looks: Mapping[int, float], least: float = -math.inf) -> list[int]:
+    """What was looked at, the fastest first, without what gained no more than `least`."""
+    return sorted((at for at in looks if looks[at] > least), key=lambda at: (-looks[at], at))
 
 
 def _cause(timing: Timing | Crashed | TimedOut) -> str:

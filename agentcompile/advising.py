@@ -6,7 +6,6 @@ a folder of exchanges, or asks a model in the background.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,17 +49,6 @@ class Inquiry:
     """Who answers, for the record, in place of what the server says."""
     history: tuple[Trial, ...] = ()
     """Trials that the adviser is told of."""
-
-
-def one_at_a_time(emit: Emit) -> Emit:
-    """`emit` for several threads: a call to a model is told by the thread that makes it."""
-    lock = threading.Lock()
-
-    def guarded(event: Event) -> None:
-        with lock:
-            emit(event)
-
-    return guarded
 
 
 def is_remote(options: Options) -> bool:

@@ -7,6 +7,7 @@ creates it. Standard library only.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -352,6 +353,17 @@ DURABLE = (
     ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied,
 )  # fmt: skip
 """Events that are on disk before anything acts on them."""
+
+
+def shared(emit: Callable[[Event], None]) -> tuple[Emit, threading.RLock]:
+    """The same `emit` for several threads, and the lock that it takes."""
+    lock = threading.RLock()
+
+    def locked(event: Event) -> None:
+        with lock:
+            emit(event)
+
+    return locked, lock
 
 
 def silent(event: Event) -> None:

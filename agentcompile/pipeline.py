@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentcompile.admit import Admitted, admit, admit_chunk
-from agentcompile.advising import check, one_at_a_time
+from agentcompile.advising import check
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -20,6 +20,7 @@ from agentcompile.events import (
     ReviewOpened,
     RunFinished,
     Warned,
+    shared,
     silent,
 )
 from agentcompile.history import History
@@ -65,7 +66,7 @@ def compile_model(
             hint="compile with the command line, whose run waits for a person, or set review to false",
         )
     check(options)
-    begin, steering, emit = time.monotonic(), steering or Steering(), one_at_a_time(emit)
+    begin, steering, emit = time.monotonic(), steering or Steering(), shared(emit)[0]
     here = this_machine(options)
     emit(started(options, here))
     reserve_lock(Path(options.out))

@@ -8,11 +8,11 @@ from pathlib import Path
 from agentcompile import catalog
 from agentcompile.advice.counsel import prompts_of
 from agentcompile.advice.prompt import prompt_of
-from agentcompile.advising import Inquiry, check, counsel_of, is_remote, one_at_a_time
+from agentcompile.advising import Inquiry, check, counsel_of, is_remote
 from agentcompile.captures import load_model
 from agentcompile.cuts import bound, cut
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Emit, silent
+from agentcompile.events import Emit, shared, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.region import Region
 from agentcompile.layouts import LAYOUTS
@@ -30,7 +30,7 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
     """
     if not asked.show_prompt:
         check(options)
-    here, emit = this_machine(options), one_at_a_time(emit)
+    here, emit = this_machine(options), shared(emit)[0]
     emit(started(options, here))
     with judge_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)

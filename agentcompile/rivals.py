@@ -18,7 +18,7 @@ from agentcompile.survey import Survey
 
 RUNNERS_UP = 2
 """Rivals of a choice on a CPU."""
-AGAIN = 16
+AGAIN = 32
 """Rivals of a choice, on a GPU, that are looked at again when a neighbour changed: those that looked best before."""
 LEAN = 3
 """Choices of one region that are tried together with those of another, on a GPU."""

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from agentcompile import check
 from agentcompile.choose import Ranking, Traits, rank
 from agentcompile.cuts import Cut
 from agentcompile.ir.graph import ITEM_BYTES
@@ -15,7 +14,6 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.judge import Job
-from agentcompile.layouts import fits
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.steering import Steering
 from agentcompile.tune import Subject, Tuner, templates_of
@@ -226,16 +224,17 @@ class Survey:
         no = {choice.candidate.id for _, choice in rejected if isinstance(choice, Kernel)}
         rankings: dict[str, Ranking] = {}
         for id, subject in self._subjects.items():
-            own = self.trials.setdefault(id, [])
+            own, advice = self.trials.setdefault(id, []), self._tuner.advice(subject)
             found: list[Trial] | None = None
             while found is None or found:
                 refused = {trial.candidate.id for trial in own} | no
-                chosen = heads(subject, refused)
+                chosen = heads(subject, advice, refused)
                 refusals = (self._tuner.refusal(subject, candidate) for candidate in chosen)
                 found = [trial for trial in refusals if trial is not None]
                 own += found
             sources = [(candidate, self._tuner.source(subject, candidate)) for candidate in chosen]
-            rankings[id] = ranked(subject, sources, sum(candidate.id in refused for candidate in subject.space))
+            tried = sum(candidate.id in refused for candidate in subject.space)
+            rankings[id] = ranked(subject, advice, sources, tried)
         return rankings
 
     def untouched(self) -> dict[str, Ranking]:
@@ -268,11 +267,8 @@ class _TraitsOf:
         self._subject, self._tuner = subject, tuner
 
     def __call__(self, candidate: Candidate) -> Traits:
-        template = templates_of(self._subject)[candidate.template]
-        target = self._subject.space.target
-        findings = check.check(self._subject.region, template, candidate.params, target, layout_fits=fits)
-        spaces = self._tuner.source(self._subject, candidate).workspaces
+        job = self._tuner.job(self._subject, candidate)
         return Traits(
-            risks=sum(finding.severity == "warning" for finding in findings),
-            workspace_bytes=sum(ITEM_BYTES[dtype] * count for _, dtype, count, _ in spaces),
+            risks=sum(finding.severity == "warning" for finding in self._tuner.findings(job)),
+            workspace_bytes=sum(ITEM_BYTES[dtype] * count for _, dtype, count, _ in job.source.workspaces),
         )

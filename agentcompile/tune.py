@@ -134,7 +134,7 @@ class Tuner:
     def built(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Job]:
         """The jobs of those of `candidates` that pass the static check and build, in their order."""
         jobs = [self.job(subject, candidate) for candidate in candidates]
-        legal = [job for job in jobs if not check.errors(self._findings(job))]
+        legal = [job for job in jobs if not check.errors(self.findings(job))]
         self._emit(RoundsProgress(region=subject.region.id, done=0, total=len(legal)))
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
@@ -192,8 +192,7 @@ class Tuner:
         job = self.job(subject, candidate)
         if known := self._past.failure(candidate, job.source.digest):
             return known
-        findings = check.check(job.region, job.template, candidate.params, self._target, layout_fits=fits)
-        if not (errors := check.errors(findings)):
+        if not (errors := check.errors(self.findings(job))):
             return None
         trial = _trial(job, Rejected(findings=errors), "confirm")
         self._emit(TrialFinished(trial=trial))
@@ -218,7 +217,8 @@ class Tuner:
             self._pytorch_ns[region.id] = known
         return self._pytorch_ns[region.id]
 
-    def _findings(self, job: Job) -> tuple[Finding, ...]:
+    def findings(self, job: Job) -> tuple[Finding, ...]:
+        """What the static rules say of a job."""
         return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
 
     def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
@@ -260,7 +260,7 @@ class Tuner:
         for job in jobs:
             if self.steering.cancelled(job.candidate.id):
                 yield _trial(job, Cancelled(stage="check"), fidelity)
-            elif errors := check.errors(self._findings(job)):
+            elif errors := check.errors(self.findings(job)):
                 yield _trial(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])

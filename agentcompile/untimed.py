@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from agentcompile.choose import Ranking, Signature, signature_of
+from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source
@@ -27,20 +28,20 @@ LATER = 0.5
 reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
 
 
-def heads(subject: Subject, refused: Collection[str]) -> tuple[Candidate, ...]:
-    """The first candidate of each layout in the adviser's order, without those whose ids are `refused`."""
+def heads(subject: Subject, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
+    """The first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
     templates, found = templates_of(subject), dict[Signature, Candidate]()
-    for candidate in subject.advice.sorted(tuple(subject.space)):
+    for candidate in advice.sorted(tuple(subject.space)):
         if candidate.id not in refused:
             found.setdefault(signature_of(templates[candidate.template]), candidate)
     return tuple(found.values())
 
 
-def ranked(subject: Subject, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
+def ranked(subject: Subject, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
     """The ranking of kernels that nobody has timed, one for each layout; `tried` were refused before them."""
     templates = templates_of(subject)
     before = f" after {tried} that may not ship" if tried else ""
-    reason = f"the first of the order of {subject.advice.label}{before}; not timed"
+    reason = f"the first of the order of {advice.label}{before}; not timed"
     kernels = {
         signature_of(templates[candidate.template]): Kernel(
             candidate=candidate,

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,15 +23,24 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by file what runs alone; of the rest a file stays in one process, but for the templates' many builds."""
-    several = config.pluginmanager.hasplugin("xdist")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by file what runs alone."""
     for item in items:
         if item.path.name.startswith(ALONE):
             item.add_marker(pytest.mark.alone)
-        elif several and item.path.name != "test_templates_cpu.py":
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """A file stays in one process, which makes its fixtures once; the templates' many builds are spread."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file.startswith("tests/templates/") else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from agentcompile import progress, session, tables
 from agentcompile.commands.flow import REAL, Flow
 from agentcompile.commands.reviewing import goes_on, to_decide, undecided
-from agentcompile.control import shared, steered
+from agentcompile.control import steered
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit
+from agentcompile.events import Emit, shared
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import Options, resolve

@@ -19,7 +19,7 @@ from agentcompile.control.commands import (
     Undo,
     WriteLock,
 )
-from agentcompile.control.desk import deliver, shared, steered
+from agentcompile.control.desk import deliver, steered
 from agentcompile.control.following import Follower
 from agentcompile.control.sources import source_text
 
@@ -47,7 +47,6 @@ __all__ = [
     "action",
     "deliver",
     "send",
-    "shared",
     "source_text",
     "steered",
 ]

@@ -46,14 +46,14 @@ def send(run: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
             raise _unanswered(run, error.strerror or str(error)) from error
         try:
             connection.sendall(command_line(command))
-            return reply_in(_line(connection))
+            return reply_in(line_of(connection))
         except TimeoutError as error:
             raise _unanswered(run, f"no reply within {timeout_s:g} s") from error
         except (OSError, CodecError) as error:
             raise _unanswered(run, str(error)) from error
 
 
-def _line(connection: socket.socket) -> bytes:
+def line_of(connection: socket.socket) -> bytes:
     """Up to the first line break, or what there is."""
     data = b""
     while b"\n" not in data and len(data) <= LINE_BYTES:

@@ -18,7 +18,7 @@ from agentcompile.control.commands import Command, Reply, Stop
 from agentcompile.control.deciding import RefusedError, answer
 from agentcompile.control.server import Server
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Emit, Event, Warned
+from agentcompile.events import Emit, Warned
 from agentcompile.progress import State
 from agentcompile.review import open_items
 from agentcompile.session import Journal, RunDirectory
@@ -39,17 +39,6 @@ def earlier(state: State) -> Earlier:
         asked=state.asked,
         spent=state.spent,
     )
-
-
-def shared(emit: Callable[[Event], None]) -> tuple[Emit, threading.RLock]:
-    """The same `emit` for several threads, and the lock that it takes."""
-    lock = threading.RLock()
-
-    def locked(event: Event) -> None:
-        with lock:
-            emit(event)
-
-    return locked, lock
 
 
 @contextmanager

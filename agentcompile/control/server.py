@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from agentcompile.control.client import SOCKET, address
-from agentcompile.control.commands import LINE_BYTES, Command, Reply, command_in, reply_line
+from agentcompile.control.client import SOCKET, address, line_of
+from agentcompile.control.commands import Command, Reply, command_in, reply_line
 from agentcompile.ir.codec import CodecError
 
 PATIENCE_S = 2.0
@@ -75,14 +75,8 @@ class Server:
                     continue  # the caller went away; what it asked for was done or not, as the events say
 
     def _answer(self, connection: socket.socket) -> None:
-        data = b""
-        while b"\n" not in data and len(data) <= LINE_BYTES:
-            piece = connection.recv(4096)
-            if not piece:
-                break
-            data += piece
         try:
-            reply, afterwards = self._obey(command_in(data))
+            reply, afterwards = self._obey(command_in(line_of(connection)))
         except CodecError as error:
             reply, afterwards = Reply(ok=False, text=f"not a command: {error}"), _nothing
         try:

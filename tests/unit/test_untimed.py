@@ -182,8 +182,10 @@ def test_estimates_prefer_kernels_to_pytorch_and_earlier_layouts_to_later_ones(r
 
 
 def test_the_order_of_layouts_is_that_of_their_first_candidates(rig: Rig) -> None:
-    found = heads(rig.subject, ())
-    ranking = ranked(rig.subject, [(one, rig.survey._tuner.source(rig.subject, one)) for one in found], 0)
+    found = heads(rig.subject, rig.subject.advice, ())
+    ranking = ranked(
+        rig.subject, rig.subject.advice, [(one, rig.survey._tuner.source(rig.subject, one)) for one in found], 0
+    )
     assert [kernel.candidate for _, (kernel,) in ranking.kernels] == list(found)
     assert found[0] == rig.subject.advice.sorted(tuple(rig.space))[0]
     assert isinstance(ranking.best, Kernel)
