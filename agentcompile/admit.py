@@ -99,7 +99,7 @@ def admit(
     wider = free | step.beside(start, free) if kind == "cuda" else free
     found, untried = start, wider
     for number in range(PASSES[kind]):
-        found, stirred = step.descend(found, untried, seed + (number << 8))
+        found, stirred = step.descend(found, untried, free, seed + (number << 8))
         untried = wider & stirred
     found = step.pair_up(found, free, seed + (PASSES[kind] << 8))
     known = zip(found, start, strict=True)
@@ -155,10 +155,14 @@ class _Step:
         self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
 
-    def descend(self, parts: _Parts, free: Collection[str], seed: int) -> tuple[_Parts, frozenset[str]]:
-        """One pass over the `free` regions: each gets the alternative that makes the whole step fastest. Also the
-        regions that changed since they were tried, or whose neighbours did."""
-        tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in free]
+    def descend(
+        self, parts: _Parts, untried: Collection[str], free: Collection[str], seed: int
+    ) -> tuple[_Parts, frozenset[str]]:
+        """One pass over the `untried` regions: each gets the alternative that makes the whole step fastest. Also the
+        regions that changed since they were tried, or whose neighbours did. The `free` come first: a neighbour that
+        was chosen beside others would adapt to a kernel that has won alone only, and hold it there."""
+        tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in untried]
+        tried.sort(key=lambda at: parts[at].region not in free)
         stirred = frozenset[str]()
         for done, index in enumerate(tried):
             region = self._cut.regions[parts[index].region]

@@ -48,7 +48,7 @@ TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
 GRACE_S = 1.5
 """How long answers that are still open when the search ends are waited for: what they claim is held against it."""
-IN_STEP = 0.5
+IN_STEP = 0.4
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
 
 

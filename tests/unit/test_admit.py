@@ -233,6 +233,17 @@ def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) ->
     assert set(rivals.asked) == beside
 
 
+def test_what_is_new_is_chosen_before_what_stands_beside_it(short: Cut) -> None:
+    cover, shares = cover_of(short), {row.id: row.share for row in short.summary.rows}
+    for new in cover:
+        settled = {part.region: part.choice for part in cover if part.region != new.region}
+        rivals = Rivals(short.regions)
+        admitted(short, rivals, StepClock(flat(best=3)), settled)
+        assert rivals.asked[0] == new.region
+        assert {*rivals.asked} - {new.region}
+    assert len({shares[part.region] for part in cover}) > 1
+
+
 def test_a_plan_that_does_not_beat_pytorch_is_given_back(short: Cut) -> None:
     slow = dict.fromkeys(range(1, 10), 3 * PYTORCH_NS)
     found = admitted(short, Rivals(short.regions), StepClock(slow))
@@ -332,5 +343,5 @@ def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(shor
     assert sum(shares) == pytest.approx(1.0)
     assert shares[0] > 0.5 > shares[1] == shares[2] > 0
     assert _shares_of(0, "cuda") == (math.inf, math.inf)
-    assert _shares_of(100, "cuda") == (50, 50)
+    assert _shares_of(100, "cuda") == (60, 40)
     assert _shares_of(100, "cpu") == (100, 0)
