@@ -33,14 +33,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def updated(readme: str, results: Path) -> str:
-    """`readme` with what the files in `results` found: `*-figures*.json`, oldest first, and `*-steps*.json`."""
+    """`readme` with what the files in `results` found: `*-figures*.json`, oldest first, and what was measured on a GPU
+    beyond them: `*-steps*.json`, `*-firsts*.json`, `*-long*.json`."""
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise AgentCompileError("README.md: the marks around the figures are gone", hint=f"put back {BEGIN}{END}")
     runs = sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"]))
     parts = [line for run in runs for line in _run(run)]
-    parts += [line for run in _read(results, "*-steps*.json") for line in _steps(run)]
+    for pattern, told in (("*-steps*.json", _steps), ("*-firsts*.json", _firsts), ("*-long*.json", _long)):
+        parts += [line for run in _read(results, pattern) for line in told(run)]
     return "".join([head, begin, *(f"{line}\n" for line in parts), end, tail])
 
 
@@ -69,6 +71,31 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
                 rate = f"{row['bytes'] / row['ns']:.0f}" if told else "-"
                 times = f"{row['times_floor']:.2f}" if told else "-"
                 yield f"| {row['name']} | {row['ns'] / 1e3:.4g} | {rate} | {times} |"
+    yield ""
+
+
+def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
+    """The time to the first token by length of the prompt."""
+    yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
+    yield ""
+    yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | times ours, 95 % interval |"
+    yield "|--:|---|--:|--:|"
+    for prompt, arms in run["prompts"].items():
+        for arm, row in arms.items():
+            yield f"| {prompt} | {arm} | {row['median_ms']:.3g} | {row['time_over_ours'] or '-'} |"
+    yield ""
+
+
+def _long(run: Mapping[str, Any]) -> Iterator[str]:
+    """Logits far into the cache."""
+    yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}. Beside the model in fp32, the whole"
+    yield "vocabulary: the error relative to the logits' norm, the divergence in nats."
+    yield ""
+    yield f"| {run['model']}: position | error | PyTorch's in bf16 | divergence | PyTorch's in bf16 |"
+    yield "|--:|--:|--:|--:|--:|"
+    for at in run["checkpoints"]:
+        cells = [f"{at[name]:.3g}" for name in ("error", "eager_error", "kl", "eager_kl")]
+        yield f"| {' | '.join([str(at['position']), *cells])} |"
     yield ""
 
 
