@@ -10,11 +10,15 @@ from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
+from ..suite.markdown import brief, device
+from ..suite.markdown import revision as markdown_revision
+from ..suite.result import SuiteResult, read_result
 from .report import Figure
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "bench" / "results"
 _TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+_SUITES = ("*-suite*.json", "*-ladder*.json")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
@@ -34,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def updated(readme: str, results: Path) -> str:
     """`readme` with what the files in `results` found: `*-figures*.json`, oldest first, and what was measured on a GPU
-    beyond them: `*-steps*.json`, `*-firsts*.json`, `*-long*.json`."""
+    beyond them: `*-steps*.json`, `*-firsts*.json`, `*-long*.json`; then suites and ladders."""
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -43,6 +47,8 @@ def updated(readme: str, results: Path) -> str:
     parts = [line for run in runs for line in _run(run)]
     for pattern, told in (("*-steps*.json", _steps), ("*-firsts*.json", _firsts), ("*-long*.json", _long)):
         parts += [line for run in _read(results, pattern) for line in told(run)]
+    found = [path for part in _SUITES for path in sorted(results.glob(part)) if not path.stem.endswith(".samples")]
+    parts += [line for path in found for line in _suite(read_result(path))]
     return "".join([head, begin, *(f"{line}\n" for line in parts), end, tail])
 
 
@@ -97,6 +103,15 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
         cells = [f"{at[name]:.3g}" for name in ("error", "eager_error", "kl", "eager_kl")]
         yield f"| {' | '.join([str(at['position']), *cells])} |"
     yield ""
+
+
+def _suite(result: SuiteResult) -> Iterator[str]:
+    """A suite's or a ladder's arms; a report of it has the rest."""
+    yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
+    yield f"revision {markdown_revision(result)}. Speed-up: of the time per token beside the case's baseline, paired by"
+    yield "round, with a 95 % interval; × floor: over reading weights and cache at the read rate measured there."
+    yield ""
+    yield from brief(result)
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from .result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, Su
 
 Waits = tuple[tuple[float, ...], tuple[float, ...]]
 _BASELINE = "baseline"
+_BRIEF = ("workload", "arm", "tokens/s", "first token, median ms", "× floor", "speed-up (95 %)", "note")
 _ARMS = (
     "Time per output token and time to the first token: over the single generations of all kept rounds. "
     "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval; above 1 "
@@ -212,6 +213,25 @@ def escaped(text: str) -> str:
     shown = re.sub(r"([\\`*\[\]|~])", r"\\\1", shown)
     # Within a word an underscore is no sign of its own, and most names have one.
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", shown)
+
+
+def brief(result: SuiteResult) -> Iterator[str]:
+    """The few columns that a reader looks for first, by model; of a ladder the gains by owner too."""
+    for model in models(result):
+        cases = [case for case in result.cases if case.model == model]
+        whole = arms_table(cases)
+        at = [place for place, head in enumerate(whole.heads) if head in _BRIEF]
+        yield from _rendered(
+            Table(
+                heads=tuple(whole.heads[place] for place in at),
+                rows=[tuple(row[place] for place in at) for row in whole.rows],
+                right=tuple(new for new, place in enumerate(at) if place in whole.right),
+            )
+        )
+        yield ""
+        for case in (case for case in cases if case.rungs):
+            yield from _rendered(gains_table(case))
+            yield ""
 
 
 def _rendered(table: Table) -> list[str]:
