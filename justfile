@@ -27,8 +27,8 @@ demo: setup
 
 # Everything that must be green: lint, types, contracts, tests that need no GPU.
 test: setup lint types contracts
-    "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadscope
-    "{{ bin }}/python" -m pytest -m "alone and not gpu"
+    "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadscope --durations 12
+    "{{ bin }}/python" -m pytest -m "alone and not gpu" --durations 12
 
 # Style: ruff's rules and its formatting.
 lint: setup
