@@ -12,7 +12,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 
 from ..suite.markdown import brief, device
 from ..suite.markdown import revision as markdown_revision
-from ..suite.result import SuiteResult, read_result
+from ..suite.result import read_result
 from .report import Figure
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def updated(readme: str, results: Path) -> str:
     for pattern, told in (("*-steps*.json", _steps), ("*-firsts*.json", _firsts), ("*-long*.json", _long)):
         parts += [line for run in _read(results, pattern) for line in told(run)]
     found = [path for part in _SUITES for path in sorted(results.glob(part)) if not path.stem.endswith(".samples")]
-    parts += [line for path in found for line in _suite(read_result(path))]
+    parts += [line for path in found for line in _suite(path)]
     return "".join([head, begin, *(f"{line}\n" for line in parts), end, tail])
 
 
@@ -105,13 +105,17 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _suite(result: SuiteResult) -> Iterator[str]:
-    """A suite's or a ladder's arms; a report of it has the rest."""
+def _suite(path: Path) -> Iterator[str]:
+    """A suite's or a ladder's arms, with the plot that lies beside it; a report of it has the rest."""
+    result, plot = read_result(path), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
     yield f"revision {markdown_revision(result)}. Speed-up: of the time per token beside the case's baseline, paired by"
     yield "round, with a 95 % interval; × floor: over reading weights and cache at the read rate measured there."
     yield ""
     yield from brief(result)
+    if plot.exists():
+        yield f"![Speed-up by workload]({plot.relative_to(_ROOT)})"
+        yield ""
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
