@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentcompile.build import compile_executor
 from agentcompile.cuts import CHUNK
+from agentcompile.materialize import isa_flags
 from agentcompile.proving import binaries as build
 from agentcompile.unlock import Opened
 
@@ -65,7 +66,8 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
 
     here, captured = opened.here, opened.model.captured
     libraries = {digest: Library(path) for digest, path in binaries.items()}
-    executor = Executor(compile_executor(here.store, toolchain=here.toolchain), opened.lock.target.threads)
+    built = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
+    executor = Executor(built, opened.lock.target.threads)
     memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
     steps = [(regime.context[1], Step(one, memory, executor, libraries)) for regime, one in opened.alone]
     prefill = Step(opened.prefill, memory, executor, libraries, capacity=min(CHUNK, opened.capacity))

@@ -19,7 +19,7 @@ from agentcompile.ir.template import Language, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.store import Store
 
-_EXECUTOR = Path(__file__).resolve().parent.parent / "runtime" / "executor.cpp"
+_RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,17 @@ def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: floa
     return BUILDERS[source.language](Job(source=source, toolchain=toolchain, limit_s=limit_s), store)
 
 
-def compile_executor(store: Store, *, toolchain: Toolchain, limit_s: float = 120.0) -> Path:
-    """Compile the executor of launch lists, once per toolchain.
+def compile_executor(
+    store: Store, *, toolchain: Toolchain, flags: tuple[str, ...] = (), limit_s: float = 120.0
+) -> Path:
+    """Compile the executor of launch lists, once per toolchain and `flags`, the instruction sets that it may use.
 
     Raises `AgentCompileError` (environment) when the compiler refuses it: then it cannot serve kernels either.
     """
-    text = _EXECUTOR.read_text(encoding="utf-8")
-    key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*COMPILE_FLAGS, *LINK_FLAGS))
-    built = store.get(key, ".so") or run_cxx(text, key, toolchain, (*COMPILE_FLAGS, "-pthread"), limit_s, store)
+    text = "".join((_RUNTIME / name).read_text(encoding="utf-8") for name in ("draw.h", "executor.cpp"))
+    flags = (*COMPILE_FLAGS, *flags)
+    key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*flags, *LINK_FLAGS))
+    built = store.get(key, ".so") or run_cxx(text, key, toolchain, (*flags, "-pthread"), limit_s, store)
     if isinstance(built, Path):
         return built
     why = built.log if isinstance(built, BuildFailed) else f"it took longer than {limit_s:g} s"

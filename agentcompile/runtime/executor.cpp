@@ -1,4 +1,5 @@
-// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes.
+// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` stands
+// before it.
 //
 // A launch is a function address and an array of pointers; every thread calls it with its rank, and a barrier
 // follows. The caller's thread is rank 0, so a pool of one thread starts none. Workers spin between the launches of a job
@@ -96,7 +97,7 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 4;
+constexpr int64_t AC_ABI = 5;
 
 struct ac_call {
     Kernel kernel;
@@ -106,6 +107,7 @@ struct ac_call {
 struct ac_decode {
     int64_t* ids;           // what the step reads
     const int64_t* token;   // what the step wrote; may be `ids`
+    const ac_draw* draw;    // how a token is drawn from the step's logits; null: `token` is taken
     int64_t* position;      // of the token that the step reads; advanced here
     const int64_t* stops;   // ids that end generation
     int64_t stop_count;
@@ -286,7 +288,7 @@ class Pool {
     }
 
     static bool advance(ac_decode& d) {
-        int64_t token = *d.token;
+        int64_t token = d.draw ? draw(*d.draw, *d.position) : *d.token;
         d.out[d.made++] = token;
         *d.ids = token;
         ++*d.position;

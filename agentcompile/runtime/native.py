@@ -18,11 +18,8 @@ from typing import Literal
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runtime.sampling import Sampling
 
-EXECUTOR_SOURCE = Path(__file__).with_name("executor.cpp")
-"""What `build/` compiles once per toolchain, with `EXECUTOR_FLAGS` beside its own."""
-EXECUTOR_FLAGS: tuple[str, ...] = ("-pthread",)
 MAX_THREADS = 256
-_ABI = 4
+_ABI = 5
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -36,6 +33,7 @@ class _DecodeStruct(ctypes.Structure):
     _fields_ = (
         ("ids", ctypes.c_void_p),
         ("token", ctypes.c_void_p),
+        ("draw", ctypes.c_void_p),
         ("position", ctypes.c_void_p),
         ("stops", ctypes.c_void_p),
         ("stop_count", ctypes.c_int64),
@@ -46,6 +44,30 @@ class _DecodeStruct(ctypes.Structure):
         ("made", ctypes.c_int64),
         ("reason", ctypes.c_int64),
     )
+
+
+class _DrawStruct(ctypes.Structure):
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("vocab", ctypes.c_int64),
+        ("wide", ctypes.c_int64),
+        ("temperature", ctypes.c_double),
+        ("top_k", ctypes.c_int64),
+        ("top_p", ctypes.c_double),
+        ("seed", ctypes.c_uint64),
+        ("first", ctypes.c_int64),
+        ("room", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logits:
+    """Where a step leaves its logits, [vocab]."""
+
+    address: int
+    vocab: int
+    wide: bool
+    """Of float32, else of bfloat16."""
 
 
 class Library:
@@ -227,11 +249,12 @@ class Made:
 
 
 class Decoder:
-    """Greedy decode with no Python between steps.
+    """Decode with no Python between steps.
 
-    A step runs the program, appends `*token` to the output, copies it to `*ids` (the two may be one buffer) and
-    advances `*position`. It stops after a stop id (which is part of the output), at the last slot of the KV cache, when
-    `cancel` is called from another thread, or after the steps that were asked for.
+    A step runs the program, appends `*token`, or what is drawn from its logits, to the output, writes it to `*ids`
+    (which may be the buffer of `*token`) and advances `*position`. It stops after a stop id (which is part of the
+    output), at the last slot of the KV cache, when `cancel` is called from another thread, or after the steps that
+    were asked for.
     """
 
     def __init__(
@@ -244,13 +267,18 @@ class Decoder:
         position: int,
         stop_ids: Sequence[int],
         context: int,
+        logits: Logits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots."""
+        """`ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots. Without
+        `logits` it decodes greedily alone."""
         self._executor, self._clock = executor, clock
         self._calls, self._keep = _bind(calls)
         self._stops = (ctypes.c_int64 * max(len(stop_ids), 1))(*stop_ids)
         self._cancel = ctypes.c_int32(0)
+        self._logits = logits
+        self._draw = _DrawStruct()
+        self._room: ctypes.Array[ctypes.c_char] | None = None
         self._lock = threading.Lock()
         self._state = _DecodeStruct(
             ids=ids,
@@ -263,8 +291,12 @@ class Decoder:
         )
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Whether it can choose so: greedily, and without log-probabilities."""
-        return sampling.greedy and not logprobs
+        """Choose so from now on; False for what it cannot: log-probabilities, and draws where there are no logits."""
+        if logprobs or (not sampling.greedy and self._logits is None):
+            return False
+        with self._lock:
+            self._state.draw = None if sampling.greedy else self._drawing(sampling, first)
+        return True
 
     def steps(self, count: int) -> Made:
         """Make up to `count` steps. At a position past the cache it makes none and says `context`."""
@@ -276,6 +308,23 @@ class Decoder:
             if self._clock:
                 self._clock.steps += self._state.made
             return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
+
+    def _drawing(self, sampling: Sampling, first: int) -> int:
+        """The address of how to draw, the token that a step at `first + n` makes being draw n."""
+        assert self._logits is not None
+        self._room = self._room or ctypes.create_string_buffer(8 * self._logits.vocab)
+        self._draw = _DrawStruct(
+            logits=self._logits.address,
+            vocab=self._logits.vocab,
+            wide=self._logits.wide,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=sampling.seed & (2**64 - 1),
+            first=first,
+            room=ctypes.addressof(self._room),
+        )
+        return ctypes.addressof(self._draw)
 
     def cancel(self) -> None:
         """Ask a running `steps` to come back after its current step."""

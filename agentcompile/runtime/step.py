@@ -67,7 +67,8 @@ class Step:
         if not self.program.native:
             return None
         bound = self._bind(1)
-        token = bound.token.data_ptr()
+        token, logits = bound.token.data_ptr(), bound.env[self.program.logits]
+        drawn = native.Logits(address=logits.data_ptr(), vocab=logits.numel(), wide=logits.dtype == torch.float32)
         return native.Decoder(
             self._executor,
             bound.launches,
@@ -76,6 +77,7 @@ class Step:
             position=bound.position.data_ptr(),
             stop_ids=stop_ids,
             context=context,
+            logits=drawn if logits.dtype in (torch.float32, torch.bfloat16) else None,
             clock=self.clock,
         )
 

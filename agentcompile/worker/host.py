@@ -9,6 +9,7 @@ import torch
 from agentcompile.build import compile_executor
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import NumericReport
+from agentcompile.materialize import isa_flags
 from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.native import Executor
@@ -28,7 +29,7 @@ class Host:
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
         torch.set_num_threads(setup.torch_threads)
-        path = compile_executor(Store(Path(setup.store)), toolchain=setup.toolchain)
+        path = compile_executor(Store(Path(setup.store)), toolchain=setup.toolchain, flags=isa_flags(setup.target))
         self._executor = Executor(path, setup.target.threads)
 
     def validate(self, request: p.Validate) -> NumericReport:

@@ -164,9 +164,14 @@ def test_top_k_draws_among_the_k_likeliest_of_each_step(tiny: CompiledModel) -> 
     assert made.tokens != one(tiny, IDS, max_new_tokens=20, ignore_eos=True).tokens
 
 
-def test_both_loops_give_the_same_greedy_tokens(tiny: CompiledModel) -> None:
-    native = one(tiny, IDS, max_new_tokens=30, ignore_eos=True)
-    python = one(tiny, IDS, max_new_tokens=30, ignore_eos=True, logprobs=True)
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 3.0, "top_p": 0.7}, {"temperature": 9.0, "top_k": 40}],
+    ids=["greedy", "whole", "top-p", "top-k"],
+)
+def test_both_loops_give_the_same_tokens(how: dict[str, Any], tiny: CompiledModel) -> None:
+    native = one(tiny, IDS, max_new_tokens=30, ignore_eos=True, **how)
+    python = one(tiny, IDS, max_new_tokens=30, ignore_eos=True, logprobs=True, **how)
     assert native.tokens == python.tokens
     assert native.finish == python.finish
 
