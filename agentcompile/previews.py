@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import catalog
@@ -19,7 +18,8 @@ from agentcompile.layouts import LAYOUTS
 from agentcompile.machine import ceilings, judge_of, this_machine
 from agentcompile.models import find_model
 from agentcompile.options import Options
-from agentcompile.ready import hot, prepare, questions, started
+from agentcompile.past import Past
+from agentcompile.ready import hot, informed, prepare, questions, started
 from agentcompile.regions.kinds import facts as kinds
 
 
@@ -35,11 +35,8 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
     with judge_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
     first = questions(ready)
-    wanted = [
-        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
-        for region, (question, _) in first.items()
-        if _is_called(question.region, asked.region)
-    ]
+    past = Past(asked.history, None, "")
+    wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
     if not wanted:
         known = ", ".join(question.region.name for question, _ in first.values())
         raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
