@@ -315,8 +315,14 @@ def _advisor(text: str, shown: str, base: Path) -> str:
         return text
     if word == "replay" and rest:
         return f"replay:{_path(rest, base)}"
-    if (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
-        parts = urlsplit(found["url"] or "")
+    if text.isprintable() and (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
+        try:
+            parts = urlsplit(found["url"] or "")
+            served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
+        except ValueError as error:  # brackets without an address, or a port that is none
+            raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
+        if not served:
+            raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
         if parts.username is not None or parts.password is not None or parts.query:
             hint = "name the variable that holds the key with --advisor-key"
             raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)

@@ -151,9 +151,13 @@ def exchange_in(data: bytes, file: str) -> Exchange:
 
 def _read(path: Path) -> Exchange:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if not path.is_file():  # a pipe would be waited for, a device may never end
+            raise AgentCompileError(f"{path}: no exchange: not a file", hint="take it away")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
             raise AgentCompileError(f"{path}: more than {MOST_BYTES} bytes", hint="this is no exchange")
-        return exchange_in(path.read_bytes(), str(path))
+        return exchange_in(data, str(path))
     except OSError as error:
         raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
 

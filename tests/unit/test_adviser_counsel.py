@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import threading
 import time
@@ -114,6 +115,23 @@ def test_a_file_that_is_no_exchange_is_refused_with_its_name(
     with pytest.raises(AgentCompileError, match=message) as caught:
         Cassette(tmp_path)
     assert path.name in caught.value.message
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    for at, make in enumerate((os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"))):
+        path = tmp_path / str(at) / f"x{ENDING}"
+        path.parent.mkdir()
+        make(path)
+        with pytest.raises(AgentCompileError, match="not a file") as caught:
+            Cassette(path.parent)
+        assert str(path) in caught.value.message
+
+
+def test_a_file_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / f"x{ENDING}").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(AgentCompileError, match="more than 8388608 bytes"):
+        Cassette(tmp_path)
 
 
 def test_a_recorded_answer_of_a_hostile_hand_is_read_as_strictly_as_any(tmp_path: Path) -> None:
