@@ -7,6 +7,7 @@ reason. Nothing here retries, and nothing that it says holds the key.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -247,7 +248,8 @@ def _retry_after(headers: Any) -> float | None:
     """Seconds that a server asks us to wait (RFC 9110, 10.2.3: a number, or a date)."""
     said = str(headers.get("retry-after", "")).strip()
     try:
-        return max(float(said), 0.0)
+        seconds = float(said)
+        return None if math.isnan(seconds) else max(seconds, 0.0)
     except ValueError:
         pass
     try:

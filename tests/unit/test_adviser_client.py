@@ -136,6 +136,18 @@ def test_retry_after_may_be_a_date() -> None:
     assert 15 < slept[0] <= 20
 
 
+@pytest.mark.parametrize("said", ["nan", "soon", "", "Thu, 99 Foo 2026", "9" * 400])
+def test_retry_after_that_says_nothing_is_as_if_it_were_not_there(said: str) -> None:
+    with serving(refusal(429, retry_after=said), GOOD) as server, client_of(server.url) as (client, _, _, slept):
+        got = client.ask(PROMPT)
+    if said.isdecimal():
+        assert isinstance(got, Unanswered)
+        assert "of patience" in got.reason
+    else:
+        assert isinstance(got, Answered)
+        assert slept == [0.5]
+
+
 def test_a_server_that_asks_for_too_much_patience_is_left_alone() -> None:
     with serving(refusal(429, retry_after="3600")) as server:
         assert "3600 s of patience" in reason(server)
