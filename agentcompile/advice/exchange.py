@@ -70,10 +70,13 @@ class Cassette:
     """A folder of exchanges. Reading it needs no folder; `keep` makes it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer."""
+        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer, or a
+        `folder` that is a file."""
+        if folder.exists() and not folder.is_dir():
+            raise AgentCompileError(f"{folder}: not a folder", hint="name a folder that holds exchanges, or a new one")
         self.folder = folder
         self._by_key: dict[str, Exchange] = {}
-        for path in sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else ():
+        for path in sorted(folder.glob(f"*{ENDING}")):
             self._index(_read(path))
 
     def __len__(self) -> int:

@@ -127,6 +127,13 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         assert str(path) in caught.value.message
 
 
+def test_a_file_holds_no_exchanges_and_takes_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(AgentCompileError, match="not a folder"):
+        Cassette(tmp_path / "file")
+    assert len(Cassette(tmp_path / "not" / "there")) == 0
+
+
 def test_a_file_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
     with (tmp_path / f"x{ENDING}").open("wb") as file:
         file.truncate(1 << 40)
