@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcompile.advice.exchange import Cassette
-from agentcompile.advice.wire import HIDDEN
+from agentcompile.cleaning import HIDDEN
 from agentcompile.events import AdviceTaken, ClaimSettled
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock

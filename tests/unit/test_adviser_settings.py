@@ -99,6 +99,13 @@ def test_a_key_goes_only_where_it_was_meant_to_go() -> None:
     assert "--advisor-key" in caught.value.hint
 
 
+@pytest.mark.parametrize("key", ["sk-own-0123456789", "gsk_0123456789abcdef", "deadbeef" * 8, "A" * 65, "A B", "9A"])
+def test_a_key_where_its_variable_should_be_named_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(AgentCompileError, match="no name of a variable") as caught:
+        resolve({"advisor_key": key}, environ={})
+    assert key not in caught.value.message + caught.value.hint
+
+
 def test_a_ceiling_on_money_needs_a_price(tmp_path: Path) -> None:
     asked = Options(advisor="openai:m@http://127.0.0.1:1/v1", advisor_cents=5, home=str(tmp_path))
     with pytest.raises(AgentCompileError, match="nobody said what a token costs"):
