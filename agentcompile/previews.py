@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentcompile import catalog
 from agentcompile.advice.counsel import prompts_of
-from agentcompile.advice.prompt import prompt_of
+from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.advising import Inquiry, check, counsel_of, is_remote
 from agentcompile.captures import load_model
 from agentcompile.cuts import bound, cut
@@ -23,10 +23,10 @@ from agentcompile.ready import hot, informed, prepare, questions, started
 from agentcompile.regions.kinds import facts as kinds
 
 
-def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[str, str], ...]:
+def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:
     """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
 
-    Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
+    Returns the prompts. Raises AgentCompileError (usage) for a name that no region has.
     """
     if not asked.show_prompt:
         check(options)
@@ -49,7 +49,7 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
         with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
             found.begin(prompts)
             found.wait(options.advisor_seconds)
-    return tuple((prompt.system, prompt.user) for prompt in prompts)
+    return prompts
 
 
 def _is_called(region: Region, name: str) -> bool:

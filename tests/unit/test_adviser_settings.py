@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.advice.exchange import Cassette, Exchange
+from agentcompile.advice.prompt import Prompt
 from agentcompile.advising import counsel_of, folder_of
 from agentcompile.commands import advising, looking
 from agentcompile.commands.flow import REAL
@@ -31,6 +32,7 @@ from agentcompile.session import Journal, RunDirectory
 from tests.unit.answers import INJECTED
 from tests.unit.runs import FOUND, REGION, STARTED, TARGET
 
+PROMPT = Prompt(asked=(), system="the rules", user="the data")
 BOOKED = Usage(calls=1, prompt_tokens=1000, completion_tokens=8000)
 CLAIM = Claim(says="does-not-build", topic="resource", template="linear/rows")
 ADVICE = Advice(
@@ -191,10 +193,10 @@ def paper() -> tuple[Screen, list[str]]:
 def test_advise_shows_what_was_said_taken_and_refused() -> None:
     from dataclasses import replace
 
-    def asks(options: Options, emit: Emit, asked: object) -> tuple[tuple[str, str], ...]:
+    def asks(options: Options, emit: Emit, asked: object) -> tuple[Prompt, ...]:
         for event in (STARTED, FOUND, TAKEN, AdviceMissed(regions=(REGION,), reason="too late")):
             emit(event)
-        return (("the rules", "the data"),)
+        return (PROMPT,)
 
     screen, lines = paper()
     flow = replace(REAL, advise=asks)
@@ -208,7 +210,8 @@ def test_advise_shows_what_was_said_taken_and_refused() -> None:
     assert "no advice about linear@aaaaaa: too late" in text
     assert "the rules" not in text
     assert advising.advise(flags, show_prompt=True, **more) == 0  # type: ignore[arg-type]
-    assert "── system ──\nthe rules\n── user ──\nthe data" in "".join(lines)
+    shown = f"── prompt {PROMPT.digest} ──\n── system ──\nthe rules\n── user ──\nthe data"
+    assert shown in "".join(lines)
 
 
 def test_advise_without_a_model_says_how() -> None:
