@@ -115,21 +115,48 @@ def test_what_the_run_had_tried_when_it_was_killed_is_told_when_it_goes_on(asked
     assert any(row[1] == "measured" and row[3:] == ["us", row[4], "times PyTorch"] for row in told)
 
 
-def test_what_earlier_runs_of_the_machine_tried_is_told_to_a_new_one_which_waits_for_advice_where_nothing_is_timed(
-    asked: Asked, tmp_path: Path
-) -> None:
+UNTIMED = ("--context", CONTEXT, "--threads", flows.THREADS, "--choose", "first", "--advisor-tokens", 10**6)
+
+
+@pytest.fixture(scope="module")
+def untimed(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence[Any]]:
+    """A new run in the same home that takes what it is advised without a clock: its folder, and what was requested."""
+    root = tmp_path_factory.mktemp("untimed")
     with serving(advice) as server:
-        more = ("--context", CONTEXT, "--threads", flows.THREADS, "--choose", "first", "--advisor-tokens", 10**6)
         done = flows.cli(
-            asked.home, "compile", asked.model, *more, "--advisor", f"openai:loop@{server.url}",
-            "--out", tmp_path / "lock.toml", "--run-dir", tmp_path / "run", limit_s=600,
+            asked.home, "compile", asked.model, *UNTIMED, "--advisor", f"openai:loop@{server.url}",
+            "--out", root / "lock.toml", "--run-dir", root / "run", limit_s=600,
         )  # fmt: skip
     assert done.code == 0, done.err
-    assert any(row[1] == "measured" for row in trials_in(server.requests))
-    state = RunDirectory.open(tmp_path / "run").state()
-    assert len(server.requests) == state.spent.calls <= 8
+    return root, server.requests
+
+
+def test_what_earlier_runs_of_the_machine_tried_is_told_to_a_new_one(untimed: tuple[Path, Sequence[Any]]) -> None:
+    assert any(row[1] == "measured" for row in trials_in(untimed[1]))
+
+
+def test_where_nothing_is_timed_advice_is_waited_for(untimed: tuple[Path, Sequence[Any]]) -> None:
+    root, requests = untimed
+    state = RunDirectory.open(root / "run").state()
+    assert len(requests) == state.spent.calls <= 8
     assert {row.region for row in state.rows if row.advice} == {row.region for row in state.rows if row.points > 1}
-    assert read_lock(tmp_path / "lock.toml").evidence.advice == tuple(sorted(state.exchanges))
+    assert read_lock(root / "lock.toml").evidence.advice == tuple(sorted(state.exchanges))
+
+
+def test_a_whole_session_from_its_exchanges_with_sockets_closed_gives_the_same_lock(
+    asked: Asked, untimed: tuple[Path, Sequence[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root, again = untimed[0], tmp_path_factory.mktemp("again")
+    done = flows.cli(
+        asked.home, "compile", asked.model, *UNTIMED, "--advisor", f"replay:{root / 'run' / 'advice'}",
+        "--out", again / "lock.toml", "--run-dir", again / "run", limit_s=600,
+        env={"PYTHONPATH": str(flows.NO_NETWORK)},
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert (again / "lock.toml").read_bytes() == (root / "lock.toml").read_bytes()
+    state = RunDirectory.open(again / "run").state()
+    assert state.spent.calls == 0
+    assert sorted(state.exchanges) == sorted(RunDirectory.open(root / "run").state().exchanges)
 
 
 def test_a_run_that_only_writes_its_lock_again_asks_nobody(asked: Asked, tmp_path: Path) -> None:
