@@ -226,11 +226,34 @@ def test_what_was_booked_for_a_call_that_never_ended_counts() -> None:
     assert again.spent.calls == 2
 
 
+def test_seconds_of_calls_beside_one_another_count_once_and_survive_a_resume() -> None:
+    now = [100.0]
+    ceilings = Ceilings(seconds=60)
+    ledger = Ledger(ceilings, clock=lambda: now[0])
+    first, second = ledger.book(300), ledger.book(300)
+    assert not isinstance(first, str)
+    assert not isinstance(second, str)
+    taken = []
+    for booking, at in ((second, 110.0), (first, 125.0)):
+        now[0] = at
+        taken.append(ledger.settle(booking, None).seconds)
+    now[0] = 140.0
+    third = ledger.book(300)
+    assert not isinstance(third, str)
+    now[0] = 144.0
+    taken.append(ledger.settle(third, None).seconds)
+    assert taken == [10.0, 15.0, 4.0], "of the time between calls nothing is counted"
+    again = Ledger(ceilings, ledger.spent, clock=lambda: now[0])
+    assert again.left_s() == 60 - 29
+    now[0] += 31
+    assert again.book(300) == "60 s are spent"
+
+
 def test_money_is_counted_at_the_price_that_was_named() -> None:
     ledger = Ledger(Ceilings(price=(2.0, 10.0)))
     booking = ledger.book(300)
     assert not isinstance(booking, str)
-    used = ledger.settle(booking, Usage(prompt_tokens=1000, completion_tokens=100), 1.0)
+    used = ledger.settle(booking, Usage(prompt_tokens=1000, completion_tokens=100))
     assert used.microdollars == ledger.spent.microdollars == 3000
 
 
