@@ -235,6 +235,16 @@ def test_explain_shows_advice_beside_trials(tmp_path: Path) -> None:
     assert "measured (search)" in text
 
 
+def test_explain_says_why_there_was_no_advice(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    with Journal(run) as journal:
+        for event in (STARTED, FOUND, AdviceMissed(regions=(REGION,), reason="a ceiling is reached: 8 of 8 calls")):
+            journal.append(event)
+    screen, lines = paper()
+    assert looking.explain({"run_dir": str(run.path)}, REGION[:8], screen=screen) == 0
+    assert "no advice: a ceiling is reached: 8 of 8 calls" in "".join(lines)
+
+
 def test_the_state_of_a_run_without_a_model_knows_nothing_of_one() -> None:
     started: RunStarted = STARTED
     assert fold([started]).spent == Usage() == State().spent
