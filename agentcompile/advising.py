@@ -48,7 +48,7 @@ class Inquiry:
     answered_by: str = ""
     """Who answers, for the record, in place of what the server says."""
     history: tuple[Trial, ...] = ()
-    """Trials that the adviser is told of."""
+    """Trials that the adviser is told of, and no others: what is recorded for an ablation must not know its winners."""
 
 
 def is_remote(options: Options) -> bool:

@@ -330,7 +330,7 @@ def _advisor(text: str, shown: str, base: Path) -> str:
             raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
         if not served:
             raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
-        if parts.username is not None or parts.password is not None or parts.query:
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             hint = "name the variable that holds the key with --advisor-key"
             raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
         return text

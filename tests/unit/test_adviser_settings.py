@@ -69,6 +69,7 @@ def test_a_folder_to_replay_is_told_from_where_it_was_named(tmp_path: Path) -> N
         ("replay:", "is not allowed"),
         ("openai:m@http://user:secret@host/v1", "is not allowed"),
         ("openai:m@https://host/v1?key=secret", "holds no key, user or query"),
+        ("openai:m@https://host/v1#secret", "holds no key, user or query"),
         ("openai:\x1b[31mm", "is not allowed"),
         ("openai:m@http://host:99999/v1", "Port out of range"),
         ("openai:m@http://host:eighty/v1", "Port could not be cast"),
