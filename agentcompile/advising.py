@@ -48,7 +48,7 @@ class Inquiry:
     answered_by: str = ""
     """Who answers, for the record, in place of what the server says."""
     history: tuple[Trial, ...] = ()
-    """Trials that the adviser is told of."""
+    """Trials that the adviser is told of, and no others: what is recorded for an ablation must not know its winners."""
 
 
 def is_remote(options: Options) -> bool:
@@ -64,13 +64,14 @@ def counsel_of(
     *,
     record: Path | None = None,
     recalls: bool = True,
+    asks: bool = True,
     answered_by: str = "",
 ) -> Counsel:
     """The counsel that `options.advisor` names, before it was asked anything. `emit` must be one for several threads.
 
     Exchanges are kept in `record`, else in the run directory, else in the cache; what is kept there is not asked again,
-    unless `recalls` is not set. Raises AgentCompileError: usage for a key that is not set and for a folder that holds
-    no exchange, environment where the `openai` package is missing.
+    unless `recalls` is not set; without `asks` nobody is asked about the rest either. Raises AgentCompileError: usage
+    for a key that is not set and for a folder that holds no exchange, environment without the `openai` package.
     """
 
     def tell(news: News) -> None:
@@ -91,7 +92,7 @@ def counsel_of(
         return Counsel(first, recalls=recorded, keeps=kept, tell=tell)
     return Counsel(
         first,
-        asks=client_of(options, emit, spent, answered_by=answered_by),
+        asks=client_of(options, emit, spent, answered_by=answered_by) if asks else None,
         recalls=kept if recalls else None,
         keeps=kept,
         tell=tell,

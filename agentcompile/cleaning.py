@@ -1,4 +1,5 @@
-"""Makes untrusted text safe to show: what enters an event loses escape sequences, control and bidirectional characters.
+"""Makes untrusted text safe to show: what enters an event loses escape sequences, control and bidirectional characters,
+and what leaves a process no key.
 
 Standard library only.
 """
@@ -7,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from typing import Any, cast
 
 TEXT_LIMIT = 16_384
 """Characters of one text in an event; longer ones end in an ellipsis."""
+HIDDEN = "[redacted]"
+_LEAST_KEY = 4
 LINES = frozenset({"log", "detail", "text", "message", "hint"})
 """Fields that may hold several lines; everywhere else a line break becomes a space."""
 
@@ -34,6 +38,15 @@ def clean(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
     if not lines:
         text = text.replace("\n", " ")
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+def redacted(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` without any of `secrets`, as they are or as JSON writes them."""
+    for secret in secrets:
+        if len(secret) >= _LEAST_KEY:
+            for form in {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}:
+                text = text.replace(form, HIDDEN)
+    return text
 
 
 @functools.cache

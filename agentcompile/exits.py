@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from agentcompile.cleaning import redacted
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, RunFailed
 from agentcompile.render import complain
@@ -56,8 +57,11 @@ def guarded(call: Callable[[], int]) -> int:
 
 
 @contextmanager
-def recorded(journal: Journal, emit: Callable[[Event], None], resume: str) -> Iterator[None]:
-    """Around a run: however it ends, its events say so. `resume` is the command that continues it.
+def recorded(
+    journal: Journal, emit: Callable[[Event], None], resume: str, secrets: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Around a run: however it ends, its events say so. `resume` is the command that continues it; `secrets` are told
+    to nobody.
 
     A defect of ours leaves its traceback in the run directory and becomes an AgentCompileError (exit 1).
     """
@@ -67,8 +71,9 @@ def recorded(journal: Journal, emit: Callable[[Event], None], resume: str) -> It
     except AgentCompileError as error:
         if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its events say what it waits for
             raise
-        _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=error.message, hint=error.hint))
-        raise
+        said, hint = redacted(error.message, secrets), redacted(error.hint, secrets)
+        _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=said, hint=hint))
+        raise AgentCompileError(said, exit_code=error.exit_code, hint=hint) from error
     except KeyboardInterrupt as error:
         number = _number(error)
         _last_word(emit, RunFailed(exit_code=128 + number, message="stopped by a signal", hint=goes_on))
@@ -76,10 +81,11 @@ def recorded(journal: Journal, emit: Callable[[Event], None], resume: str) -> It
     except BrokenPipeError:
         raise
     except Exception as error:
-        report = journal.run.crash_report("".join(traceback.format_exception(error)))
+        report = journal.run.crash_report(redacted("".join(traceback.format_exception(error)), secrets))
+        said = redacted(_internal(error), secrets)
         hint = f"this is a fault of agentcompile; a report is in {report}" if report else "please report it"
-        _last_word(emit, RunFailed(exit_code=ExitCode.INTERNAL, message=_internal(error), hint=hint))
-        raise AgentCompileError(_internal(error), exit_code=ExitCode.INTERNAL, hint=hint) from error
+        _last_word(emit, RunFailed(exit_code=ExitCode.INTERNAL, message=said, hint=hint))
+        raise AgentCompileError(said, exit_code=ExitCode.INTERNAL, hint=hint) from error
 
 
 def _last_word(emit: Callable[[Event], None], event: Event) -> None:

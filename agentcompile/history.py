@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,9 @@ from agentcompile.ir.trial import Trial
 
 _VERSION = 2
 _BUSY_S = 20.0
+_AGAIN_S = 0.01
+_TOGETHER = 500
+"""Candidates of one query; SQLite of before 2020 takes at most 999 values."""
 _SCHEMA = """
 create table if not exists trial (
     candidate text not null,
@@ -81,12 +85,18 @@ class History:
     def find(self, candidate_id: str, source_digest: str, policy_digest: str) -> tuple[Trial, ...]:
         """The trials of these with `reused` set, confirmed before searched, short before long. A row that does not
         decode is left out."""
-        trials: list[Trial] = []
-        for text in self._rows(candidate_id, source_digest, policy_digest):
-            with contextlib.suppress(CodecError, ValueError):
-                trial: Trial = decode(Trial, json.loads(text))
-                trials.append(replace(trial, reused=True))
-        return tuple(trials)
+        where = "candidate = ? and source = ? and policy = ? order by fidelity, rounds"
+        return tuple(self._decoded(where, candidate_id, source_digest, policy_digest))
+
+    def about(self, candidates: Sequence[str], policy_digest: str) -> tuple[Trial, ...]:
+        """The trials of these candidate ids under a policy, of whatever source, with `reused` set: searched before
+        confirmed, short before long. A row that does not decode is left out."""
+        found: list[Trial] = []
+        for at in range(0, len(candidates), _TOGETHER):
+            some = candidates[at : at + _TOGETHER]
+            where = f"policy = ? and candidate in ({', '.join('?' * len(some))}) order by fidelity desc, rounds"
+            found += self._decoded(where, policy_digest, *some)
+        return tuple(found)
 
     def put(self, trial: Trial, policy_digest: str) -> None:
         """Keep a trial, in place of an earlier one of the same key and length; it is on disk when this returns.
@@ -103,11 +113,16 @@ class History:
         with self._explained():
             return int(self._db.execute("select count(*) from trial").fetchone()[0])
 
-    def _rows(self, *key: str) -> list[str]:
-        query = "select trial from trial where candidate = ? and source = ? and policy = ? order by fidelity, rounds"
+    def _decoded(self, where: str, *values: str) -> Iterator[Trial]:
+        for text in self._rows(where, values):
+            with contextlib.suppress(CodecError, ValueError):
+                trial: Trial = decode(Trial, json.loads(text))
+                yield replace(trial, reused=True)
+
+    def _rows(self, where: str, values: Sequence[str]) -> list[str]:
         try:
             with self._explained():
-                return [str(text) for (text,) in self._db.execute(query, key)]
+                return [str(text) for (text,) in self._db.execute(f"select trial from trial where {where}", values)]
         except sqlite3.DatabaseError as error:
             self.warning = self.warning or f"{self.path}: unreadable: {error}"
             return []
@@ -116,7 +131,7 @@ class History:
         # Autocommit but for `with db`; one connection is used by one thread at a time.
         db = sqlite3.connect(self.path, timeout=_BUSY_S, check_same_thread=False)
         try:
-            db.execute("pragma journal_mode = wal")
+            _write_ahead(db)
             db.execute("pragma synchronous = full")
             version = db.execute("pragma user_version").fetchone()[0]
             if version not in (0, _VERSION):
@@ -151,3 +166,18 @@ class History:
                 exit_code=ExitCode.ENVIRONMENT,
                 hint="free some space or make the file writable, or point the cache to another directory",
             ) from error
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging. Where another process switches at this very moment SQLite does not wait, whatever
+    its time limit, but fails at once."""
+    end = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            db.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return

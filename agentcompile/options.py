@@ -25,7 +25,9 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 
-Kind = Literal["text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule", "switch"]
+Kind = Literal[
+    "text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule", "switch", "variable"
+]
 Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 
@@ -65,7 +67,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
     Setting(
-        name="advisor_key", kind="text", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"
+        name="advisor_key", kind="variable", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"
     ),
     Setting(name="advisor_calls", kind="int", most=1000, about="requests that a run may make to a model"),
     Setting(name="advisor_tokens", kind="int", most=100_000_000, about="tokens that these may take, answers included"),
@@ -301,6 +303,11 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return text
         case "text":
             return _string(raw, shown)
+        case "variable":
+            if not re.fullmatch(r"([A-Z_][A-Z0-9_]{0,63})?", text := _string(raw, shown)):
+                hint = "put the key into a variable, say MY_KEY, and name that"  # what was said may be the key itself
+                raise AgentCompileError(f"{shown}: no name of a variable in capital letters", hint=hint)
+            return text
         case "switch":
             words: dict[object, bool] = {True: True, False: False, "true": True, "false": False}
             if not isinstance(raw, (bool, str)) or raw not in words:
@@ -315,9 +322,15 @@ def _advisor(text: str, shown: str, base: Path) -> str:
         return text
     if word == "replay" and rest:
         return f"replay:{_path(rest, base)}"
-    if (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
-        parts = urlsplit(found["url"] or "")
-        if parts.username is not None or parts.password is not None or parts.query:
+    if text.isprintable() and (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
+        try:
+            parts = urlsplit(found["url"] or "")
+            served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
+        except ValueError as error:  # brackets without an address, or a port that is none
+            raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
+        if not served:
+            raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             hint = "name the variable that holds the key with --advisor-key"
             raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
         return text

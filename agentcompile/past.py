@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentcompile.history import History
 from agentcompile.ir.template import Candidate
@@ -44,6 +44,25 @@ class Past:
         """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
         known = self._own.get((candidate.id, source, "confirm"), [])
         return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
+
+    def told(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
+        """What is known of the points of a space now, for somebody who is asked about it: the last word on each last.
+
+        These are the trials that a search would take as known: of this run, so of its processes before a resume, and
+        of earlier runs on this target under this policy, made from the very text that `source_of` a candidate says.
+        What says nothing of a candidate is left out: what was disturbed, and what a person gave up.
+        """
+        points = {candidate.id: candidate for candidate in space}
+        earlier: tuple[Trial, ...] = ()
+        if self._history is not None:
+            earlier = self._history.about([id for id in points if id not in self._afresh], self.policy)
+        own = (trial for (candidate, _, _), some in self._own.items() if candidate in points for trial in some)
+        known = [
+            trial for trial in (*earlier, *own) if not isinstance(trial.verdict, Cancelled) and not disturbed(trial)
+        ]
+        sources = {id: source_of(points[id]) for id in {trial.candidate.id for trial in known}}
+        held = (trial for trial in known if trial.source == sources[trial.candidate.id])
+        return tuple(sorted(held, key=lambda trial: trial.fidelity == "confirm"))
 
     def keep(self, trial: Trial) -> None:
         """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""

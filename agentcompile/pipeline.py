@@ -47,7 +47,8 @@ from agentcompile.untimed import Estimates
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
 GRACE_S = 1.5
-"""How long answers that are still open when the search ends are waited for: what they claim is held against it."""
+"""How long answers that are still open when the search ends are waited for: what they claim is held against it. Where
+nothing is timed they decide, and are waited for as long as they may take."""
 IN_STEP = 0.4
 """Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
 
@@ -76,24 +77,26 @@ def compile_model(
         ready = prepare(options, here, judge, emit)
         policy = policy_digest(ready.prefill.residency)
         known = Past(past, history, policy)
-        with counsel(ready, options, emit, steering.earlier.spent) as counsels:
+        subjects = [*ready.subjects, *ready.prompts]
+        cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
+        planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
+        fresh = planned is None or bool(steering.asked)
+        with counsel(
+            ready, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
+        ) as counsels:
             now = counsels.advice
             tuner = Tuner(
                 here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id),
                 steering,
             )  # fmt: skip
-            subjects = [*ready.subjects, *ready.prompts]
-            cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
             steering.legal = legal(spaces)
             searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
             survey = Survey(cuts, subjects, tuner, _countdown(searching_s, steering.clock))
-            planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
             if planned is not None:
                 survey.recall(past)
-            fresh = planned is None or bool(steering.asked)
             if fresh and options.choose in TIMED:
                 survey = search(ready, survey, 0 if planned else options.budget * len(options.batch), emit)
-                counsels.wait(GRACE_S)
+            counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
             counsels.settle(survey.trials)
         if fresh or planned is None:
             rankings = choose(survey, options.choose, emit)

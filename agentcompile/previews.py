@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import catalog
 from agentcompile.advice.counsel import prompts_of
-from agentcompile.advice.prompt import prompt_of
+from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.advising import Inquiry, check, counsel_of, is_remote
 from agentcompile.captures import load_model
 from agentcompile.cuts import bound, cut
@@ -19,14 +18,15 @@ from agentcompile.layouts import LAYOUTS
 from agentcompile.machine import ceilings, judge_of, this_machine
 from agentcompile.models import find_model
 from agentcompile.options import Options
-from agentcompile.ready import hot, prepare, questions, started
+from agentcompile.past import Past
+from agentcompile.ready import hot, informed, prepare, questions, started
 from agentcompile.regions.kinds import facts as kinds
 
 
-def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[str, str], ...]:
+def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:
     """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
 
-    Returns system and user message of every prompt. Raises AgentCompileError (usage) for a name that no region has.
+    Returns the prompts. Raises AgentCompileError (usage) for a name that no region has.
     """
     if not asked.show_prompt:
         check(options)
@@ -35,11 +35,8 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
     with judge_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
     first = questions(ready)
-    wanted = [
-        replace(question, history=tuple(trial for trial in asked.history if trial.candidate.region == region))
-        for region, (question, _) in first.items()
-        if _is_called(question.region, asked.region)
-    ]
+    past = Past(asked.history, None, "")
+    wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
     if not wanted:
         known = ", ".join(question.region.name for question, _ in first.values())
         raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
@@ -52,7 +49,7 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[tuple[st
         with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
             found.begin(prompts)
             found.wait(options.advisor_seconds)
-    return tuple((prompt.system, prompt.user) for prompt in prompts)
+    return prompts
 
 
 def _is_called(region: Region, name: str) -> bool:

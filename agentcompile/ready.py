@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import agentcompile
@@ -15,11 +15,14 @@ from agentcompile.cuts import Cut, advise, bound, cut, question_of
 from agentcompile.events import Emit, RunStarted
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Candidate
 from agentcompile.judge import WorkerJudge
 from agentcompile.layouts import LAYOUTS
 from agentcompile.machine import Machine, ceilings
+from agentcompile.materialize import specialise
 from agentcompile.models import find_model
 from agentcompile.options import Options
+from agentcompile.past import Past
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.stages import stage
 from agentcompile.tune import Subject
@@ -85,13 +88,37 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
     )
 
 
-def counsel(ready: Ready, options: Options, emit: Emit, asked: Usage | None = None) -> Counsel:
-    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background."""
+def counsel(ready: Ready, options: Options, emit: Emit, spent: Usage, past: Past | None) -> Counsel:
+    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background, and
+    told what `past` knows of each region at this moment. Without a `past` nothing is left to order, and nobody is
+    asked: what was answered before holds.
+
+    What it is told is part of the request's text and of the exchange's digest, and no part of what an answer is
+    recorded under (`Asked.key`): which trials there are depends on where a process was killed and on what the machine
+    ran before, and an answer that orders the same candidates stays applicable whatever else is known. So a first
+    compile asks as if nothing were ever tried, a resume takes what was answered before it and asks about the rest with
+    all that the run has learnt, and a replay finds the same exchanges whatever its machine has tried; it asks nobody,
+    so it looks nothing up.
+    """
     first = questions(ready)
-    found = counsel_of(options, first, emit, asked or Usage())
+    found = counsel_of(options, first, emit, spent, asks=past is not None)
     if is_remote(options):
-        found.begin(prompts_of([question for question, _ in first.values()], hot(ready)))
+        asked = [question for question, _ in first.values()]
+        if found.asks and past is not None:
+            asked = [informed(question, past) for question in asked]
+        found.begin(prompts_of(asked, hot(ready)))
     return found
+
+
+def informed(question: Question, past: Past) -> Question:
+    """`question` with the trials of its candidates that `past` knows."""
+    templates = {template.id: template for template in question.templates}
+
+    def source_of(candidate: Candidate) -> str:
+        template = templates[candidate.template]
+        return specialise(template, question.region, candidate.params, question.target).digest
+
+    return replace(question, history=past.told(question.candidates, source_of))
 
 
 def questions(ready: Ready) -> dict[str, tuple[Question, Advice]]:

@@ -164,18 +164,17 @@ class Client:
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
         )
-        begin = time.monotonic()
         try:
             reply = self._wire.send(ask)
         except WireError as error:
             # A call that came to nothing may have been paid for all the same.
             used = None if error.sent else Usage()
-            self._settle(number, booking, used, time.monotonic() - begin, str(error))
+            self._settle(number, booking, used, str(error))
             return Unanswered(reason=str(error))
         used = reply.usage if reply.status == 200 else Usage()
-        self._settle(number, booking, used, time.monotonic() - begin, f"status {reply.status}")
+        self._settle(number, booking, used, f"status {reply.status}")
         return reply
 
-    def _settle(self, number: int, booking: Booking, used: Usage | None, seconds: float, result: str) -> None:
-        taken = self._ledger.settle(booking, used, seconds)
+    def _settle(self, number: int, booking: Booking, used: Usage | None, result: str) -> None:
+        taken = self._ledger.settle(booking, used)
         self._said(Replied(number=number, booked=booking.usage, used=taken, result=result))

@@ -115,6 +115,11 @@ class Counsel:
         return tuple(sorted(self._exchanges))
 
     @property
+    def asks(self) -> bool:
+        """Whether there is somebody to ask about what is not recorded."""
+        return self._asks is not None
+
+    @property
     def waiting(self) -> int:
         """Requests that are still open."""
         return self._waiting

@@ -70,10 +70,13 @@ class Cassette:
     """A folder of exchanges. Reading it needs no folder; `keep` makes it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer."""
+        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer, or a
+        `folder` that is a file."""
+        if folder.exists() and not folder.is_dir():
+            raise AgentCompileError(f"{folder}: not a folder", hint="name a folder that holds exchanges, or a new one")
         self.folder = folder
         self._by_key: dict[str, Exchange] = {}
-        for path in sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else ():
+        for path in sorted(folder.glob(f"*{ENDING}")):
             self._index(_read(path))
 
     def __len__(self) -> int:
@@ -151,9 +154,13 @@ def exchange_in(data: bytes, file: str) -> Exchange:
 
 def _read(path: Path) -> Exchange:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if not path.is_file():  # a pipe would be waited for, a device may never end
+            raise AgentCompileError(f"{path}: no exchange: not a file", hint="take it away")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
             raise AgentCompileError(f"{path}: more than {MOST_BYTES} bytes", hint="this is no exchange")
-        return exchange_in(path.read_bytes(), str(path))
+        return exchange_in(data, str(path))
     except OSError as error:
         raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
 

@@ -1,7 +1,8 @@
 """What asking may cost in all, and what it has cost so far: a call is booked before it is made.
 
 A call that never ends, because the process was killed, stands at what was booked for it, so that ceilings survive a
-resume: whoever folds the events of a run hands the sum to the next `Ledger`.
+resume: whoever folds the events of a run hands the sum to the next `Ledger`. Of seconds nothing is booked, for nobody
+knows when the process died: time counts once a call has ended, and that of calls beside one another counts once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Booking:
     """What it takes at most."""
     answer_tokens: int
     timeout_s: float
+    at_s: float
+    """On the ledger's clock."""
 
 
 class Ledger:
@@ -59,7 +62,7 @@ class Ledger:
         self._spent = spent or Usage()
         self._before_s = self._spent.seconds
         self._clock = clock
-        self._begin = clock()
+        self._begin = self._counted_s = clock()
         self._lock = threading.Lock()
 
     @property
@@ -93,20 +96,18 @@ class Ledger:
             if timeout_s <= 0:
                 return f"{most.seconds:g} s are spent"
             self._spent += usage
-            return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s)
+            return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock())
 
-    def settle(self, booking: Booking, used: Usage | None, seconds: float) -> Usage:
+    def settle(self, booking: Booking, used: Usage | None) -> Usage:
         """Put what a call took in place of what was booked; a server that does not say it took what was booked.
 
-        Returns what the call took.
+        Returns what the call took; its seconds are those that no other call was counted for.
         """
         tokens = used or booking.usage
-        taken = replace(
-            tokens,
-            calls=1,
-            microdollars=self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens),
-            seconds=seconds,
-        )
+        cost = self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens)
         with self._lock:
+            now = self._clock()
+            seconds, self._counted_s = now - max(booking.at_s, self._counted_s), now
+            taken = replace(tokens, calls=1, microdollars=cost, seconds=seconds)
             self._spent = self._spent + taken - booking.usage
         return taken

@@ -199,15 +199,21 @@ def _param(param: Param) -> Json:
 
 
 def _candidate(id: str, candidate: Candidate, asked: Asked) -> Json:
+    return [id, *_point(candidate, asked)]
+
+
+def _point(candidate: Candidate, asked: Asked) -> list[Json]:
     template = next(name for name, one in asked.templates.items() if one.id == candidate.template)
-    return [id, template, *(quoted(value) if isinstance(value, str) else value for _, value in candidate.params)]
+    return [template, *(quoted(value) if isinstance(value, str) else value for _, value in candidate.params)]
 
 
 def _history(asked: Asked) -> list[Json]:
-    """The best of each candidate that is listed, best first; then those that failed, with why."""
+    """The last word on each candidate, the fastest first; then those that failed, with why. One that is not listed has
+    no id: it stands as a listed one does without it."""
     ids = {candidate.id: id for id, candidate in asked.candidates.items()}
-    last = {trial.candidate.id: trial for trial in asked.question.history if trial.candidate.id in ids}
-    return [_trial(ids[own], trial) for own, trial in sorted(last.items(), key=lambda item: _rank(*item))[:TOLD]]
+    last = {trial.candidate.id: trial for trial in asked.question.history}
+    told = sorted(last.items(), key=lambda item: _rank(*item))[:TOLD]
+    return [_trial(ids.get(own) or _point(trial.candidate, asked), trial) for own, trial in told]
 
 
 def _rank(id: str, trial: Trial) -> tuple[float, str]:
@@ -215,7 +221,7 @@ def _rank(id: str, trial: Trial) -> tuple[float, str]:
     return (-verdict.measurement.log_ratio if isinstance(verdict, Measured) else math.inf, id)
 
 
-def _trial(id: str, trial: Trial) -> Json:
+def _trial(id: Json, trial: Trial) -> Json:
     verdict = trial.verdict
     if isinstance(verdict, Measured):
         found = verdict.measurement

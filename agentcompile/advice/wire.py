@@ -7,6 +7,7 @@ reason. Nothing here retries, and nothing that it says holds the key.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from typing import Any, Protocol
 
 from agentcompile.advice.exchange import Rung
 from agentcompile.advice.schema import NAME, answer_schema
+from agentcompile.cleaning import clean, redacted
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import clean
 from agentcompile.ir.advice import Usage
 
 CONNECT_S = 1.5
@@ -25,8 +26,6 @@ CONNECT_S = 1.5
 MOST_BYTES = 2 << 20
 """Of a response's body."""
 OPENAI = "https://api.openai.com/v1"
-HIDDEN = "[redacted]"
-_LEAST_KEY = 4
 
 
 class WireError(Exception):
@@ -72,15 +71,6 @@ class Wire(Protocol):
     def close(self) -> None:
         """End what is under way."""
         ...
-
-
-def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` without any of `secrets`, as they are or as JSON writes them."""
-    for secret in secrets:
-        if len(secret) >= _LEAST_KEY:
-            for form in {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}:
-                text = text.replace(form, HIDDEN)
-    return text
 
 
 class OpenAIWire:
@@ -247,7 +237,8 @@ def _retry_after(headers: Any) -> float | None:
     """Seconds that a server asks us to wait (RFC 9110, 10.2.3: a number, or a date)."""
     said = str(headers.get("retry-after", "")).strip()
     try:
-        return max(float(said), 0.0)
+        seconds = float(said)
+        return None if math.isnan(seconds) else max(seconds, 0.0)
     except ValueError:
         pass
     try:

@@ -51,9 +51,9 @@ def advise(
         prompts = flow.advise(options, reporter, asked)
     state = reporter.state
     if show_prompt:
-        for system, user in prompts:
-            screen.text(f"── system ──\n{system}\n── user ──\n{user}")
-        screen.json([{"system": system, "user": user} for system, user in prompts])
+        for one in prompts:
+            screen.text(f"── prompt {one.digest} ──\n── system ──\n{one.system}\n── user ──\n{one.user}")
+        screen.json([{"digest": one.digest, "system": one.system, "user": one.user} for one in prompts])
         return 0
     for row in state.rows:
         if row.advice is not None:

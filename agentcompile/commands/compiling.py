@@ -15,7 +15,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, shared
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.options import Options, resolve
+from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.render import Reporter, Screen, tee
 from agentcompile.review import open_items
 from agentcompile.steering import Steering
@@ -35,7 +35,7 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
             raise undecided(begun, run.path)
         emit, lock = shared(tee(journal.append, reporter))
         with (
-            recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}"),
+            recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}", _secrets(options)),
             steered(run.path, lambda: reporter.state, emit, lock, review=review) as steering,
         ):
             _compiled(flow, options, emit, begun, steering, run, screen)
@@ -65,6 +65,13 @@ def _compiled(
         if open_items(state):
             raise undecided(state, run.path) from error
         raise AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path)) from error
+
+
+def _secrets(options: Options) -> tuple[str, ...]:
+    """The key of the model that is asked, if there is one; one that is missing is said when it is needed."""
+    with suppress(AgentCompileError):
+        return (advisor_secret(options),)
+    return ()
 
 
 def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.advice.prompt import Prompt
 from agentcompile.advising import Inquiry
 from agentcompile.events import Emit
 from agentcompile.ir.target import Target
@@ -44,8 +45,8 @@ class Flow:
     may steer it."""
     inspect: Callable[[Options, Emit], None]
     """Capture and partition: graphs, regions, boundaries and spaces as events."""
-    advise: Callable[[Options, Emit, Inquiry], Sequence[tuple[str, str]]]
-    """Ask the adviser about every region; its advice as events. Returns system and user message of every prompt."""
+    advise: Callable[[Options, Emit, Inquiry], Sequence[Prompt]]
+    """Ask the adviser about every region; its advice as events. Returns every prompt."""
     replay: Callable[[Path, Options, Emit, bool, bool], None]
     """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
     generate: Callable[[Path, Options, Request], Iterator[Piece]]
@@ -70,7 +71,7 @@ def _inspect(options: Options, emit: Emit) -> None:
     previews.inspect_model(options, emit)
 
 
-def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[tuple[str, str]]:
+def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[Prompt]:
     from agentcompile import previews
 
     return previews.advise_model(options, emit, asked)

@@ -32,6 +32,9 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(_why(row))
         if row.advice is not None:
             said(row, row.advice, screen)
+        for missed in state.unadvised if row.advice is None else ():
+            if row.region in missed.regions:
+                screen.text(f"no advice: {missed.reason}")
         if (ruling := state.rulings.get(row.region)) is not None:
             screen.text(f"a person said {ruling.word}{f': {ruling.reason}' if ruling.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")

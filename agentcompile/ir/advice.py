@@ -27,7 +27,7 @@ class Question:
     candidates: Sequence[Candidate]
     """The space, in its order."""
     history: tuple[Trial, ...] = ()
-    """Trials of this region so far."""
+    """Trials of these candidates so far, the last word on each last."""
 
     @property
     def floor_ns(self) -> float:

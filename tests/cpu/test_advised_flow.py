@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from agentcompile.measure.samples import Clock, Round, Samples
 from agentcompile.notes import Notes
 from agentcompile.past import Past
 from agentcompile.plans import plan
+from agentcompile.ready import informed
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.search import Budget, halving
 from agentcompile.store import Store
@@ -137,6 +139,16 @@ def widening(regions: list[Any]) -> str:
     return json.dumps({"regions": made, "budget": 10**9})
 
 
+def spiteful(regions: list[Any]) -> str:
+    """Ranks first what it was told of trials, the failed and the slow before the fast."""
+    made = []
+    for one in regions:
+        assert one["trials"], "an answer that is none is not taken"
+        ranking = [{"candidate": row[0], "rationale": "it was so slow"} for row in one["trials"][:-33:-1]]
+        made.append(item(one, ranking, [], []))
+    return json.dumps({"regions": made})
+
+
 def absent(regions: list[Any]) -> str:
     raise WireError("refused", sent=False)
 
@@ -148,12 +160,27 @@ ADVERSARIES: dict[str, Callable[[list[Any]], str]] = {
     "truncated": lambda regions: worst(regions)[:500],
     "absent": absent,
 }
-Locked = Callable[[Callable[[list[Any]], str] | None], tuple[str, set[str], int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What came of one adviser's order."""
+
+    text: str
+    """The lock's, but for its evidence."""
+    judged: set[str]
+    """Candidate ids with the kinds of their verdicts."""
+    taken: int
+    """Regions that advice was taken of."""
+    trials: list[Trial]
+
+
+Locked = Callable[..., Made]
 
 
 @pytest.fixture(scope="module")
 def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
-    """Makes the lock of the tiny Llama as one adviser orders its search: text, what was judged, how much was taken."""
+    """Makes the lock of the tiny Llama as one adviser orders its search, who is told of the trials that are known."""
     planted = flows.plant(warm, checkpoint("tiny-llama", "bf16"), CONTEXT, warm / "advised.lock.toml")
     asked = flows.options(warm, checkpoint("tiny-llama", "bf16"), CONTEXT)
     here = this_machine(asked)
@@ -166,7 +193,7 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
     subjects = sorted((one for one in every if one.region.id in covered), key=lambda one: len(one.space))[:SUBJECTS]
     first = {one.region.id: (question_of(one.space, flows.CEILING, one.residency), one.advice) for one in subjects}
 
-    def make(say: Callable[[list[Any]], str] | None) -> tuple[str, set[str], int]:
+    def make(say: Callable[[list[Any]], str] | None, known: Sequence[Trial] = ()) -> Made:
         taken: list[Taken] = []
 
         def tell(news: object) -> None:
@@ -176,7 +203,8 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
         asks = None if say is None else Client(Wire(say), "m", Ledger(Ceilings(calls=99)))
         with Counsel(first, asks=asks, tell=tell) as counsel:
             if asks is not None:
-                counsel.begin(prompts_of([question for question, _ in first.values()], covered))
+                past = Past(known, None, "policy")
+                counsel.begin(prompts_of([informed(question, past) for question, _ in first.values()], covered))
                 counsel.wait(30)
             trials = judged(subjects, here.target, here.store, lambda one: counsel.advice(one.region.id))
         rankings = {}
@@ -184,8 +212,13 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
             rankings[one.region.id] = rank(trials[one.region.id], templates_of(one), traits=lambda _: Traits())
         found = plan(decode, prefill, subjects, rankings, trials, lambda _: 1e5, flows.CEILING, "cpu")
         made = replace(planted, cuts=(*decode, prefill), planned=found, trials=trials).seal()
-        judged_ids = {f"{t.candidate.id} {t.verdict.kind}" for some in trials.values() for t in some}
-        return render_lock(replace(made, evidence=Evidence())).decode(), judged_ids, len(taken)
+        every = [trial for some in trials.values() for trial in some]
+        return Made(
+            text=render_lock(replace(made, evidence=Evidence())).decode(),
+            judged={f"{trial.candidate.id} {trial.verdict.kind}" for trial in every},
+            taken=len(taken),
+            trials=every,
+        )
 
     return make
 
@@ -203,19 +236,27 @@ def judged(
 
 
 @pytest.fixture(scope="module")
-def unadvised(locked: Locked) -> tuple[str, set[str], int]:
+def unadvised(locked: Locked) -> Made:
     return locked(None)
 
 
 @pytest.mark.parametrize("who", ADVERSARIES)
-def test_whoever_advises_every_admitted_kernel_is_that_of_no_adviser(
-    who: str, locked: Locked, unadvised: tuple[str, set[str], int]
+def test_whoever_advises_every_admitted_kernel_is_that_of_no_adviser(who: str, locked: Locked, unadvised: Made) -> None:
+    made = locked(ADVERSARIES[who])
+    assert made.text == unadvised.text
+    assert made.judged == unadvised.judged
+    assert bool(made.taken) is (who in ("worst", "widening")), "some of them are heard, and change nothing"
+
+
+def test_whoever_is_told_of_every_trial_every_admitted_kernel_is_that_of_no_adviser(
+    locked: Locked, unadvised: Made
 ) -> None:
-    text, ids, taken = locked(ADVERSARIES[who])
-    assert text == unadvised[0]
-    assert ids == unadvised[1]
-    assert bool(taken) is (who in ("worst", "widening")), "some of them are heard, and change nothing"
+    made = locked(spiteful, unadvised.trials)
+    assert made.text == unadvised.text
+    assert made.judged == unadvised.judged
+    points = Counter(region for region, _ in {(t.candidate.region, t.candidate.id) for t in unadvised.trials})
+    assert made.taken == sum(count > 1 for count in points.values()) >= 3
 
 
-def test_the_lock_of_no_adviser_holds_kernels(unadvised: tuple[str, set[str], int]) -> None:
-    assert unadvised[0].count('use = "kernel"') >= 3
+def test_the_lock_of_no_adviser_holds_kernels(unadvised: Made) -> None:
+    assert unadvised.text.count('use = "kernel"') >= 3

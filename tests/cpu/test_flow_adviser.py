@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcompile.advice.exchange import Cassette
-from agentcompile.advice.wire import HIDDEN
+from agentcompile.cleaning import HIDDEN
 from agentcompile.events import AdviceTaken, ClaimSettled
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
@@ -24,7 +25,10 @@ from tests.unit.loopback import Play, Server, completion, serving
 
 KEY = "sk-loopback-0123456789-secret"
 VARIABLE = "LOOPBACK_KEY"
-CALLS = 12
+CALLS = 8
+"""More than one process of the run makes, fewer than two would."""
+TRIED = 12
+"""Trials that the first process finishes before it is killed."""
 
 
 def advice(request: dict[str, Any]) -> Play:
@@ -49,7 +53,7 @@ def advice(request: dict[str, Any]) -> Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A run that was killed while it asked, and resumed to its end."""
+    """A run that was killed while it asked and searched, and resumed to its end."""
 
     home: Path
     model: Path
@@ -57,7 +61,11 @@ class Asked:
     lock: Path
     first: Leg
     done: flows.Ended
-    before: Server
+    server: Server
+    early: int
+    """Requests of the first process that came as far as the server."""
+    booked: int
+    """Calls that it was about to make, as its events say."""
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +74,19 @@ def asked(
 ) -> Iterator[Asked]:
     root = tmp_path_factory.mktemp("asked")
     run, lock, model = root / "run", root / "agentcompile.lock.toml", checkpoint("tiny-qwen3", "fp32")
-    with pytest.MonkeyPatch.context() as patch, serving(Play(after_s=60)) as before:
+    with pytest.MonkeyPatch.context() as patch, serving(Play(after_s=60)) as server:
         patch.setenv(VARIABLE, KEY)
         flags = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--advisor-calls", CALLS)
-        start = ("compile", model, *flags, "--advisor", f"openai:loop@{before.url}", "--advisor-key", VARIABLE)
-        first = leg(warm, [*start, "--out", lock, "--run-dir", run], run, "adviser-called", 1, signal.SIGKILL)
-        before.script = [advice]
+        start = ("compile", model, *flags, "--advisor", f"openai:loop@{server.url}", "--advisor-key", VARIABLE)
+        more = ("--advisor-tokens", 10**6, "--out", lock, "--run-dir", run)
+        first = leg(warm, [*start, *more], run, "trial-finished", TRIED, signal.SIGKILL)
+        server.script, early = [advice], len(server.requests)
+        booked = RunDirectory.open(run).state().spent.calls
         done = flows.cli(warm, "compile", "--resume", "--run-dir", run, limit_s=600)
-        yield Asked(home=warm, model=model, run=run, lock=lock, first=first, done=done, before=before)
+        yield Asked(
+            home=warm, model=model, run=run, lock=lock, first=first, done=done, server=server, early=early,
+            booked=booked,
+        )  # fmt: skip
 
 
 def test_a_run_that_was_killed_while_it_asked_goes_on_and_takes_advice(asked: Asked) -> None:
@@ -91,9 +104,78 @@ def test_a_run_that_was_killed_while_it_asked_goes_on_and_takes_advice(asked: As
 
 def test_calls_of_both_processes_together_stay_below_the_ceiling(asked: Asked) -> None:
     state = RunDirectory.open(asked.run).state()
-    assert len(asked.before.requests) <= CALLS
-    assert len(asked.before.requests) <= state.spent.calls <= CALLS
+    assert len(asked.server.requests) <= state.spent.calls == CALLS
+    assert 2 * asked.booked > CALLS, "without what the first process spent there would be more"
+    assert any(f"{CALLS} of {CALLS} calls are made" in missed.reason for missed in state.unadvised)
     assert state.spent.prompt_tokens > 0
+
+
+def trials_in(requests: Sequence[Any]) -> list[Any]:
+    """What requests tell of trials."""
+    asked = (json.loads(request["messages"][1]["content"])["regions"] for request in requests)
+    return [trial for regions in asked for one in regions for trial in one["trials"]]
+
+
+def test_what_the_run_had_tried_when_it_was_killed_is_told_when_it_goes_on(asked: Asked) -> None:
+    told = trials_in(asked.server.requests[asked.early :])
+    assert any(row[1] == "measured" and row[3:] == ["us", row[4], "times PyTorch"] for row in told)
+
+
+UNTIMED = ("--context", CONTEXT, "--threads", flows.THREADS, "--choose", "first", "--advisor-tokens", 10**6)
+
+
+@pytest.fixture(scope="module")
+def untimed(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence[Any]]:
+    """A new run in the same home that takes what it is advised without a clock: its folder, and what was requested."""
+    root = tmp_path_factory.mktemp("untimed")
+    with serving(advice) as server:
+        done = flows.cli(
+            asked.home, "compile", asked.model, *UNTIMED, "--advisor", f"openai:loop@{server.url}",
+            "--out", root / "lock.toml", "--run-dir", root / "run", limit_s=600,
+        )  # fmt: skip
+    assert done.code == 0, done.err
+    return root, server.requests
+
+
+def test_what_earlier_runs_of_the_machine_tried_is_told_to_a_new_one(untimed: tuple[Path, Sequence[Any]]) -> None:
+    assert any(row[1] == "measured" for row in trials_in(untimed[1]))
+
+
+def test_where_nothing_is_timed_advice_is_waited_for(untimed: tuple[Path, Sequence[Any]]) -> None:
+    root, requests = untimed
+    state = RunDirectory.open(root / "run").state()
+    assert len(requests) == state.spent.calls <= 8
+    assert {row.region for row in state.rows if row.advice} == {row.region for row in state.rows if row.points > 1}
+    assert read_lock(root / "lock.toml").evidence.advice == tuple(sorted(state.exchanges))
+
+
+def test_a_whole_session_from_its_exchanges_with_sockets_closed_gives_the_same_lock(
+    asked: Asked, untimed: tuple[Path, Sequence[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root, again = untimed[0], tmp_path_factory.mktemp("again")
+    done = flows.cli(
+        asked.home, "compile", asked.model, *UNTIMED, "--advisor", f"replay:{root / 'run' / 'advice'}",
+        "--out", again / "lock.toml", "--run-dir", again / "run", limit_s=600,
+        env={"PYTHONPATH": str(flows.NO_NETWORK)},
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert (again / "lock.toml").read_bytes() == (root / "lock.toml").read_bytes()
+    state = RunDirectory.open(again / "run").state()
+    assert state.spent.calls == 0
+    assert sorted(state.exchanges) == sorted(RunDirectory.open(root / "run").state().exchanges)
+
+
+def test_a_run_that_only_writes_its_lock_again_asks_nobody(asked: Asked, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(asked.run, run, ignore=shutil.ignore_patterns("advice"))
+    before, lock = len(asked.server.requests), asked.lock.read_bytes()
+    raised = (run / "options.json").read_text().replace(f'"advisor_calls":{CALLS}', '"advisor_calls":99')
+    (run / "options.json").write_text(raised.replace(str(asked.run), str(run)))
+    done = flows.cli(asked.home, "compile", "--resume", "--run-dir", run, env={VARIABLE: KEY}, limit_s=600)
+    assert done.code == 0, done.err
+    assert '"advisor_calls":99' in raised
+    assert len(asked.server.requests) == before
+    asked.lock.write_bytes(lock)
 
 
 def test_what_a_measurement_says_of_a_claim_is_an_event(asked: Asked) -> None:
@@ -106,7 +188,7 @@ def test_the_key_is_in_no_file_that_the_run_left(asked: Asked) -> None:
     assert len(files) > 20
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
     assert KEY not in asked.done.out + asked.done.err + asked.first.err
-    assert f"Bearer {KEY}" in asked.before.keys, "it was used"
+    assert f"Bearer {KEY}" in asked.server.keys, "it was used"
     exchanges = Cassette(asked.run / "advice").exchanges.values()
     assert all(HIDDEN in exchange.answer for exchange in exchanges), "the server did repeat it"
 

@@ -14,7 +14,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from bench.ablation.judging import SEEDS, arms_of
 from bench.ablation.plot import draw
-from bench.ablation.result import Ablation, Judged, Model, near_of, quick_ns, standing_of
+from bench.ablation.result import WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
 from bench.ablation.run import read, report, run
 from tests.unit.answers import question
 
@@ -106,7 +106,9 @@ def test_without_a_model_the_verb_says_how() -> None:
         run([])
 
 
-CASSETTES = Path(__file__).parents[2] / "bench" / "ablation" / "cassettes"
+BENCH = Path(__file__).parents[2] / "bench"
+CASSETTES = BENCH / "ablation" / "cassettes"
+RESULT = BENCH / "results" / "cpu-ablation.json"
 
 
 def test_the_exchanges_that_ship_are_read_today_and_say_who_answered() -> None:
@@ -123,3 +125,25 @@ def test_the_exchanges_that_ship_are_read_today_and_say_who_answered() -> None:
         assert [one["region"] for one in said] == [one["region"] for one in told]  # type: ignore[index,call-overload]
         listed = {row[0] for one in told for row in one["candidates"]}
         assert {row["candidate"] for one in said for row in one["ranking"]} <= listed  # type: ignore[index,call-overload,union-attr]
+
+
+def test_the_measurement_that_ships_has_every_arm_in_every_hot_region_of_two_models() -> None:
+    result = read(RESULT)
+    assert len(result.models) == 2
+    assert result.arms == ("none", "heuristic", "random", "replay")
+    assert len(result.regions) >= 10
+    for region in result.regions:
+        said = {arm: region.standing(arm) for arm in result.arms}
+        assert all(said.values())
+        assert said["random"] is not None
+        assert said["random"].orders >= 20
+        assert said["replay"] is not None
+        assert said["replay"].said > 0, "an exchange was recorded for it"
+        assert said["replay"].note == ""
+    assert result.answered_by == {"replay": "Claude, answering by hand through a loopback server"}
+    assert RESULT.with_suffix(".png").exists()
+    assert RESULT.with_suffix(".svg").exists()
+
+
+def test_the_heuristic_alone_has_the_neighbourhood_within_a_tenth_of_the_space() -> None:
+    assert read(RESULT).median_share("heuristic") <= WITHIN

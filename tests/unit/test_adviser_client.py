@@ -13,7 +13,8 @@ import pytest
 
 from agentcompile.advice.client import Answered, Called, Client, Replied, Unanswered
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.wire import HIDDEN, MOST_BYTES, OpenAIWire, redacted
+from agentcompile.advice.wire import MOST_BYTES, OpenAIWire
+from agentcompile.cleaning import HIDDEN, redacted
 from agentcompile.ir.advice import Usage
 from tests.unit.answers import answer, prompt
 from tests.unit.loopback import Play, Server, completion, refusal, serving
@@ -136,6 +137,18 @@ def test_retry_after_may_be_a_date() -> None:
     assert 15 < slept[0] <= 20
 
 
+@pytest.mark.parametrize("said", ["nan", "soon", "", "Thu, 99 Foo 2026", "9" * 400])
+def test_retry_after_that_says_nothing_is_as_if_it_were_not_there(said: str) -> None:
+    with serving(refusal(429, retry_after=said), GOOD) as server, client_of(server.url) as (client, _, _, slept):
+        got = client.ask(PROMPT)
+    if said.isdecimal():
+        assert isinstance(got, Unanswered)
+        assert "of patience" in got.reason
+    else:
+        assert isinstance(got, Answered)
+        assert slept == [0.5]
+
+
 def test_a_server_that_asks_for_too_much_patience_is_left_alone() -> None:
     with serving(refusal(429, retry_after="3600")) as server:
         assert "3600 s of patience" in reason(server)
@@ -213,11 +226,34 @@ def test_what_was_booked_for_a_call_that_never_ended_counts() -> None:
     assert again.spent.calls == 2
 
 
+def test_seconds_of_calls_beside_one_another_count_once_and_survive_a_resume() -> None:
+    now = [100.0]
+    ceilings = Ceilings(seconds=60)
+    ledger = Ledger(ceilings, clock=lambda: now[0])
+    first, second = ledger.book(300), ledger.book(300)
+    assert not isinstance(first, str)
+    assert not isinstance(second, str)
+    taken = []
+    for booking, at in ((second, 110.0), (first, 125.0)):
+        now[0] = at
+        taken.append(ledger.settle(booking, None).seconds)
+    now[0] = 140.0
+    third = ledger.book(300)
+    assert not isinstance(third, str)
+    now[0] = 144.0
+    taken.append(ledger.settle(third, None).seconds)
+    assert taken == [10.0, 15.0, 4.0], "of the time between calls nothing is counted"
+    again = Ledger(ceilings, ledger.spent, clock=lambda: now[0])
+    assert again.left_s() == 60 - 29
+    now[0] += 31
+    assert again.book(300) == "60 s are spent"
+
+
 def test_money_is_counted_at_the_price_that_was_named() -> None:
     ledger = Ledger(Ceilings(price=(2.0, 10.0)))
     booking = ledger.book(300)
     assert not isinstance(booking, str)
-    used = ledger.settle(booking, Usage(prompt_tokens=1000, completion_tokens=100), 1.0)
+    used = ledger.settle(booking, Usage(prompt_tokens=1000, completion_tokens=100))
     assert used.microdollars == ledger.spent.microdollars == 3000
 
 

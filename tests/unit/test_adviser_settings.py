@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.advice.exchange import Cassette, Exchange
+from agentcompile.advice.prompt import Prompt
 from agentcompile.advising import counsel_of, folder_of
 from agentcompile.commands import advising, looking
 from agentcompile.commands.flow import REAL
@@ -31,6 +32,7 @@ from agentcompile.session import Journal, RunDirectory
 from tests.unit.answers import INJECTED
 from tests.unit.runs import FOUND, REGION, STARTED, TARGET
 
+PROMPT = Prompt(asked=(), system="the rules", user="the data")
 BOOKED = Usage(calls=1, prompt_tokens=1000, completion_tokens=8000)
 CLAIM = Claim(says="does-not-build", topic="resource", template="linear/rows")
 ADVICE = Advice(
@@ -67,6 +69,13 @@ def test_a_folder_to_replay_is_told_from_where_it_was_named(tmp_path: Path) -> N
         ("replay:", "is not allowed"),
         ("openai:m@http://user:secret@host/v1", "is not allowed"),
         ("openai:m@https://host/v1?key=secret", "holds no key, user or query"),
+        ("openai:m@https://host/v1#secret", "holds no key, user or query"),
+        ("openai:\x1b[31mm", "is not allowed"),
+        ("openai:m@http://host:99999/v1", "Port out of range"),
+        ("openai:m@http://host:eighty/v1", "Port could not be cast"),
+        ("openai:m@http://host:0/v1", "no host, or port 0"),
+        ("openai:m@http://:8080/v1", "no host, or port 0"),
+        ("openai:m@http://[::1/v1", "Invalid IPv6 URL"),
         ("random:x", "is not allowed"),
     ],
 )
@@ -91,6 +100,13 @@ def test_a_key_goes_only_where_it_was_meant_to_go() -> None:
     with pytest.raises(AgentCompileError, match="OPENAI_API_KEY is not set") as caught:
         advisor_secret(Options(advisor="openai:m"), {})
     assert "--advisor-key" in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["sk-own-0123456789", "gsk_0123456789abcdef", "deadbeef" * 8, "A" * 65, "A B", "9A"])
+def test_a_key_where_its_variable_should_be_named_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(AgentCompileError, match="no name of a variable") as caught:
+        resolve({"advisor_key": key}, environ={})
+    assert key not in caught.value.message + caught.value.hint
 
 
 def test_a_ceiling_on_money_needs_a_price(tmp_path: Path) -> None:
@@ -178,10 +194,10 @@ def paper() -> tuple[Screen, list[str]]:
 def test_advise_shows_what_was_said_taken_and_refused() -> None:
     from dataclasses import replace
 
-    def asks(options: Options, emit: Emit, asked: object) -> tuple[tuple[str, str], ...]:
+    def asks(options: Options, emit: Emit, asked: object) -> tuple[Prompt, ...]:
         for event in (STARTED, FOUND, TAKEN, AdviceMissed(regions=(REGION,), reason="too late")):
             emit(event)
-        return (("the rules", "the data"),)
+        return (PROMPT,)
 
     screen, lines = paper()
     flow = replace(REAL, advise=asks)
@@ -195,7 +211,8 @@ def test_advise_shows_what_was_said_taken_and_refused() -> None:
     assert "no advice about linear@aaaaaa: too late" in text
     assert "the rules" not in text
     assert advising.advise(flags, show_prompt=True, **more) == 0  # type: ignore[arg-type]
-    assert "── system ──\nthe rules\n── user ──\nthe data" in "".join(lines)
+    shown = f"── prompt {PROMPT.digest} ──\n── system ──\nthe rules\n── user ──\nthe data"
+    assert shown in "".join(lines)
 
 
 def test_advise_without_a_model_says_how() -> None:
@@ -217,6 +234,16 @@ def test_explain_shows_advice_beside_trials(tmp_path: Path) -> None:
     text = "".join(lines)
     assert "a-model says: a product" in text
     assert "measured (search)" in text
+
+
+def test_explain_says_why_there_was_no_advice(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    with Journal(run) as journal:
+        for event in (STARTED, FOUND, AdviceMissed(regions=(REGION,), reason="a ceiling is reached: 8 of 8 calls")):
+            journal.append(event)
+    screen, lines = paper()
+    assert looking.explain({"run_dir": str(run.path)}, REGION[:8], screen=screen) == 0
+    assert "no advice: a ceiling is reached: 8 of 8 calls" in "".join(lines)
 
 
 def test_the_state_of_a_run_without_a_model_knows_nothing_of_one() -> None:

@@ -145,6 +145,24 @@ def test_a_fault_of_ours_leaves_a_report_in_the_run_and_no_traceback(home: Path)
     assert "ZeroDivisionError" in (run_of(home).path / session.CRASH).read_text()
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, AgentCompileError])
+def test_however_a_run_ends_the_key_of_its_adviser_is_in_no_file_of_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    key = "sk-0123456789-secret"
+    monkeypatch.setenv("A_KEY", key)
+    flags = {"model": "m", "advisor": "openai:x@http://127.0.0.1:1/v1", "advisor_key": "A_KEY"}
+    failing = flow(compile=stopping(error(f"header 'Bearer {key}' is not allowed")))
+    screen, out, err = paper()
+    with pytest.raises(AgentCompileError) as caught:
+        compiling.compile(flags, resume=False, screen=screen, flow=failing)
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert any("Bearer [redacted]" in path.read_text() for path in files), "what happened is there"
+    assert [path for path in files if key in path.read_text()] == []
+    assert key not in out.getvalue() + err.getvalue()
+    assert key not in caught.value.message + caught.value.hint
+
+
 def test_inspect_shows_regions_and_makes_no_run(home: Path) -> None:
     def inspects(options: Options, emit: Emit) -> None:
         for event in WHOLE[:6]:

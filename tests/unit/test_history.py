@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_another_candidate_source_or_policy_finds_nothing(tmp_path: Path, key: t
     with History(tmp_path / "h.sqlite") as history:
         history.put(trial(), "p")
         assert history.get(key[0] or candidate().id, key[1], key[2]) is None
+
+
+def test_all_that_is_known_of_some_candidates_is_found_at_once(tmp_path: Path) -> None:
+    with History(tmp_path / "h.sqlite") as history:
+        for rows in range(1, 1200):
+            history.put(trial(rows), "p")
+        history.put(trial(7, fidelity="confirm"), "p")
+        history.put(replace(trial(7), source="of another version"), "p")
+        history.put(replace(trial(8), source="under another policy"), "q")
+        wanted = [candidate(rows).id for rows in (7, 8, *range(2000, 3000), 1100)]
+        found = history.about(wanted, "p")
+        assert {t.candidate.id for t in found} == {candidate(rows).id for rows in (7, 8, 1100)}
+        assert [t.fidelity for t in found if t.candidate == candidate(7)] == ["search", "search", "confirm"]
+        assert all(t.reused for t in found)
+        assert {t.source for t in found} == {"s", "of another version"}
+        assert history.about([], "p") == ()
 
 
 def test_a_confirmed_trial_is_preferred_and_each_fidelity_can_be_asked_for(tmp_path: Path) -> None:
@@ -140,7 +157,8 @@ def test_a_place_that_cannot_be_written_is_an_environment_error(tmp_path: Path) 
         assert caught.value.hint
 
 
-def _put_many(path: Path, first: int) -> None:
+def _put_many(path: Path, first: int, together: Barrier) -> None:
+    together.wait(60)
     with History(path) as history:
         for rows in range(first, first + 40):
             history.put(trial(rows), "p")
@@ -149,12 +167,13 @@ def _put_many(path: Path, first: int) -> None:
 def test_several_processes_write_one_database_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     path = tmp_path / "h.sqlite"
-    writers = [context.Process(target=_put_many, args=(path, 40 * i)) for i in range(3)]
+    together = context.Barrier(4)  # a new database is the hardest: each wants to be the one that sets it up
+    writers = [context.Process(target=_put_many, args=(path, 40 * i, together)) for i in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
     with History(path) as history:
-        assert len(history) == 120
+        assert len(history) == 160
         assert history.warning == ""
