@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from agentcompile.ir.template import Candidate
@@ -12,7 +11,6 @@ from agentcompile.tables import amount, duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
-from .same import Same
 from .scene import Advice
 
 COLUMNS = (
@@ -139,15 +137,11 @@ def _open(row: Row) -> Span:
 
 def trials_of(state: State, region: str) -> Sequence[Trial]:
     """A region's trials in the order they were made."""
-    return _by_region(Same(state.trials)).get(region, ())
+    return state.trials.of(_region, region)
 
 
-@functools.lru_cache(maxsize=2)
-def _by_region(trials: Same[Sequence[Trial]]) -> Mapping[str, Sequence[Trial]]:
-    found: dict[str, list[Trial]] = {}
-    for trial in trials.value[:]:
-        found.setdefault(trial.candidate.region, []).append(trial)
-    return found
+def _region(trial: Trial) -> str:
+    return trial.candidate.region
 
 
 def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:

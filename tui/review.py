@@ -98,7 +98,7 @@ def _choice(state: State, measured: Choice, word: Decided) -> Choice:
     point = word.instead
     if word.word != "overridden" or point is None:
         return measured
-    trial = next((trial for trial in reversed(state.trials) if trial.candidate == point), None)
+    trial = next((one for one in reversed(trials_of(state, point.region)) if one.candidate == point), None)
     if trial is None or not isinstance(trial.verdict, Measured):
         return measured
     m = trial.verdict.measurement
