@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
+from agentcompile.grown import Grown
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
 from agentcompile.progress import Row, State
@@ -11,6 +13,7 @@ from agentcompile.tables import amount, duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
+from .same import Same
 from .scene import Advice
 
 COLUMNS = (
@@ -65,6 +68,13 @@ def state_of(row: Row, plan: Placed) -> Span:
 
 def entries(state: State) -> list[Entry]:
     """Every region as a row: those of the plan first, then by their share of the step."""
+    return list(_entries(Same(state)))
+
+
+@functools.lru_cache(maxsize=2)
+def _entries(known: Same[State]) -> list[Entry]:
+    """Made once, however often one screen asks for them."""
+    state = known.value
     plan = placed(state)
     rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
     return [_entry(row, plan) for row in rows]
@@ -137,7 +147,12 @@ def _open(row: Row) -> Span:
 
 def trials_of(state: State, region: str) -> Sequence[Trial]:
     """A region's trials in the order they were made."""
-    return state.trials.of(_region, region)
+    return in_region(state.trials, region)
+
+
+def in_region(trials: Grown[Trial], region: str) -> Sequence[Trial]:
+    """Those of one region, in their order."""
+    return trials.of(_region, region)
 
 
 def _region(trial: Trial) -> str:

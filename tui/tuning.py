@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agentcompile.grown import Grown
 from agentcompile.ir.trial import (
     Check,
     Choice,
@@ -22,7 +25,8 @@ from agentcompile.tables import duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter
-from .regions import brief, claim, placed, short, times, tone, trials_of
+from .regions import brief, claim, in_region, placed, short, times, tone
+from .same import Same
 from .scene import Baseline
 
 COLUMNS = (
@@ -74,10 +78,16 @@ class Latest:
     """How often it was tried."""
 
 
-def latest(state: State, region: str) -> dict[str, Latest]:
+def latest(state: State, region: str) -> Mapping[str, Latest]:
     """Candidate id to its last word, in the order they were first tried."""
+    return _latest(Same(state.trials), region)
+
+
+@functools.lru_cache(maxsize=4)
+def _latest(trials: Same[Grown[Trial]], region: str) -> Mapping[str, Latest]:
+    """Worked out once, however often one screen asks for it."""
     found: dict[str, Latest] = {}
-    for trial in trials_of(state, region):
+    for trial in in_region(trials.value, region):
         old = found.get(trial.candidate.id)
         outranked = old is not None and old.trial.fidelity == "confirm" and trial.fidelity == "search"
         kept = old.trial if old is not None and outranked else trial
@@ -114,6 +124,13 @@ def _finite(m: Measurement) -> float:
 def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = False) -> list[Entry]:
     """A region's candidates: what runs now first, then the fastest, then what failed. `narrow` leaves out the names of
     parameters, which the detail has."""
+    return list(_entries(Same(state), region, baseline, narrow))
+
+
+@functools.lru_cache(maxsize=4)
+def _entries(known: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
+    """Made once, however often one screen asks for them."""
+    state = known.value
     row = state.row(region)
     to = arm(state, region, baseline)
     found = latest(state, region)

@@ -201,6 +201,7 @@ def test_a_run_that_is_no_run_says_so_and_the_app_lives(tmp_path: Path) -> None:
         file.write(json.dumps({"seq": 3, "at_ms": 1, "event": {"kind": "from-the-future"}}).encode() + b"\n")
 
     async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
+        await pilot.pause(0.7)
         assert "no event" in shown(app)
         await pressed(pilot, "5", "q")
 
