@@ -214,7 +214,8 @@ def heading(scene: Scene, view: View, mode: Mode, width: int, ink: Ink) -> list[
     """What stands over a mode's table."""
     match mode:
         case "tune":
-            return tuning.heading(scene.state, region_of(scene, view), view.baseline, width, ink)
+            region, candidate = region_of(scene, view), key_of(scene, view, "tune")
+            return tuning.heading(scene.state, region, view.baseline, candidate, width, ink)
         case "review":
             return review.heading(scene.state, width, ink)
         case "lock":
