@@ -144,6 +144,11 @@ class Feed:
                 self._add(self._last_ms, "stderr", (clean(text), ""))
         return bool(whole)
 
+    @property
+    def held(self) -> bool:
+        """Whether a compiler held the run when `life` last looked."""
+        return self._alive[1]
+
     def life(self, starting: bool = False) -> Life:
         """Whether a compiler works on the run; `starting` says that one was just begun."""
         if self.speed:

@@ -80,7 +80,11 @@ def _news(scene: Scene, view: View) -> Span:
     if scene.fault:
         return scene.fault, "bad"
     if scene.life == "lost":
-        return "The compiler is gone. What it acknowledged is kept: space starts it again where it stopped.", "bad"
+        why = f": {scene.ending.rstrip('.')}" if scene.ending else ""
+        return (
+            f"The compiler is gone{why}. What it acknowledged is kept: space starts it again where it stopped.",
+            "bad",
+        )
     if scene.state.status == "review":
         waits = sum(change.decided.open for change in review.changes(scene.state))
         if waits:
