@@ -83,7 +83,7 @@ def facts(state: State) -> list[tuple[str, str]]:
         rows += [(f"target.libraries.{name}", version) for name, version in t.libraries]
     rows += [("model", state.model)] if state.model else []
     rows += [(f"model.graphs.{graph.phase}", graph.digest[:12]) for graph in state.graphs]
-    rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.plans]
+    rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.final]
     for change in changes(state):
         by = _BY.get(change.decided.word, "measurement")
         what = short(change.choice.candidate.label) if isinstance(change.choice, Kernel) else "PyTorch"

@@ -48,7 +48,7 @@ Placed = Mapping[str, Choice]
 def placed(state: State) -> Placed:
     """What the plans run, the shortest context's first where they differ."""
     found: dict[str, Choice] = {}
-    for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
+    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
         for part in plan.parts if plan.phase == "decode" else ():
             found.setdefault(part.region, part.choice)
     return found

@@ -281,7 +281,7 @@ def _times(m: Measurement, row: Row, width: int, ink: Ink) -> list[Line]:
     if len(m.times_ns) >= FEW_TIMES:
         low_ns, high_ns = duration(min(m.times_ns)), duration(max(m.times_ns))
         facts.append(("spread", f"{low_ns} {_bars(m.times_ns, width // 3, ink)} {high_ns}"))
-        facts.append(("trend", f"{spark(m.times_ns, width - 24, ink)} as they were taken"))
+        facts.append(("in order", spark(m.times_ns, width - 12, ink)))
     if row.floor_ns and m.median_ns:
         share = row.floor_ns / m.median_ns
         facts.append(("of floor", f"{meter(share, 16, ink)} {share:.0%}"))
