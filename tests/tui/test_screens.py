@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
-from agentcompile.tui.scene import MODES, Replay, Scene, View
+from agentcompile.tui.scene import MODES, Mode, Replay, Scene, View
 from recorded import GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
+from agentcompile.grown import Grown
+from agentcompile.ir.trial import Trial
 from agentcompile.progress import fold
+from agentcompile.rows import changed
 
 SIZES = ((80, 24), (120, 36), (160, 48))
-RUNS = ("stopped", "finished")
+RUNS = ("stopped", "finished", "reviewed")
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -78,6 +81,30 @@ def test_a_state_is_a_glyph_and_a_word(recorded_scene: tuple[str, Scene]) -> Non
     rows = [line for line in shown.splitlines() if "@" in line]
     assert rows
     assert all(line[2] in "○◌◐●‖-" and line[4:10].replace(" ", "").isalpha() for line in rows)
+
+
+class Walked(Grown[Trial]):
+    """Trials that count who walks through all of them."""
+
+    __slots__ = ("walks",)
+    walks: int
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        self.walks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_no_frame_walks_through_all_trials(
+    recorded_scene: tuple[str, Scene], mode: Mode, size: tuple[int, int]
+) -> None:
+    known = recorded_scene[1]
+    trials = Walked(known.state.trials)
+    trials.walks = 0
+    many = replace(known, state=changed(known.state, trials=trials))
+    assert frame(many, View(width=size[0], height=size[1], mode=mode), Ink())
+    assert trials.walks == 0
 
 
 def test_a_lock_by_itself_is_called_one_and_shows_the_stages_of_its_replay() -> None:
