@@ -101,10 +101,10 @@ def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
     title = f" {ask.title} "
     room = max(width - ink.width(title) - 2, 8)
     before, after = ask.text[: ask.at], ask.text[ask.at :]
-    if len(before) > room - 1:
-        before = before[-(room - 1) :]
+    while ink.width(before) > room - 1:
+        before = before[max(1, (ink.width(before) - room) // 2) :]
     at, rest = (after[:1] or " "), after[1:]
-    return line((title, "accent"), before, (at, "bar"), rest[: max(room - len(before), 0)])
+    return line((title, "accent"), before, (at, "bar"), rest[: max(room - ink.width(before), 0)])
 
 
 def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:

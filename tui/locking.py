@@ -16,7 +16,7 @@ from .scene import Replay, Scene
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="field", width=22, grow=1),
+    Column(head="field", width=16, grow=1),
     Column(head="locked", width=12, grow=2),
     Column(head="here", width=12, grow=2),
     Column(head="remedy", width=18, grow=2, drop=1),

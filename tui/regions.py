@@ -20,7 +20,7 @@ COLUMNS = (
     Column(head="state", width=11),
     Column(head="region", width=24, grow=3),
     Column(head="sites", width=5, right=True, drop=3),
-    Column(head="share", width=6, right=True),
+    Column(head="share", width=6, right=True, drop=1),
     Column(head="floor", width=7, right=True, drop=2),
     Column(head="pytorch", width=7, right=True, drop=4),
     Column(head="best", width=7, right=True),

@@ -18,7 +18,7 @@ from .regions import brief, short, times, tone, trials_of
 COLUMNS = (
     Column(head="plan", width=8),
     Column(head="region", width=18, grow=2),
-    Column(head="runs", width=18, grow=3),
+    Column(head="runs", width=18, grow=3, drop=1),
     Column(head="ratio", width=6, right=True),
     Column(head="±", width=5, right=True, drop=3),
     Column(head="saves", width=8, right=True, drop=2),

@@ -32,12 +32,12 @@ from .scene import Baseline
 COLUMNS = (
     Column(head="state", width=12),
     Column(head="candidate", width=20, grow=3),
-    Column(head="n", width=3, right=True, drop=2),
+    Column(head="n", width=3, right=True, drop=3),
     Column(head="median", width=7, right=True),
-    Column(head="±", width=6, right=True),
-    Column(head="p95", width=7, right=True, drop=1),
+    Column(head="±", width=6, right=True, drop=1),
+    Column(head="p95", width=7, right=True, drop=2),
     Column(head="ratio", width=6, right=True),
-    Column(head="warning", width=11, grow=1, drop=3),
+    Column(head="warning", width=11, grow=1, drop=4),
 )
 WIDE_INTERVAL = 0.10
 """Half an interval of the ratio's logarithm from which a time is called unstable."""

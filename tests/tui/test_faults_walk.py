@@ -23,7 +23,7 @@ from agentcompile.unlock import open_lock
 from tests.cpu import flows
 
 ASKED = ["--context=64", "--budget=40", "--threads=1"]
-PATIENCE_S = 400
+PATIENCE_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ class Walk:
             self.terminal.read(0.3)
 
     def goes_to(self, item: Item) -> None:
-        """Select a region of the review by its name."""
-        self.terminal.press(f"/{item.name}\r", pause_s=0.1)
+        """Select a region of the review by its name, in place of the filter before."""
+        self.terminal.press(f"/\x15{item.name}\r", pause_s=0.1)
 
     def decides(self, item: Item, keys: str, standing: str) -> None:
         """Press keys on a region, and see how it stands then."""
