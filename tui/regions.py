@@ -72,9 +72,9 @@ def entries(state: State) -> list[Entry]:
 
 
 @functools.lru_cache(maxsize=2)
-def _entries(known: Same[State]) -> list[Entry]:
+def _entries(same: Same[State]) -> list[Entry]:
     """Made once, however often one screen asks for them."""
-    state = known.value
+    state = same.value
     plan = placed(state)
     rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
     return [_entry(row, plan) for row in rows]

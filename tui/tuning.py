@@ -129,9 +129,9 @@ def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = Fal
 
 
 @functools.lru_cache(maxsize=4)
-def _entries(known: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
+def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
     """Made once, however often one screen asks for them."""
-    state = known.value
+    state = same.value
     row = state.row(region)
     to = arm(state, region, baseline)
     found = latest(state, region)
@@ -222,7 +222,7 @@ def heading(state: State, region: str, baseline: Baseline, candidate: str, width
         spread, of = [float(m.median_ns) for one in known.values() if (m := measured(one.trial)) is not None], ""
     if len(spread) < FEW_TIMES:
         return [line((title, "title")), line((text, "dim"))]
-    shape = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
+    shape: list[Span] = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
     return [line((title, "title")), line((text, "dim"), "   ", *shape, (f" {duration(max(spread))}", "dim"))]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
 
     replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", 1)
     assert replayed.code == 0, replayed.err
-    settings = flows.options(home, model, 64)
+    settings = replace(flows.options(home, model, 64), threads=1)
     kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
     rebuilt = open_lock(lock, settings, locked=True)
     assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
