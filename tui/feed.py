@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentcompile.control import Follower
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Advised, RoundsProgress, TrialStarted, clean
+from agentcompile.events import Advised, RoundsProgress, TrialStarted, Watched, clean
 from agentcompile.progress import State, apply
 from agentcompile.session import OPTIONS, Record, RunDirectory
 
@@ -121,7 +121,8 @@ class Feed:
         self._last_ms = max(self._last_ms, record.at_ms)
         if isinstance(record.event, Advised):
             self.advice[record.event.region] = Advice(adviser=record.event.adviser, note=record.event.note)
-        self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
+        if not isinstance(record.event, Watched):  # which comes at any time, and says nothing of the compiler
+            self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
         if (line := said(record.event)) is not None:
             self._add(record.at_ms, *line)
 
