@@ -311,6 +311,14 @@ class Steered(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watched(_Clean):
+    """A screen follows the run and draws at most `ui_hz` times a second; numbers of record come from runs without."""
+
+    kind: Literal["watched"] = "watched"
+    ui_hz: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewOpened(_Clean):
     """Plans stand and wait for a person before the lock is written. `regions` are undecided or stale."""
 
@@ -341,7 +349,7 @@ Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
     | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
-    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled
+    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""

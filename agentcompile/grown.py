@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar, overload
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
+class _Groups(Generic[T]):
+    """Where the items of one list lie by their keys: one table for each way to name a key. Each item is looked at once
+    a way, by whoever asks first."""
+
+    __slots__ = ("_lock", "_tables")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: dict[Callable[[T], Hashable], tuple[list[int], dict[Hashable, list[int]]]] = {}
+
+    def places(self, items: list[T], by: Callable[[T], Hashable], key: Hashable) -> list[int]:
+        """Indices of the items with a key, ascending."""
+        with self._lock:
+            done, table = self._tables.setdefault(by, ([0], {}))
+            for at in range(done[0], len(items)):
+                table.setdefault(by(items[at]), []).append(at)
+                done[0] = at + 1
+            return table.get(key, [])
+
+
 class Grown(Sequence[T], Generic[T]):
     """Items that never change. `plus` costs the same however many there are; on a branch of history it copies once."""
 
-    __slots__ = ("_count", "_items")
+    __slots__ = ("_count", "_groups", "_items")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items = list(items)
         self._count = len(self._items)
+        self._groups = _Groups[T]()
 
     def plus(self, item: T) -> Grown[T]:
         """These items and one more."""
         longer: Grown[T] = Grown.__new__(Grown)
-        # Another sequence may have grown from this one already: then the rest of the list is that one's.
-        longer._items = self._items if self._count == len(self._items) else self._items[: self._count]
+        if self._count == len(self._items):
+            longer._items, longer._groups = self._items, self._groups
+        else:  # another sequence has grown from this one already: the rest of the list is that one's
+            longer._items, longer._groups = self._items[: self._count], _Groups()
         longer._items.append(item)
         longer._count = self._count + 1
         return longer
+
+    def of(self, by: Callable[[T], Hashable], key: Hashable) -> tuple[T, ...]:
+        """The items for which `by` gives `key`, in order. Costs as much as there are of them, and a look at each item
+        that no sequence which shares it was asked about yet; so name `by` once, as a function of a module."""
+        places = self._groups.places(self._items, by, key)
+        return tuple(self._items[at] for at in places[: bisect_left(places, self._count)])
 
     def __len__(self) -> int:
         return self._count

@@ -42,6 +42,7 @@ from agentcompile.events import (
     TrialStarted,
     Undone,
     Warned,
+    Watched,
 )
 from agentcompile.grown import Grown, Seen
 from agentcompile.ir.advice import Claim, Usage
@@ -96,6 +97,8 @@ class State:
     asked: tuple[CandidateAsked, ...] = ()
     """What a person wants of candidates and has no verdict yet."""
     paused: bool = False
+    ui_hz: float = 0.0
+    """How often a second a screen that followed it drew at most; 0 while none did."""
     review: ReviewOpened | None = None
     lock: LockWritten | None = None
     drift: tuple[DriftFound, ...] = ()
@@ -216,6 +219,8 @@ def apply(state: State, event: Event) -> State:
             return _asked(state, event)
         case Steered():
             return changed(state, paused=event.what == "pause")
+        case Watched():
+            return changed(state, ui_hz=max(state.ui_hz, event.ui_hz))
         case ReviewOpened():
             return changed(state, status="review", review=event)
         case RunFailed():
@@ -253,6 +258,7 @@ def _started(state: State, event: RunStarted) -> State:
         settled=state.settled,
         decided=state.decided,
         review=state.review,
+        ui_hz=state.ui_hz,
         asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
         warnings=state.warnings,
         spent=state.spent,

@@ -7,7 +7,6 @@ these makes an approval stale; and a candidate one of whose trials failed has no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,17 +39,13 @@ class Item:
 
 def items(state: State) -> tuple[Item, ...]:
     """What may be decided on now: regions that a kernel is chosen for, by the plans or, before these, by themselves."""
-    proposed = _proposed(state)
-    known = _known(state, proposed)
-    return tuple(_item(state, region, kernels, known) for region, kernels in proposed.items())
+    return tuple(_item(state, region, kernels) for region, kernels in _proposed(state).items())
 
 
 def item_of(state: State, region: str) -> Item | None:
     """The item of a region id."""
-    proposed = _proposed(state)
-    if region not in proposed:
-        return None
-    return _item(state, region, proposed[region], _known(state, {region: proposed[region]}))
+    kernels = _proposed(state).get(region)
+    return None if kernels is None else _item(state, region, kernels)
 
 
 def open_items(state: State) -> tuple[Item, ...]:
@@ -60,7 +55,11 @@ def open_items(state: State) -> tuple[Item, ...]:
 
 def trials_of(state: State, candidate: str) -> tuple[Trial, ...]:
     """Trials of a candidate id, oldest first."""
-    return tuple(trial for trial in state.trials if trial.candidate.id == candidate)
+    return state.trials.of(_candidate, candidate)
+
+
+def _candidate(trial: Trial) -> str:
+    return trial.candidate.id
 
 
 def fault(trials: tuple[Trial, ...]) -> str:
@@ -110,22 +109,10 @@ def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
     return found
 
 
-Known = Mapping[Candidate, list[Trial]]
-
-
-def _known(state: State, proposed: Mapping[str, tuple[Kernel, ...]]) -> Known:
-    """Trials of everything that is proposed, in one look at all of them."""
-    found: dict[Candidate, list[Trial]] = {kernel.candidate: [] for some in proposed.values() for kernel in some}
-    for trial in state.trials:
-        if trial.candidate.region in proposed and trial.candidate in found:
-            found[trial.candidate].append(trial)
-    return found
-
-
-def _item(state: State, region: str, kernels: tuple[Kernel, ...], known: Known) -> Item:
+def _item(state: State, region: str, kernels: tuple[Kernel, ...]) -> Item:
     row, ruling = state.row(region), state.rulings.get(region)
     name = row.name if row is not None else region[:12]
-    own = [tuple(known[kernel.candidate]) for kernel in kernels]
+    own = [trials_of(state, kernel.candidate.id) for kernel in kernels]
     faults = [why for trials in own if (why := fault(trials))]
     digests = [approval(trials) for trials in own]
     now = "" if faults or not own else digests[0] if len(digests) == 1 else digest("approvals/1", *digests)

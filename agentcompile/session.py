@@ -29,8 +29,9 @@ from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, 
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 
-VERSION = 2
-"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events."""
+VERSION = 3
+"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events, since 3
+single times of a measurement, and the screens that watched."""
 PROGRESS_PER_S = 20
 LOOKS, LOOK_S = 5, 0.02
 """How often, and how far apart in seconds, the lock is tried that somebody else may hold for an instant."""

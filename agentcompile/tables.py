@@ -146,4 +146,5 @@ def state_json(state: State) -> dict[str, Json]:
         "warnings": encode(state.warnings),
         "failure": encode(state.failure),
         "trials": encode(state.counts),
+        "ui_hz": state.ui_hz,
     }

@@ -246,6 +246,8 @@ class CompilerApp(App[int], inherit_bindings=False):
         quiet = feed is not None and feed.timing and not news
         if self._dirty and not quiet and now - self._drawn_at >= 1 / HZ:
             self.draw()
+            if session.untold(HZ):  # where it would draw anyway: never inside a timed round
+                asyncio.get_running_loop().run_in_executor(None, session.tell, HZ)
 
     def draw(self) -> None:
         """Lay the screen out and draw what changed of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import locale
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,10 @@ def run(arguments: Sequence[str]) -> int:
     Raises AgentCompileError (usage) where there is no terminal to draw on, with the headless command.
     """
     asked = parser().parse_args(list(arguments))
+    if not 0 <= asked.speed < math.inf:
+        raise AgentCompileError(
+            f"--speed: {asked.speed:g} is not allowed", hint="10 is ten times as fast; without it the run is followed"
+        )
     flags = {name: getattr(asked, name) for name in _FLAGS if getattr(asked, name) is not None}
     _needs_terminal(asked.what, flags)
     options = resolve({**flags, "run_dir": asked.run_dir}).options

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,10 @@ from .scene import Replay
 
 LEAVE_S = 0.7
 """How long a compiler that is told to stop may take before the app leaves without its answer."""
+BEGINS = "$ agentcompile "
+"""Before what a compiler says: which one."""
+FULL_BYTES = 64 << 10
+"""A disk with less room than this is why a compiler ended that could not say so."""
 SAID = 200
 """Lines of a replay's output that are kept."""
 
@@ -37,7 +43,8 @@ def start(run: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
-        with (run / STDERR).open("ab") as said:
+        with (run / STDERR).open("ab", buffering=0) as said:
+            said.write(f"{BEGINS}{shlex.join(arguments)}\n".encode())
             return subprocess.Popen(
                 headless(arguments),
                 stdin=subprocess.DEVNULL,
@@ -54,6 +61,23 @@ def end(process: subprocess.Popen[bytes] | None) -> None:
     if process is not None and process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
+
+
+def why_gone(run: Path, said: Sequence[str]) -> str:
+    """Why a compiler ended that did not write it into its run, as far as can be told from outside: by its stderr, whose
+    lines are `said`, or by the room on its disk. Empty when nothing tells."""
+    last = next((at for at in reversed(range(len(said))) if said[at].startswith(BEGINS)), -1)
+    if errors := [text for text in said[last + 1 :] if text.startswith(_ERRORS)]:
+        return " ".join(errors)
+    try:
+        free = shutil.disk_usage(run).free
+    except OSError as error:
+        return environment_error(error, run).message
+    return f"the disk is full: free some space for {run}" if free < FULL_BYTES else ""
+
+
+_ERRORS = ("error: ", "hint: ")
+"""How `exits` begins what it says of an error."""
 
 
 class LockRunner:

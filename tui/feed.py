@@ -8,33 +8,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from agentcompile.control import Follower
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Advised, RoundsProgress, TrialStarted, clean
+from agentcompile.events import Advised, RoundsProgress, TrialStarted, Watched, clean
 from agentcompile.progress import State, apply
-from agentcompile.session import EVENTS, OPTIONS, Record, RunDirectory, environment_error, record_in
+from agentcompile.session import OPTIONS, Record, RunDirectory
 
 from .ink import Span
 from .logs import KEPT, said
 from .scene import Advice, Life, LogLine
 
-SLICE_BYTES = 32 << 10
-"""What is read between two looks at the clock."""
-_HOW_FAR = b'"kind":"rounds-progress"'
-"""In the line of such an event, and of no other: a quote inside a text is escaped."""
 STDERR = "compiler.stderr"
 """In the run directory: what a compiler that the app started says beside its events."""
 STDERR_BYTES = 64 << 10
 """How much of it is read at a time."""
 ALIVE_S = 0.5
 """How often it is asked whether a compiler holds the run."""
-
-
-def _region_of(line: bytes) -> bytes:
-    """The region whose progress a line tells; empty for any other event."""
-    return line.partition(b'"region":"')[2][:64] if _HOW_FAR in line else b""
 
 
 class Feed:
@@ -51,9 +43,10 @@ class Feed:
         """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
         self._clock = clock
         self._begin = clock()
-        self._offset = 0
+        self._follower = Follower(self.run, clock=clock)
         self._state = State()
-        self._ahead: deque[Record] = deque()
+        self._past: Iterator[Record] | None = None
+        self._next: Record | None = None
         self._first_ms = self._last_ms = 0
         self._log: deque[LogLine] = deque(maxlen=KEPT)
         self._shown: tuple[LogLine, ...] = ()
@@ -85,7 +78,7 @@ class Feed:
             return False
         try:
             self._check()
-            news = self._again() if self.speed else self._follow(budget_s)
+            news = self._again(budget_s) if self.speed else self._follow(budget_s)
         except AgentCompileError as error:
             self.fault = f"{error.message}{'; ' + error.hint if error.hint else ''}"
             self.caught_up = True
@@ -99,54 +92,28 @@ class Feed:
             self._checked = True
 
     def _follow(self, budget_s: float) -> bool:
-        begin, news = self._clock(), False
-        while True:
-            lines = self._lines()
-            regions = [_region_of(line) for line in lines]
-            for at, line in enumerate(lines, 1):
-                # What says only how far a region is may be dropped where the next line says it of the same one.
-                if at < len(lines) and regions[at - 1] and regions[at] == regions[at - 1]:
-                    continue
-                record = record_in(line, self.path / EVENTS)
-                self._state = apply(self._state, record.event)
-                self._note(record)
-            news = news or bool(lines)
-            self.caught_up = not lines
-            if self.caught_up or self._clock() - begin >= budget_s:
-                return news
-
-    def _lines(self) -> list[bytes]:
-        """Whole lines behind what was read, about `SLICE_BYTES` of them; a last one that is not whole waits."""
-        file = self.path / EVENTS
-        try:
-            with file.open("rb") as stream:
-                stream.seek(self._offset)
-                data = stream.read(SLICE_BYTES)
-                if b"\n" not in data:
-                    data += stream.readline()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise environment_error(error, file) from error
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines(keepends=True)
-
-    def _again(self) -> bool:
-        if not self._ahead and not self.caught_up:
-            self._ahead.extend(record for record, _ in self.run.records())
-            self._begin = self._clock()
-            self.caught_up = True
-        if not self._ahead:
-            return False
-        first = self._first_ms or self._ahead[0].at_ms
-        until = first + (self._clock() - self._begin) * 1000 * self.speed
-        news = False
-        while self._ahead and self._ahead[0].at_ms <= until:
-            record = self._ahead.popleft()
-            self._state = apply(self._state, record.event)
+        records = self._follower.new(budget_s)
+        self._state, self.caught_up = self._follower.state, self._follower.caught_up
+        for record in records:
             self._note(record)
-            news = True
+        return bool(records)
+
+    def _again(self, budget_s: float) -> bool:
+        now, news = self._clock(), False
+        if self._past is None:
+            self._past, self._begin = (record for record, _ in self.run.records()), now
+            self._next = next(self._past, None)
+        self.caught_up = True
+        while self._next is not None:
+            until = (self._first_ms or self._next.at_ms) + (now - self._begin) * 1000 * self.speed
+            if self._next.at_ms > until:
+                break
+            if news and self._clock() - now >= budget_s:
+                self.caught_up = False
+                break
+            self._state = apply(self._state, self._next.event)
+            self._note(self._next)
+            self._next, news = next(self._past, None), True
         return news
 
     def _note(self, record: Record) -> None:
@@ -154,7 +121,8 @@ class Feed:
         self._last_ms = max(self._last_ms, record.at_ms)
         if isinstance(record.event, Advised):
             self.advice[record.event.region] = Advice(adviser=record.event.adviser, note=record.event.note)
-        self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
+        if not isinstance(record.event, Watched):  # which comes at any time, and says nothing of the compiler
+            self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
         if (line := said(record.event)) is not None:
             self._add(record.at_ms, *line)
 
@@ -176,6 +144,11 @@ class Feed:
             if text.strip():
                 self._add(self._last_ms, "stderr", (clean(text), ""))
         return bool(whole)
+
+    @property
+    def held(self) -> bool:
+        """Whether a compiler held the run when `life` last looked."""
+        return self._alive[1]
 
     def life(self, starting: bool = False) -> Life:
         """Whether a compiler works on the run; `starting` says that one was just begun."""

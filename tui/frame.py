@@ -80,7 +80,11 @@ def _news(scene: Scene, view: View) -> Span:
     if scene.fault:
         return scene.fault, "bad"
     if scene.life == "lost":
-        return "The compiler is gone. What it acknowledged is kept: space starts it again where it stopped.", "bad"
+        why = f": {scene.ending.rstrip('.')}" if scene.ending else ""
+        return (
+            f"The compiler is gone{why}. What it acknowledged is kept: space starts it again where it stopped.",
+            "bad",
+        )
     if scene.state.status == "review":
         waits = sum(change.decided.open for change in review.changes(scene.state))
         if waits:
@@ -97,10 +101,10 @@ def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
     title = f" {ask.title} "
     room = max(width - ink.width(title) - 2, 8)
     before, after = ask.text[: ask.at], ask.text[ask.at :]
-    if len(before) > room - 1:
-        before = before[-(room - 1) :]
+    while ink.width(before) > room - 1:
+        before = before[max(1, (ink.width(before) - room) // 2) :]
     at, rest = (after[:1] or " "), after[1:]
-    return line((title, "accent"), before, (at, "bar"), rest[: max(room - len(before), 0)])
+    return line((title, "accent"), before, (at, "bar"), rest[: max(room - ink.width(before), 0)])
 
 
 def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
@@ -214,7 +218,8 @@ def heading(scene: Scene, view: View, mode: Mode, width: int, ink: Ink) -> list[
     """What stands over a mode's table."""
     match mode:
         case "tune":
-            return tuning.heading(scene.state, region_of(scene, view), view.baseline, width, ink)
+            region, candidate = region_of(scene, view), key_of(scene, view, "tune")
+            return tuning.heading(scene.state, region, view.baseline, candidate, width, ink)
         case "review":
             return review.heading(scene.state, width, ink)
         case "lock":

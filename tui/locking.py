@@ -16,7 +16,7 @@ from .scene import Replay, Scene
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="field", width=22, grow=1),
+    Column(head="field", width=16, grow=1),
     Column(head="locked", width=12, grow=2),
     Column(head="here", width=12, grow=2),
     Column(head="remedy", width=18, grow=2, drop=1),
@@ -83,7 +83,7 @@ def facts(state: State) -> list[tuple[str, str]]:
         rows += [(f"target.libraries.{name}", version) for name, version in t.libraries]
     rows += [("model", state.model)] if state.model else []
     rows += [(f"model.graphs.{graph.phase}", graph.digest[:12]) for graph in state.graphs]
-    rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.plans]
+    rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.final]
     for change in changes(state):
         by = _BY.get(change.decided.word, "measurement")
         what = short(change.choice.candidate.label) if isinstance(change.choice, Kernel) else "PyTorch"

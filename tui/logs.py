@@ -124,6 +124,8 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             return "asked", (f"{event.what} {name}", "accent")
         case e.Steered():
             return "asked", (event.what, "accent")
+        case e.Watched():
+            return "run", (f"a screen follows it, drawn at most {event.ui_hz:g} times a second", "dim")
         case e.ReviewOpened():
             return "review", (f"{len(event.regions)} regions wait for a person", "warn")
         case e.RunFailed():

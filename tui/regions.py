@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+from agentcompile.grown import Grown
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
 from agentcompile.progress import Row, State
@@ -19,7 +20,7 @@ COLUMNS = (
     Column(head="state", width=11),
     Column(head="region", width=24, grow=3),
     Column(head="sites", width=5, right=True, drop=3),
-    Column(head="share", width=6, right=True),
+    Column(head="share", width=6, right=True, drop=1),
     Column(head="floor", width=7, right=True, drop=2),
     Column(head="pytorch", width=7, right=True, drop=4),
     Column(head="best", width=7, right=True),
@@ -47,7 +48,7 @@ Placed = Mapping[str, Choice]
 def placed(state: State) -> Placed:
     """What the plans run, the shortest context's first where they differ."""
     found: dict[str, Choice] = {}
-    for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
+    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
         for part in plan.parts if plan.phase == "decode" else ():
             found.setdefault(part.region, part.choice)
     return found
@@ -67,6 +68,13 @@ def state_of(row: Row, plan: Placed) -> Span:
 
 def entries(state: State) -> list[Entry]:
     """Every region as a row: those of the plan first, then by their share of the step."""
+    return list(_entries(Same(state)))
+
+
+@functools.lru_cache(maxsize=2)
+def _entries(same: Same[State]) -> list[Entry]:
+    """Made once, however often one screen asks for them."""
+    state = same.value
     plan = placed(state)
     rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
     return [_entry(row, plan) for row in rows]
@@ -139,15 +147,16 @@ def _open(row: Row) -> Span:
 
 def trials_of(state: State, region: str) -> Sequence[Trial]:
     """A region's trials in the order they were made."""
-    return _by_region(Same(state.trials)).get(region, ())
+    return in_region(state.trials, region)
 
 
-@functools.lru_cache(maxsize=2)
-def _by_region(trials: Same[Sequence[Trial]]) -> Mapping[str, Sequence[Trial]]:
-    found: dict[str, list[Trial]] = {}
-    for trial in trials.value[:]:
-        found.setdefault(trial.candidate.region, []).append(trial)
-    return found
+def in_region(trials: Grown[Trial], region: str) -> Sequence[Trial]:
+    """Those of one region, in their order."""
+    return trials.of(_region, region)
+
+
+def _region(trial: Trial) -> str:
+    return trial.candidate.region
 
 
 def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:

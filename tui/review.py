@@ -18,7 +18,7 @@ from .regions import brief, short, times, tone, trials_of
 COLUMNS = (
     Column(head="plan", width=8),
     Column(head="region", width=18, grow=2),
-    Column(head="runs", width=18, grow=3),
+    Column(head="runs", width=18, grow=3, drop=1),
     Column(head="ratio", width=6, right=True),
     Column(head="±", width=5, right=True, drop=3),
     Column(head="saves", width=8, right=True, drop=2),
@@ -98,7 +98,7 @@ def _choice(state: State, measured: Choice, word: Decided) -> Choice:
     point = word.instead
     if word.word != "overridden" or point is None:
         return measured
-    trial = next((trial for trial in reversed(state.trials) if trial.candidate == point), None)
+    trial = next((one for one in reversed(trials_of(state, point.region)) if one.candidate == point), None)
     if trial is None or not isinstance(trial.verdict, Measured):
         return measured
     m = trial.verdict.measurement
@@ -161,7 +161,8 @@ def heading(state: State, width: int, ink: Ink) -> list[Line]:
 
 
 def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
-    """The step as estimated from the regions' own times, and as measured with all kernels in place."""
+    """The step as estimated from the regions' own times, and as measured with all kernels in place, before or after a
+    person's decisions."""
     plan = _first(state)
     saved = sum(change.saved_ns for change in found)
     estimate = sum(change.expected_ns for change in found)
@@ -177,7 +178,7 @@ def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
     spans: list[Span] = [
         ("Step ", "title"),
         known,
-        (f"measured {duration(plan.step_ns)}  ", ""),
+        (f"{'measured' if _as_decided(state, found) else 'before decisions'} {duration(plan.step_ns)}  ", ""),
         (times(ratio), slower),
     ]
     if sum(ink.width(text) for text, _ in spans) + len(interval) <= width:
@@ -185,8 +186,13 @@ def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
     return line(*spans)
 
 
+def _as_decided(state: State, found: list[Change]) -> bool:
+    """Whether what was measured in the step is what a person decided: a change is measured when the lock is written."""
+    return bool(state.ruled) or not any(change.decided.word in ("rejected", "overridden") for change in found)
+
+
 def _first(state: State) -> Plan | None:
-    plans = [plan for plan in state.plans if plan.phase == "decode"]
+    plans = [plan for plan in state.final if plan.phase == "decode"]
     return min(plans, key=lambda plan: (plan.regime.batch, plan.regime.context), default=None)
 
 

@@ -75,6 +75,8 @@ class Scene:
     elapsed_s: float = 0.0
     speed: float = 0.0
     """Of a past run that is shown again; 0 for one that is followed."""
+    ending: str = ""
+    """Why a compiler is gone that did not say so, where something else tells."""
     fault: str = ""
     """Why the run cannot be read any further."""
 

@@ -5,12 +5,13 @@ In: keys and time. Out: a `Scene` and a `View` to draw. Knows nothing of the too
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentcompile.control import Command, Reply, Stop
+from agentcompile.control import Command, Reply, Stop, Watch, send
 from agentcompile.control.actions import action
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
@@ -21,6 +22,8 @@ from .locking import lock_facts
 from .scene import Page, Replay, Scene, View
 from .update import Call, Effect, Send, press
 
+TELLS, TELL_S = 5, 0.5
+"""How often a compiler is told that it is watched, and how long it may take to answer."""
 Deliver = Callable[[Path, Command], Reply]
 """How a command reaches the compiler of a run directory, or its events when none works there."""
 
@@ -58,6 +61,7 @@ class Session:
         self._store = store
         self._runner: compiler.LockRunner | None = None
         self._locked = ""
+        self._told = 0
         if lock is not None and lock.exists():
             self._read(lock)
 
@@ -98,6 +102,7 @@ class Session:
                 advice=dict(feed.advice),
                 life=life,
                 elapsed_s=feed.elapsed_s,
+                ending=compiler.why_gone(feed.path, self._said()) if life == "lost" else "",
                 fault=fault,
                 speed=feed.speed,
             )
@@ -110,10 +115,27 @@ class Session:
                 self.scene = replace(self.scene, lock_path=lock.path)
         return self.scene is not before
 
+    def untold(self, ui_hz: float) -> bool:
+        """Whether a compiler works that may not know yet that it is watched. True a few times only."""
+        feed = self.feed
+        if feed is None or feed.speed or not feed.held or feed.state.ui_hz >= ui_hz or self._told >= TELLS:
+            return False
+        self._told += 1
+        return True
+
+    def tell(self, ui_hz: float) -> None:
+        """Have it written into the run how often a second this screen is drawn; waits for the compiler."""
+        with contextlib.suppress(AgentCompileError):  # it is told again, or is one that nobody can steer
+            send(Path(self.scene.path), Watch(ui_hz=ui_hz), timeout_s=TELL_S)
+
     def _stillborn(self) -> str:
         """Why a compiler ended before its first event."""
-        said = [line.text for line in (self.feed.log if self.feed else ()) if line.source == "stderr"]
+        said = [text for text in self._said() if not text.startswith(compiler.BEGINS)]
         return "the compiler did not start: " + ("; ".join(said[-2:]) or "it said nothing")
+
+    def _said(self) -> list[str]:
+        """What the compiler said beside its events."""
+        return [line.text for line in (self.feed.log if self.feed else ()) if line.source == "stderr"]
 
     def key(self, key: str, character: str = "") -> tuple[Effect, ...]:
         """One key; what is to be done outside is returned and done by `act`."""

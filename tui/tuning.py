@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agentcompile.grown import Grown
 from agentcompile.ir.trial import (
     Check,
     Choice,
@@ -21,25 +24,27 @@ from agentcompile.progress import Row, State
 from agentcompile.tables import duration
 
 from .grid import Column, Entry, pairs
-from .ink import Ink, Line, Span, Style, histogram, line, meter
-from .regions import brief, claim, placed, short, times, tone, trials_of
+from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
+from .regions import brief, claim, in_region, placed, short, times, tone
+from .same import Same
 from .scene import Baseline
 
 COLUMNS = (
     Column(head="state", width=12),
     Column(head="candidate", width=20, grow=3),
-    Column(head="n", width=3, right=True, drop=2),
+    Column(head="n", width=3, right=True, drop=3),
     Column(head="median", width=7, right=True),
-    Column(head="±", width=6, right=True),
-    Column(head="p95", width=7, right=True, drop=1),
+    Column(head="±", width=6, right=True, drop=1),
+    Column(head="p95", width=7, right=True, drop=2),
     Column(head="ratio", width=6, right=True),
-    Column(head="warning", width=11, grow=1, drop=3),
+    Column(head="warning", width=11, grow=1, drop=4),
 )
 WIDE_INTERVAL = 0.10
 """Half an interval of the ratio's logarithm from which a time is called unstable."""
 LOST_ROUNDS = 0.25
 """Share of rounds dropped for other work on the machine from which a time is called contended."""
-
+FEW_TIMES = 3
+"""Below these there is no spread to show."""
 FEW_ROUNDS = 10
 """Below these the slowest round says nothing of the machine."""
 _NONE: Span = ("-", "dim")
@@ -74,10 +79,16 @@ class Latest:
     """How often it was tried."""
 
 
-def latest(state: State, region: str) -> dict[str, Latest]:
+def latest(state: State, region: str) -> Mapping[str, Latest]:
     """Candidate id to its last word, in the order they were first tried."""
+    return _latest(Same(state.trials), region)
+
+
+@functools.lru_cache(maxsize=4)
+def _latest(trials: Same[Grown[Trial]], region: str) -> Mapping[str, Latest]:
+    """Worked out once, however often one screen asks for it."""
     found: dict[str, Latest] = {}
-    for trial in trials_of(state, region):
+    for trial in in_region(trials.value, region):
         old = found.get(trial.candidate.id)
         outranked = old is not None and old.trial.fidelity == "confirm" and trial.fidelity == "search"
         kept = old.trial if old is not None and outranked else trial
@@ -114,6 +125,13 @@ def _finite(m: Measurement) -> float:
 def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = False) -> list[Entry]:
     """A region's candidates: what runs now first, then the fastest, then what failed. `narrow` leaves out the names of
     parameters, which the detail has."""
+    return list(_entries(Same(state), region, baseline, narrow))
+
+
+@functools.lru_cache(maxsize=4)
+def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
+    """Made once, however often one screen asks for them."""
+    state = same.value
     row = state.row(region)
     to = arm(state, region, baseline)
     found = latest(state, region)
@@ -188,22 +206,28 @@ def warning_of(trial: Trial) -> str:
     return ""
 
 
-def heading(state: State, region: str, baseline: Baseline, width: int, ink: Ink) -> list[Line]:
-    """Two lines over the candidates: which region, what ratios are taken to, how the times spread."""
+def heading(state: State, region: str, baseline: Baseline, candidate: str, width: int, ink: Ink) -> list[Line]:
+    """Two lines over the candidates: which region; what ratios are taken to, and how the times of the candidate under
+    the cursor spread, or the medians of all where the run has no single times."""
     row = state.row(region)
     if row is None:
         return [line(("No region yet", "dim")), line()]
-    times = [m.median_ns / 1e3 for one in latest(state, region).values() if (m := measured(one.trial)) is not None]
+    known = latest(state, region)
     title = ink.fit(f"{row.name}  {row.sites} sites  {row.share:.1%} of the step", width)
     text = f"ratio to {arm(state, region, baseline).name}"
-    if len(times) < 3:
+    own = measured(known[candidate].trial) if candidate in known else None
+    if own is not None and len(own.times_ns) >= FEW_TIMES:
+        spread, of = list(map(float, own.times_ns)), "its times "
+    else:
+        spread, of = [float(m.median_ns) for one in known.values() if (m := measured(one.trial)) is not None], ""
+    if len(spread) < FEW_TIMES:
         return [line((title, "title")), line((text, "dim"))]
-    low, high = duration(min(times) * 1e3), duration(max(times) * 1e3)
-    bars = histogram(times, min(20, max(6, width // 8)), ink)
-    return [
-        line((title, "title")),
-        line((text, "dim"), "   ", (f"{low} ", "dim"), (bars, "accent"), (f" {high}", "dim")),
-    ]
+    shape: list[Span] = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
+    return [line((title, "title")), line((text, "dim"), "   ", *shape, (f" {duration(max(spread))}", "dim"))]
+
+
+def _bars(values: Sequence[float], width: int, ink: Ink) -> str:
+    return histogram(values, min(20, max(6, width)), ink)
 
 
 def detail(state: State, region: str, candidate: str, scope: dict[str, str], width: int, ink: Ink) -> list[Line]:
@@ -254,6 +278,10 @@ def _times(m: Measurement, row: Row, width: int, ink: Ink) -> list[Line]:
         ("ratio", (f"{m.speedup:.3f}×{interval} {m.comparison.lower()}", tone(m.speedup))),
         ("rounds", f"{m.rounds}, {m.dropped} dropped, {m.processes} processes, {m.batch} launches each"),
     ]
+    if len(m.times_ns) >= FEW_TIMES:
+        low_ns, high_ns = duration(min(m.times_ns)), duration(max(m.times_ns))
+        facts.append(("spread", f"{low_ns} {_bars(m.times_ns, width // 3, ink)} {high_ns}"))
+        facts.append(("in order", spark(m.times_ns, width - 12, ink)))
     if row.floor_ns and m.median_ns:
         share = row.floor_ns / m.median_ns
         facts.append(("of floor", f"{meter(share, 16, ink)} {share:.0%}"))

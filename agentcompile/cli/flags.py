@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -11,7 +13,7 @@ import typer
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.exits import guarded
-from agentcompile.options import terminal
+from agentcompile.options import automation, terminal
 from agentcompile.render import Format, Screen
 
 P = ParamSpec("P")
@@ -60,6 +62,19 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
         raise typer.Exit(guarded(lambda: function(*args, **kwargs)))
 
     return run
+
+
+def front_end(name: str) -> Callable[[Sequence[str]], int] | None:
+    """A front end's verb, which takes the rest of a line as it is; None where it is not installed."""
+    found = next(iter(entry_points(group="agentcompile.verbs", name=name)), None)
+    run: Callable[[Sequence[str]], int] | None = found.load() if found is not None else None
+    return run
+
+
+def person() -> bool:
+    """Whether somebody sits at a terminal that can draw."""
+    streams = (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return all(one is not None and one.isatty() for one in streams) and terminal()[0] and not automation()
 
 
 def screen_of(json: bool = False, events: str = "", quiet: bool = False) -> Screen:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import Events, Json, Quiet, screen_of, verb
+from agentcompile.cli.flags import Events, Json, Quiet, front_end, person, screen_of, verb
 from agentcompile.cli.records import runs_app
 from agentcompile.cli.verbs import app
 
@@ -75,9 +75,11 @@ def runs_view(
     events: Events = "",
     quiet: Quiet = False,
 ) -> int:
-    """Show a run again as it went."""
+    """Show a run again: in the app on a terminal, as lines elsewhere and with --json, --events or --quiet."""
     from agentcompile.commands import watching
 
+    if not (json or events or quiet) and speed >= 0 and person() and (shows := front_end("tui")) is not None:
+        return shows([str(watching.named({}, run)), *([f"--speed={speed:g}"] if speed else [])])
     return watching.view({}, run, speed=speed, screen=screen_of(json, events, quiet))
 
 

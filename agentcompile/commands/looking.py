@@ -131,6 +131,8 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     screen.text(
         f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
     )
+    if state.ui_hz:
+        screen.text(f"a screen followed it, drawn at most {state.ui_hz:g} times a second")
     if state.failure:
         screen.text(f"failed: {state.failure.message}")
     if state.status == "review":

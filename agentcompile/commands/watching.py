@@ -58,6 +58,11 @@ def view(
     return 0
 
 
+def named(flags: Mapping[str, object], name: str) -> Path:
+    """The folder of the run that a person names; the newest without a name."""
+    return chosen(resolve(flags).options, name).path
+
+
 def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
     """Say how a run ended."""
     show(state, screen)

@@ -17,6 +17,7 @@ from agentcompile.control.commands import (
     Resume,
     Stop,
     Undo,
+    Watch,
     WriteLock,
 )
 from agentcompile.control.desk import deliver, steered
@@ -43,6 +44,7 @@ __all__ = [
     "Scene",
     "Stop",
     "Undo",
+    "Watch",
     "WriteLock",
     "action",
     "deliver",

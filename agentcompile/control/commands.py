@@ -123,9 +123,17 @@ class Stop:
     kind: Literal["stop"] = "stop"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Note that a screen follows the run and draws at most `ui_hz` times a second."""
+
+    kind: Literal["watch"] = "watch"
+    ui_hz: float
+
+
 Command = (
     Pause | Resume | Cancel | Rerun | Edit | Approve | Reject | Override | Undo | ApproveSafe | RejectRest | WriteLock
-    | Stop
+    | Stop | Watch
 )  # fmt: skip
 
 

@@ -24,14 +24,17 @@ from agentcompile.control.commands import (
     Resume,
     Stop,
     Undo,
+    Watch,
     WriteLock,
 )
-from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone
+from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Watched
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Ruling
 from agentcompile.progress import Row, State
 from agentcompile.review import Item, approval, item_of, open_items, trials_of
 
+FASTEST_HZ = 1000.0
+"""What a screen may say of itself."""
 Legal = Callable[[Candidate], str]
 """Says why a point is not in the space of its region; empty when it is."""
 
@@ -75,6 +78,12 @@ def answer(state: State, command: Command, *, live: bool, legal: Legal | None = 
         case WriteLock():
             _allowed("write", Scene(state=state, live=live))
             return (), "the lock can be written: compile --resume of this run writes it"
+        case Watch(ui_hz=ui_hz):
+            if not live:
+                raise RefusedError("No compiler works on this run.")
+            if not 0 < ui_hz <= FASTEST_HZ:
+                raise RefusedError(f"A screen draws above 0 and at most {FASTEST_HZ:g} times a second.")
+            return ((Watched(ui_hz=ui_hz),) if ui_hz > state.ui_hz else ()), "noted"
     assert_never(command)
 
 

@@ -79,6 +79,9 @@ class Measurement:
     residency: Residency
     bytes_per_s: float
     """Compulsory bytes of the region over the median."""
+    times_ns: tuple[int, ...] = ()
+    """The candidate's own intervals in the order in which they were taken, contended ones too, picked evenly where
+    there are more than are kept; empty in runs from before they were."""
 
     @property
     def speedup(self) -> float:

@@ -2,6 +2,7 @@
 
 stopped     a first compile whose machine was too busy to time the whole step
 finished    a compile from its first event to its lock
+reviewed    one that waited for a person: approvals and an override, then its lock; with single times of measurements
 """
 
 from __future__ import annotations

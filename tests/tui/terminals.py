@@ -61,11 +61,11 @@ class Terminal:
                 return
 
     def until(self, wanted: str, seconds: float = 30.0) -> None:
-        """Wait until `wanted` was written, styles aside; fails with what was."""
+        """Wait until `wanted` was written, styles and line breaks aside; fails with what was."""
         end = time.monotonic() + seconds
-        while wanted not in self.text:
+        while wanted not in " ".join(self.text.split()):
             assert time.monotonic() < end, f"{wanted!r} never came; this did: {self.text[-2000:]}"
-            assert self.process.poll() is None or wanted in self.text, f"it ended; this came: {self.text[-2000:]}"
+            assert self.process.poll() is None, f"it ended; this came: {self.text[-2000:]}"
             self.read()
 
     def press(self, keys: str, pause_s: float = 0.25) -> None:

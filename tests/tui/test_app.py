@@ -14,6 +14,7 @@ from agentcompile.tui.app import CompilerApp
 from agentcompile.tui.finding import start_of
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.keys import ACTS
+from agentcompile.tui.picks import region_of
 from agentcompile.tui.scene import MODES, Mode
 from agentcompile.tui.session import Session
 from agentcompile.tui.start import Start
@@ -21,6 +22,7 @@ from recorded import lines, run_directory, session
 from textual.pilot import Pilot
 
 from agentcompile.control.commands import Command, Reply
+from agentcompile.events import Event, RoundsProgress, TrialStarted, Watched, encode
 from agentcompile.options import Options
 from agentcompile.session import EVENTS
 
@@ -201,6 +203,7 @@ def test_a_run_that_is_no_run_says_so_and_the_app_lives(tmp_path: Path) -> None:
         file.write(json.dumps({"seq": 3, "at_ms": 1, "event": {"kind": "from-the-future"}}).encode() + b"\n")
 
     async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
+        await pilot.pause(0.7)
         assert "no event" in shown(app)
         await pressed(pilot, "5", "q")
 
@@ -217,6 +220,37 @@ def test_nothing_is_drawn_between_events(run: Path) -> None:
         assert app.canvas.drawn == drawn
 
     driven(app_of(session(run)), walk)
+
+
+def test_nothing_is_drawn_inside_a_timed_round_but_with_the_event_that_ends_it(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", "finished", upto=150)
+    one = session(run)
+
+    def happens(event: Event) -> None:
+        line = json.dumps({"at_ms": 1, "event": encode(event), "seq": 9}, separators=(",", ":"), sort_keys=True)
+        with (run / EVENTS).open("ab") as file:
+            file.write(line.encode() + b"\n")
+
+    async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
+        await pilot.pause(0.7)
+        region = region_of(one.scene, one.view)
+        happens(TrialStarted(region=region, candidate="c", label="a(b=1)"))
+        for number, more in enumerate([[], [Watched(ui_hz=2.0)]]):
+            await pilot.pause(0.7)
+            happens(RoundsProgress(region=region, done=10 * number, total=90))
+            await pilot.pause(0.15)
+            for event in (RoundsProgress(region=region, done=10 * number + 1, total=90), *more):
+                happens(event)  # too soon after a drawing: it is read, and waits for the next one
+                await pilot.pause(0.15)
+            drawn = app.canvas.drawn
+            await pilot.pause(0.9)
+            assert app.canvas.drawn == drawn, f"drawn while nothing happened, {number}"
+            happens(RoundsProgress(region=region, done=10 * number + 2, total=90))
+            await pilot.pause(0.3)
+            assert app.canvas.drawn == drawn + 1
+            assert f"{10 * number + 2}/90" in shown(app)
+
+    driven(app_of(one), walk, (160, 48))
 
 
 def test_the_start_page_opens_what_is_chosen(tmp_path: Path, run: Path) -> None:

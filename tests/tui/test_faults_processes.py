@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agentcompile.tui.app import HZ
 from agentcompile.tui.update import Call
 from recorded import run_directory, session
 from terminals import Terminal, app
 
+from agentcompile.events import Watched
 from agentcompile.session import RunDirectory
+from tests.unit.test_control_desk import compiler
 
 COMPILER = """
 import sys, time
@@ -117,6 +120,27 @@ def test_a_compile_is_begun_left_found_again_and_stopped_by_keys_alone(tmp_path:
         assert terminal.restored
     waited("the compiler ends", lambda: not RunDirectory(run).alive(), 30)
     assert RunDirectory(run).state().status in ("failed", "running")
+
+
+def test_a_run_knows_how_often_a_screen_that_follows_it_is_drawn(tmp_path: Path) -> None:
+    path, home = tmp_path / "run", tmp_path / "home"
+    process = compiler(home, path)
+    try:
+        waited("it works", lambda: RunDirectory(path).alive() and bool(RunDirectory(path).state().under_way), 60)
+        assert RunDirectory(path).state().ui_hz == 0
+        with Terminal(app(str(path))) as terminal:
+            terminal.until("running")
+            waited("it is told", lambda: (terminal.read(), RunDirectory(path).state().ui_hz == HZ)[1])
+            terminal.press("q")
+            assert terminal.end() == 0
+        with Terminal(app(str(path))) as terminal:  # it is known already
+            terminal.until("running")
+            terminal.press("5q", pause_s=1.0)
+            assert terminal.end() == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert [event.ui_hz for event in RunDirectory(path).events() if isinstance(event, Watched)] == [HZ]
 
 
 def test_a_compile_that_cannot_begin_says_why(tmp_path: Path) -> None:

@@ -59,6 +59,22 @@ def test_a_terminal_that_cannot_draw_or_nobody_watches_is_refused(run: Path, nam
     assert b"\x1b[" not in terminal.bytes
 
 
+def test_a_run_is_viewed_again_in_the_same_screens_where_there_is_a_terminal(run: Path) -> None:
+    command = [sys.executable, "-m", "agentcompile", "runs", "view", str(run), "--speed=5000"]
+    with Terminal(command) as terminal:
+        terminal.until("again at 5000×")
+        terminal.until("1 Regions")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.restored
+    with Terminal([*command, "--quiet"]) as terminal:
+        assert terminal.end() == 0
+    assert "1 Regions" not in terminal.text
+    with Terminal(command, env={"CI": "true"}) as terminal:
+        assert terminal.end() == 0
+    assert "1 Regions" not in terminal.text
+
+
 def test_an_argument_that_names_nothing_says_what_it_may_be(tmp_path: Path) -> None:
     with Terminal(app(str(tmp_path / "nothing"))) as terminal:
         assert terminal.end() == 2

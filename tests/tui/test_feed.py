@@ -145,6 +145,23 @@ def test_a_past_run_is_shown_again_at_its_own_pace_times_the_speed(tmp_path: Pat
     assert feed.life() == "ended"
 
 
+def test_a_past_run_that_is_shown_at_once_comes_in_slices(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", "finished")
+    clock = Clock()
+
+    def later() -> float:
+        clock.now += 0.02
+        return clock.now
+
+    feed = Feed(run, speed=1e9, clock=later)
+    feed.poll(0.03)
+    polls = 0
+    while feed.poll(0.03):
+        polls += 1
+    assert polls > 5
+    assert feed.state == fold(RunDirectory(run).events())
+
+
 def test_a_compiler_that_is_gone_without_a_word_is_lost(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", "finished", upto=100)
     feed = fed(run)

@@ -15,6 +15,10 @@ from recorded import run_directory, scene, text
 
 from agentcompile.control.actions import ACTIONS
 from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
+from agentcompile.events import Decided, PlanAdmitted
+from agentcompile.ir.trial import Fallback, Ruling
+from agentcompile.progress import fold
+from tests.unit import reviewed
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +275,18 @@ def test_a_lock_without_a_run_can_only_be_looked_at(tmp_path: Path) -> None:
     assert typed(alone, View(mode="lock"), "R").effects == (Call(what="replay"),)
     assert "without its run" in typed(alone, View(mode="lock"), "W").view.message
     assert typed(alone, View(mode="lock"), "v").effects == (Call(what="lock-text"),)
+
+
+def test_what_was_measured_in_the_step_is_told_apart_from_what_a_person_made_of_it() -> None:
+    before = fold([*reviewed.EVENTS])
+    rejected = Decided(rulings=(Ruling(region=reviewed.REGIONS["add"], word="reject", reason="no"),))
+    waits = fold([rejected], before)
+    kept = Fallback(reason="no", decided_by="human")
+    parts = tuple(replace(p, choice=kept) if p.region == reviewed.REGIONS["add"] else p for p in reviewed.PARTS)
+    ruled = replace(reviewed.PLAN, parts=parts, step_ns=15_000, log_ratio=0.28)
+    measured = fold([PlanAdmitted(plan=ruled, ruled=True)], waits)
+    view = View(mode="review", width=100)
+    assert "measured 10 µs  1.99×" in text(Scene(state=before), view)
+    assert "before decisions 10 µs  1.99×" in text(Scene(state=waits), view)
+    assert "measured 15 µs  1.32×" in text(Scene(state=measured), view)
+    assert "15 µs a step" in text(Scene(state=measured), replace(view, mode="lock"))

@@ -7,17 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.tui.frame import frame
-from agentcompile.tui.ink import Ink
-from agentcompile.tui.scene import MODES, Replay, Scene, View
+from agentcompile.tui import regions, review, tuning
+from agentcompile.tui.frame import ask_line, frame
+from agentcompile.tui.grid import GAP, Column, fitted
+from agentcompile.tui.ink import Ink, shaped
+from agentcompile.tui.locking import COLUMNS as LOCK_COMPARED
+from agentcompile.tui.picks import _COLUMNS as COLUMNS
+from agentcompile.tui.scene import LEAST, MODES, Ask, Mode, Replay, Scene, View
 from recorded import GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
+from agentcompile.grown import Grown
+from agentcompile.ir.trial import Trial
 from agentcompile.progress import fold
+from agentcompile.rows import changed
 
 SIZES = ((80, 24), (120, 36), (160, 48))
-RUNS = ("stopped", "finished")
+RUNS = ("stopped", "finished", "reviewed")
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -61,6 +68,31 @@ def test_every_line_is_exactly_as_wide_as_the_screen_and_the_last_one_names_help
     assert not ascii or all(line.plain.isascii() for line in lines)
 
 
+@pytest.mark.parametrize("columns", [*COLUMNS.values(), LOCK_COMPARED])
+def test_every_table_has_room_for_the_columns_that_it_keeps(columns: tuple[Column, ...]) -> None:
+    """Nothing that a person decides by is cut off at the right, down to the smallest screen."""
+    for width in range(LEAST[0], 200):
+        kept = fitted(columns, width - GAP)
+        assert sum(cells for _, cells in kept) + GAP * (len(kept) - 1) <= width - GAP, width
+    assert {"state", "region", "best", "ratio"} <= _heads(regions.COLUMNS)
+    assert {"state", "candidate", "median", "ratio"} <= _heads(tuning.COLUMNS)
+    assert {"plan", "region", "ratio", "decision"} <= _heads(review.COLUMNS)
+
+
+def _heads(columns: tuple[Column, ...]) -> set[str]:
+    return {columns[at].head for at, _ in fitted(columns, LEAST[0] - GAP)}
+
+
+@pytest.mark.parametrize("answer", ["x" * 200, "表" * 200, "é表" * 100])
+@pytest.mark.parametrize("at", [0, 7, 200])
+def test_the_place_where_typing_goes_on_is_always_on_the_screen(answer: str, at: int) -> None:
+    for width in (60, 80, 120):
+        ask = Ask(action="reject", title="Why not this one?", text=answer, at=min(at, len(answer)))
+        shown = shaped([ask_line(ask, width, Ink())], width, 1, Ink())[0]
+        assert cell_len(shown.plain) == width
+        assert [text for text, style in shown.spans if style == "bar"] == [answer[at : at + 1] or " "]
+
+
 @pytest.mark.parametrize("size", [(59, 24), (80, 15), (20, 4), (1, 1)])
 def test_a_terminal_that_is_too_small_is_told_so(recorded_scene: tuple[str, Scene], size: tuple[int, int]) -> None:
     lines = frame(recorded_scene[1], View(width=size[0], height=size[1]), Ink())
@@ -78,6 +110,30 @@ def test_a_state_is_a_glyph_and_a_word(recorded_scene: tuple[str, Scene]) -> Non
     rows = [line for line in shown.splitlines() if "@" in line]
     assert rows
     assert all(line[2] in "○◌◐●‖-" and line[4:10].replace(" ", "").isalpha() for line in rows)
+
+
+class Walked(Grown[Trial]):
+    """Trials that count who walks through all of them."""
+
+    __slots__ = ("walks",)
+    walks: int
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        self.walks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_no_frame_walks_through_all_trials(
+    recorded_scene: tuple[str, Scene], mode: Mode, size: tuple[int, int]
+) -> None:
+    known = recorded_scene[1]
+    trials = Walked(known.state.trials)
+    trials.walks = 0
+    many = replace(known, state=changed(known.state, trials=trials))
+    assert frame(many, View(width=size[0], height=size[1], mode=mode), Ink())
+    assert trials.walks == 0
 
 
 def test_a_lock_by_itself_is_called_one_and_shows_the_stages_of_its_replay() -> None:

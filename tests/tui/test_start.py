@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.tui.cli import headless, parser
+from agentcompile.tui.cli import headless, parser, run
 from agentcompile.tui.finding import meaning, start_of
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.scene import View
@@ -112,6 +112,12 @@ def test_the_headless_command_follows_the_argument(tmp_path: Path) -> None:
     assert headless("m", {"seconds": "5"}) == "agentcompile compile m --seconds=5"
     assert headless(str(run), {}) == f"agentcompile runs status {run}"
     assert headless(str(lock), {}) == f"agentcompile replay {lock}"
+
+
+@pytest.mark.parametrize("speed", ["-1", "nan", "inf"])
+def test_a_speed_at_which_nothing_can_be_shown_is_refused(speed: str) -> None:
+    with pytest.raises(AgentCompileError, match=r"--speed: .* is not allowed"):
+        run(["a-run", f"--speed={speed}"])
 
 
 def test_a_flag_that_does_not_exist_is_refused_as_elsewhere() -> None:

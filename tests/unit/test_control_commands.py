@@ -10,7 +10,13 @@ from agentcompile.control import Command, Edit, Override, Pause, Reply, Stop
 from agentcompile.control.commands import LINE_BYTES, command_in, command_line, reply_in, reply_line
 from agentcompile.ir.codec import CodecError
 
-FIELDS: dict[str, object] = {"candidate": "c", "region": "r", "reason": "why", "params": (("ROWS", 4), ("MODE", "x"))}
+FIELDS: dict[str, object] = {
+    "candidate": "c",
+    "region": "r",
+    "reason": "why",
+    "params": (("ROWS", 4), ("MODE", "x")),
+    "ui_hz": 2.0,
+}
 
 
 def one_of_each() -> list[Command]:
@@ -38,6 +44,7 @@ def test_a_command_travels_on_one_line_and_comes_back(command: Command) -> None:
         b'{"kind":"pause","now":true}\n',
         b'{"kind":"override","region":"r","candidate":"c"}\n',
         b'{"kind":"approve","region":7}\n',
+        b'{"kind":"watch","ui_hz":"2"}\n',
         b'{"kind":"edit","candidate":"c","params":[["ROWS",1.5]]}\n',
         b'{"kind":"undo"' + b" " * LINE_BYTES + b"}\n",
         b"[" * 60_000 + b"\n",

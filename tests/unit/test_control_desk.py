@@ -22,14 +22,16 @@ from agentcompile.control import (
     Rerun,
     Resume,
     Stop,
+    Watch,
     deliver,
     send,
 )
 from agentcompile.control.client import SOCKET
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Decided, RunFailed, Steered, TrialFinished
+from agentcompile.events import Decided, RunFailed, Steered, TrialFinished, Watched
 from agentcompile.ir.trial import Cancelled
 from agentcompile.session import EVENTS, Journal, RunDirectory
+from agentcompile.tables import state_json
 from tests.unit import fake_compiler
 from tests.unit.reviewed import EVENTS as WHOLE
 from tests.unit.reviewed import REGIONS, point
@@ -141,6 +143,26 @@ def test_a_live_compiler_is_paused_goes_on_and_loses_nothing(
     assert send(run.path, Resume()).ok
     until(lambda: bool(follower.new()))
     assert not follower.state.paused
+
+
+def test_a_screen_that_follows_a_live_run_is_noted_in_it_and_the_fastest_counts(
+    live: tuple[RunDirectory, subprocess.Popen[bytes]],
+) -> None:
+    run, _ = live
+    assert run.state().ui_hz == 0
+    for ui_hz in (2.0, 10.0, 2.0):
+        assert send(run.path, Watch(ui_hz=ui_hz)).ok
+    assert run.state().ui_hz == 10.0
+    assert [event.ui_hz for event in run.events() if isinstance(event, Watched)] == [2.0, 10.0]
+    for wrong in (0.0, -1.0, 1e9):
+        assert not send(run.path, Watch(ui_hz=wrong)).ok
+    assert state_json(run.state())["ui_hz"] == 10.0
+
+
+def test_a_screen_on_a_run_at_rest_changes_nothing(rest: RunDirectory) -> None:
+    before = (rest.path / EVENTS).read_bytes()
+    assert not deliver(rest.path, Watch(ui_hz=2.0)).ok
+    assert (rest.path / EVENTS).read_bytes() == before
 
 
 def test_a_candidate_that_is_cancelled_is_given_up_and_one_that_is_rerun_is_judged(

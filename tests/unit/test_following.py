@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from agentcompile.control import Follower
+from agentcompile.control.following import LOOK
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import Event, RoundsProgress, TrialFinished, TrialStarted, encode
-from agentcompile.grown import Grown, Seen
 from agentcompile.ir.digest import canonical
 from agentcompile.progress import State, fold
 from agentcompile.session import EVENTS, Journal, RunDirectory
@@ -41,14 +43,32 @@ def test_a_follower_reads_what_is_new_and_nothing_twice(run: RunDirectory) -> No
 
 
 def test_a_follower_may_take_a_run_in_pieces(run: RunDirectory) -> None:
+    """Each look at the clock takes longer than a piece may."""
+    events: list[Event] = list(reviewed.EVENTS)
+    for number in range(50):
+        events.append(TrialFinished(trial=trial("linear", 100 + number)))
+        events += [RoundsProgress(region=REGIONS[name], done=number, total=50) for name in ("linear", "add")]
+    write(run, events)
+    ticks = itertools.count()
+    follower = Follower(run, clock=lambda: float(next(ticks)))
+    pieces: list[Event] = []
+    while not follower.caught_up:
+        piece = follower.new(0.5)
+        assert len(piece) < LOOK + 3
+        pieces += [record.event for record in piece]
+    assert pieces == events
+    assert follower.state == fold(events)
+
+
+def test_what_lies_before_a_line_that_is_no_event_is_returned_and_then_the_line_is_named(run: RunDirectory) -> None:
     write(run, list(reviewed.EVENTS))
+    with (run.path / EVENTS).open("ab") as file:
+        file.write(b"not json\n")
     follower = Follower(run)
-    pieces = []
-    while piece := follower.new(3):
-        pieces.append(len(piece))
-    assert set(pieces[:-1]) == {3}
-    assert sum(pieces) == len(reviewed.EVENTS)
-    assert follower.state == fold(reviewed.EVENTS)
+    assert [record.event for record in follower.new()] == list(reviewed.EVENTS)
+    assert not follower.caught_up
+    with pytest.raises(AgentCompileError, match="a line is no event"):
+        follower.new()
 
 
 def test_a_half_written_line_waits_for_its_end(run: RunDirectory) -> None:
@@ -84,27 +104,6 @@ def test_most_of_a_long_run_is_progress_that_need_not_be_read(run: RunDirectory)
     follower = Follower(run)
     assert len(follower.new()) == len(reviewed.SEARCHED) + 3 * 2_000
     assert follower.state == fold(events)
-
-
-def test_what_grows_is_shared_and_a_branch_is_its_own() -> None:
-    base = Grown([1, 2])
-    one, other = base.plus(3), base.plus(4)
-    assert (list(base), list(one), list(other)) == ([1, 2], [1, 2, 3], [1, 2, 4])
-    assert one[-1] == 3
-    assert one[1:] == (2, 3)
-    assert one == (1, 2, 3)
-    assert one != other
-    with pytest.raises(IndexError):
-        _ = base[2]
-
-
-def test_keys_that_were_met_are_known_to_those_who_met_them() -> None:
-    base = Seen[str]().plus("a")
-    one, other = base.plus("b"), base.plus("c")
-    assert ("b" in one, "c" in one, "b" in other, "c" in other, "b" in base) == (True, False, False, True, False)
-    assert base.plus("a") is base
-    assert other.plus("b").plus("b") == base.plus("b").plus("c")
-    assert (len(base), len(one)) == (1, 2)
 
 
 def test_an_empty_state_folds_to_itself() -> None:

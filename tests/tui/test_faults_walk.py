@@ -1,0 +1,147 @@
+"""The sample checkpoint from the first key to a lock that replays: everything a person does is a key, in a terminal.
+
+A person compiles, looks around, approves, takes it back, rejects and overrides with a reason, writes the lock, and
+replays it; then the headless runner replays the same lock, and what it rebuilds is the plan of the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from agentcompile.tui.app import HZ
+from terminals import Terminal, app
+
+from agentcompile.ir.trial import Kernel, Measured
+from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.progress import State
+from agentcompile.review import Item, items
+from agentcompile.session import RunDirectory
+from agentcompile.unlock import open_lock
+from tests.cpu import flows
+
+ASKED = ["--context=64", "--budget=40", "--threads=1"]
+PATIENCE_S = 300
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of both walks: what the first one measured, the second one need not."""
+    return tmp_path_factory.mktemp("home")
+
+
+class Walk:
+    """A person at a terminal, who looks at the run to see that what was asked for is done."""
+
+    def __init__(self, terminal: Terminal, run: RunDirectory) -> None:
+        self.terminal, self.run = terminal, run
+
+    @property
+    def state(self) -> State:
+        return self.run.state()
+
+    def until(self, what: str, holds: Callable[[State], bool]) -> None:
+        """Wait for the run while the screen is drawn."""
+        end = time.monotonic() + PATIENCE_S
+        while not holds(self.state):
+            assert time.monotonic() < end, f"{what}: {self.terminal.text[-2000:]}"
+            assert self.terminal.process.poll() is None, f"{what}: the app ended: {self.terminal.text[-2000:]}"
+            self.terminal.read(0.3)
+
+    def goes_to(self, item: Item) -> None:
+        """Select a region of the review by its name, in place of the filter before."""
+        self.terminal.press(f"/\x15{item.name}\r", pause_s=0.1)
+
+    def decides(self, item: Item, keys: str, standing: str) -> None:
+        """Press keys on a region, and see how it stands then."""
+        self.goes_to(item)
+        self.terminal.press(keys, pause_s=0.1)
+        self.until(f"{item.name} {standing}", lambda state: standing_of(state, item) == standing)
+
+
+def standing_of(state: State, item: Item) -> str:
+    return next(one.standing for one in items(state) if one.region == item.region)
+
+
+def others(state: State, item: Item) -> bool:
+    """Whether a region has another candidate that passed every check."""
+    own = item.kernels[0].candidate
+    found = (one for one in state.trials if one.candidate.region == own.region and one.candidate.id != own.id)
+    return any(isinstance(one.verdict, Measured) for one in found)
+
+
+def choices(lock: Path) -> dict[str, LockChoice]:
+    """What the lock runs in a decode step, by region."""
+    plan = next(plan for plan in read_lock(lock).plan if plan.phase == "decode")
+    return {choice.region: choice for choice in plan.choices}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
+def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
+    size: tuple[int, int], home: Path, repository: Path, tmp_path: Path
+) -> None:
+    model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
+    run = RunDirectory(tmp_path / "run")
+    command = app(str(model), *ASKED, "--run-dir", str(run.path), "--out", str(lock))
+    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(home)}) as terminal:
+        walk = Walk(terminal, run)
+        terminal.until("running")
+        walk.until("a trial", lambda state: state.counts.total > 0)
+        terminal.press("2b1jjk", pause_s=0.2)
+        walk.until("the review", lambda state: state.status in ("review", "failed"))
+        assert walk.state.status == "review", walk.state.failure
+        assert walk.state.ui_hz == HZ
+        assert any(one.verdict.measurement.times_ns for one in walk.state.trials if isinstance(one.verdict, Measured))
+        walk.until("the compiler leaves", lambda _: not run.alive())
+        terminal.press("3", pause_s=0.5)
+
+        found = items(walk.state)
+        known = walk.state
+        instead = next(item for item in found if others(known, item))
+        rejected, approved = [item for item in found if item is not instead and item.safe][:2]
+        walk.decides(approved, "y", "approved")
+        terminal.press("u")
+        walk.until("it is taken back", lambda state: standing_of(state, approved) == "undecided")
+        walk.decides(rejected, "nnot this one\r", "rejected")
+        walk.goes_to(instead)
+        terminal.press("o", pause_s=0.5)
+        terminal.press("\r", pause_s=0.3)
+        terminal.press("\r", pause_s=0.3)
+        terminal.until("A reason is needed")
+        terminal.press("to see it run\r", pause_s=0.1)
+        walk.until("overridden", lambda state: standing_of(state, instead) == "overridden")
+        terminal.press("/\x15\r", pause_s=0.2)
+        terminal.press("a", pause_s=1.0)
+        walk.until("safe ones", lambda state: standing_of(state, approved) == "approved")
+        if any(item.standing == "undecided" for item in items(walk.state)):
+            terminal.press("d", pause_s=1.0)
+        terminal.press("W", pause_s=0.5)
+        walk.until("the lock", lambda state: state.lock is not None and state.finished is not None)
+        before = len(terminal.bytes)
+        terminal.press("R", pause_s=0.5)
+        walk.until("the replay's word", lambda _: b"holds" in terminal.bytes[before:])
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.restored
+
+    state, locked = run.state(), choices(lock)
+    ruling = state.rulings[instead.region]
+    assert ruling.candidate is not None
+    own = locked[instead.region]
+    assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(ruling.candidate.params))
+    assert (locked[rejected.region].use, locked[rejected.region].decided_by) == ("fallback", "human")
+    assert locked[approved.region].approval == state.rulings[approved.region].approval != ""
+
+    replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", 1)
+    assert replayed.code == 0, replayed.err
+    settings = replace(flows.options(home, model, 64), threads=1)
+    kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
+    rebuilt = open_lock(lock, settings, locked=True)
+    assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
+    decode = next(plan for plan in state.final if plan.phase == "decode")
+    assert {region: choice.use == "kernel" for region, choice in locked.items()} == {
+        part.region: isinstance(part.choice, Kernel) for part in decode.parts
+    }
