@@ -114,7 +114,7 @@ def _suite(path: Path) -> Iterator[str]:
     yield ""
     yield from brief(result)
     if plot.exists():
-        yield f"![Speed-up by workload]({plot.relative_to(_ROOT)})"
+        yield f"![The same as a plot]({plot.relative_to(_ROOT)})"
         yield ""
 
 

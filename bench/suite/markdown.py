@@ -216,7 +216,7 @@ def escaped(text: str) -> str:
 
 
 def brief(result: SuiteResult) -> Iterator[str]:
-    """The few columns that a reader looks for first, by model; of a ladder the gains by owner too."""
+    """The few columns that a reader looks for first, by model."""
     for model in models(result):
         cases = [case for case in result.cases if case.model == model]
         whole = arms_table(cases)
@@ -229,9 +229,6 @@ def brief(result: SuiteResult) -> Iterator[str]:
             )
         )
         yield ""
-        for case in (case for case in cases if case.rungs):
-            yield from _rendered(gains_table(case))
-            yield ""
 
 
 def _rendered(table: Table) -> list[str]:
