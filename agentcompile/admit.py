@@ -196,9 +196,9 @@ class _Step:
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
                 self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
-        order = [rivals[at] for at in _order(looks)]
-        self._rivals.ranked(parts[index], order)
-        return self._rivals.proven(parts[index], order[: len(_order(looks, -HOPE))][:JUDGED])[:FEW]
+        self._rivals.ranked(parts[index], [rivals[at] for at in _order(looks)])
+        best = [rivals[at] for at in _order(looks, -HOPE)[:JUDGED]]
+        return self._rivals.proven(parts[index], best)[:FEW]
 
     def pair_up(self, parts: _Parts, free: Collection[str], seed: int) -> _Parts:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that

@@ -6,13 +6,13 @@ import argparse
 import locale
 import math
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.options import SETTINGS, Options, automation, resolve, terminal
+from agentcompile.options import SETTINGS, Options, resolve, terminal
+from agentcompile.seat import nobody
 
 from .flags import Flags, as_arguments
 
@@ -84,17 +84,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _needs_terminal(what: str, flags: Flags) -> None:
-    why = ""
-    # The toolkit draws on standard error.
-    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error": sys.__stderr__}
-    piped = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    if piped:
-        why = f"standard {', '.join(piped)} {'is' if len(piped) == 1 else 'are'} no terminal"
-    elif not terminal()[0]:
-        why = "TERM is dumb, so the terminal cannot draw"
-    elif name := automation():
-        why = f"{name} is set, so nobody is there to press keys"
-    if why:
+    if why := nobody():
         raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(what, flags)}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.exits import guarded
-from agentcompile.options import automation, terminal
+from agentcompile.options import terminal
 from agentcompile.render import Format, Screen
 
 P = ParamSpec("P")
@@ -69,12 +68,6 @@ def front_end(name: str) -> Callable[[Sequence[str]], int] | None:
     found = next(iter(entry_points(group="agentcompile.verbs", name=name)), None)
     run: Callable[[Sequence[str]], int] | None = found.load() if found is not None else None
     return run
-
-
-def person() -> bool:
-    """Whether somebody sits at a terminal that can draw."""
-    streams = (sys.__stdin__, sys.__stdout__, sys.__stderr__)
-    return all(one is not None and one.isatty() for one in streams) and terminal()[0] and not automation()
 
 
 def screen_of(json: bool = False, events: str = "", quiet: bool = False) -> Screen:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import Events, Json, Quiet, front_end, person, screen_of, verb
+from agentcompile.cli.flags import Events, Json, Quiet, front_end, screen_of, verb
 from agentcompile.cli.records import runs_app
 from agentcompile.cli.verbs import app
+from agentcompile.seat import nobody
 
 __all__ = ["app"]
 
@@ -78,7 +79,7 @@ def runs_view(
     """Show a run again: in the app on a terminal, as lines elsewhere and with --json, --events or --quiet."""
     from agentcompile.commands import watching
 
-    if not (json or events or quiet) and speed >= 0 and person() and (shows := front_end("tui")) is not None:
+    if not (json or events or quiet) and speed >= 0 and not nobody() and (shows := front_end("tui")) is not None:
         return shows([str(watching.named({}, run)), *([f"--speed={speed:g}"] if speed else [])])
     return watching.view({}, run, speed=speed, screen=screen_of(json, events, quiet))
 

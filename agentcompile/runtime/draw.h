@@ -58,7 +58,8 @@ inline double power(double x) {
     const double second = (1.0 / 24 + r * (1.0 / 120)) + r2 * (1.0 / 720 + r * (1.0 / 5040));
     const double third = (1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800));
     const double fourth = 1.0 / 479001600 + r * (1.0 / 6227020800.0);
-    return ((first + r4 * second) + r8 * (third + r4 * fourth)) * std::bit_cast<double>((std::bit_cast<int64_t>(shifted) + 1023) << 52);
+    const double two_to_whole = std::bit_cast<double>((std::bit_cast<int64_t>(shifted) + 1023) << 52);
+    return ((first + r4 * second) + r8 * (third + r4 * fourth)) * two_to_whole;
 }
 
 struct Wide {
@@ -206,7 +207,6 @@ template <class Logits> class Draw {
         int at = 0, last = BINS - 1;
         while (!counts_[last]) --last;
         for (; at < last && !enough(mass + masses_[at]); ++at) mass += masses_[at];
-        while (!counts_[at]) ++at;
         int64_t low = 0, high = gathered(at, at);
         while (high - low > FEW) {
             const int64_t middle = low + (high - low) / 2;

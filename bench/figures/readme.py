@@ -11,7 +11,6 @@ from typing import Any
 from agentcompile.errors import AgentCompileError, ExitCode
 
 from ..suite.markdown import brief, device
-from ..suite.markdown import revision as markdown_revision
 from ..suite.result import read_result
 from .report import Figure
 
@@ -109,7 +108,7 @@ def _suite(path: Path) -> Iterator[str]:
     """A suite's or a ladder's arms, with the plot that lies beside it; a report of it has the rest."""
     result, plot = read_result(path), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
-    yield f"revision {markdown_revision(result)}. Speed-up: of the time per token beside the case's baseline, paired by"
+    yield f"revision {result.sources(digits=12)}. Speed-up: of the time per token beside the case's baseline, paired by"
     yield "round, with a 95 % interval; × floor: over reading weights and cache at the read rate measured there."
     yield ""
     yield from brief(result)

@@ -140,15 +140,20 @@ def parts(result: SuiteResult, model: str) -> Iterator[Part]:
         yield Part(title="Versions and settings of the arms", about="", table=facts)
 
 
-def arms_table(cases: Sequence[Case]) -> Table:
-    """Arms by workloads; a column of which nothing is known is left out, an arm never."""
+def arms_table(cases: Sequence[Case], columns: Sequence[str] = ()) -> Table:
+    """Arms by workloads; a column of which nothing is known is left out, an arm never. `columns` are the heads that are
+    wanted; none: all."""
     rows = [
         (f"{case.workload}, {case.mode}", arm.name, *_cells(case, arm), _note(arm))
         for case in cases
         for arm in case.arms
     ]
     heads = ("workload", "arm", *_COLUMNS, "note")
-    told = [at for at in range(len(heads)) if at < 2 or any(row[at] not in ("", NOTHING, _BASELINE) for row in rows)]
+    told = [
+        at
+        for at, head in enumerate(heads)
+        if (not columns or head in columns) and (at < 2 or any(row[at] not in ("", NOTHING, _BASELINE) for row in rows))
+    ]
     kept = [tuple(row[at] for at in told) for row in rows]
     right = tuple(new for new, at in enumerate(told) if 2 <= at < len(heads) - 1)
     return Table(heads=tuple(heads[at] for at in told), rows=kept, right=right)
@@ -219,15 +224,7 @@ def brief(result: SuiteResult) -> Iterator[str]:
     """The few columns that a reader looks for first, by model."""
     for model in models(result):
         cases = [case for case in result.cases if case.model == model]
-        whole = arms_table(cases)
-        at = [place for place, head in enumerate(whole.heads) if head in _BRIEF]
-        yield from _rendered(
-            Table(
-                heads=tuple(whole.heads[place] for place in at),
-                rows=[tuple(row[place] for place in at) for row in whole.rows],
-                right=tuple(new for new, place in enumerate(at) if place in whole.right),
-            )
-        )
+        yield from _rendered(arms_table(cases, _BRIEF))
         yield ""
 
 

@@ -22,14 +22,19 @@ from agentcompile.options import Options
 from agentcompile.session import OPTIONS, options_bytes
 
 
+def read(one: Session) -> None:
+    """All that there is of its run."""
+    while one.feed is not None and not one.feed.caught_up:
+        one.poll(1.0)
+
+
 @pytest.fixture
 def known(tmp_path: Path) -> Session:
     """A session that has read a whole run, whose store is a folder of the test's own."""
     path = run_directory(tmp_path / "run", "finished")
     (path / OPTIONS).write_bytes(options_bytes(encode(Options(model="m", home=str(tmp_path / "home")))))
     one = session(path)
-    while one.feed is not None and not one.feed.caught_up:
-        one.poll(1.0)
+    read(one)
     one.view = View(mode="tune")
     return one
 
@@ -130,8 +135,7 @@ def test_a_lock_that_was_edited_says_so(repository: Path, tmp_path: Path) -> Non
 def test_what_was_approved_is_there_when_the_app_comes_back(tmp_path: Path) -> None:
     path = run_directory(tmp_path / "run", "finished")
     first = session(path, deliver=deliver)
-    while first.feed is not None and not first.feed.caught_up:
-        first.poll(1.0)
+    read(first)
     first.view = View(mode="review")
     (approve,) = first.key("y", "y")
     assert first.act(approve).ok
@@ -142,8 +146,7 @@ def test_what_was_approved_is_there_when_the_app_comes_back(tmp_path: Path) -> N
     (reject,) = first.key("enter")
     assert first.act(reject).ok
     again = session(path)  # the first one is gone without a word
-    while again.feed is not None and not again.feed.caught_up:
-        again.poll(1.0)
+    read(again)
     words = [change.decided.word for change in changes(again.scene.state)]
     assert words[:2] == ["approved", "rejected"]
     assert "no" in text(again.scene, View(mode="review", region=changes(again.scene.state)[1].row.region, detail=True))
@@ -152,8 +155,7 @@ def test_what_was_approved_is_there_when_the_app_comes_back(tmp_path: Path) -> N
 def test_an_approval_of_something_else_than_was_on_the_screen_is_refused(tmp_path: Path) -> None:
     path = run_directory(tmp_path / "run", "finished")
     one = session(path, deliver=deliver)
-    while one.feed is not None and not one.feed.caught_up:
-        one.poll(1.0)
+    read(one)
     one.view = View(mode="review")
     (approve,) = one.key("y", "y")
     assert isinstance(approve, Send)

@@ -18,10 +18,9 @@ from recorded import GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
-from agentcompile.grown import Grown
-from agentcompile.ir.trial import Trial
 from agentcompile.progress import fold
 from agentcompile.rows import changed
+from tests.walked import Walked
 
 SIZES = ((80, 24), (120, 36), (160, 48))
 RUNS = ("stopped", "finished", "reviewed")
@@ -110,17 +109,6 @@ def test_a_state_is_a_glyph_and_a_word(recorded_scene: tuple[str, Scene]) -> Non
     rows = [line for line in shown.splitlines() if "@" in line]
     assert rows
     assert all(line[2] in "○◌◐●‖-" and line[4:10].replace(" ", "").isalpha() for line in rows)
-
-
-class Walked(Grown[Trial]):
-    """Trials that count who walks through all of them."""
-
-    __slots__ = ("walks",)
-    walks: int
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        self.walks += 1
-        return super().__iter__()
 
 
 @pytest.mark.parametrize("mode", MODES)

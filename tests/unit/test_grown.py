@@ -6,10 +6,10 @@ import pytest
 
 from agentcompile.control import ACTIONS, Scene
 from agentcompile.grown import Grown, Seen
-from agentcompile.ir.trial import Trial
 from agentcompile.progress import fold
 from agentcompile.rows import changed
 from tests.unit.reviewed import EVENTS, REGIONS, point, trial
+from tests.walked import Walked
 
 
 def test_what_grows_is_shared_and_a_branch_is_its_own() -> None:
@@ -60,17 +60,6 @@ def test_an_item_is_looked_at_once_however_often_it_is_asked_for() -> None:
         numbers = numbers.plus(more)
         assert more in numbers.of(by, more % 10)
     assert looked == list(range(1100))
-
-
-class Walked(Grown[Trial]):
-    """Trials that count who walks through all of them."""
-
-    __slots__ = ("walks",)
-    walks: int
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        self.walks += 1
-        return super().__iter__()
 
 
 def test_no_action_walks_through_all_trials_to_say_why_not() -> None:
