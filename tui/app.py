@@ -138,6 +138,7 @@ class CompilerApp(App[int], inherit_bindings=False):
             if key in ("ctrl+c", "ctrl+q"):
                 self.exit(0)
                 return
+            self.session.poll(SLICE_S)  # what a key may do is decided by what is known now, not when last looked
             for effect in self.session.key(key, character):
                 self._begin_effect(effect)
         elif self.start is not None:

@@ -126,6 +126,25 @@ def test_keys_are_answered_at_once_and_the_screen_follows_the_events(tmp_path: P
     driven(app_of(session(run)), walk)
 
 
+def test_a_key_is_answered_by_what_has_happened_and_not_by_what_was_last_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentcompile.tui.app.POLL_S", 3600.0)
+    run = run_directory(tmp_path / "run", "finished", upto=-5)
+
+    async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
+        assert app.session is not None
+        while not app.session.scene.state.final:  # the last of it is read below
+            app.session.poll(1.0)
+        with (run / EVENTS).open("ab") as file:
+            file.write(b"".join(lines("finished")[-5:]))
+        assert app.session.scene.state.lock is None
+        await pressed(pilot, "R")
+        assert app.session.scene.state.lock is not None
+
+    driven(app_of(session(run)), walk)
+
+
 def test_what_a_person_decides_is_sent_and_the_answer_is_shown(run: Path) -> None:
     sent: list[Command] = []
 
