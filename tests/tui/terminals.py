@@ -60,7 +60,7 @@ class Terminal:
             except OSError:
                 return
 
-    def until(self, wanted: str, seconds: float = 30.0) -> None:
+    def until(self, wanted: str, seconds: float = 90.0) -> None:
         """Wait until `wanted` was written, styles and line breaks aside; fails with what was."""
         end = time.monotonic() + seconds
         while wanted not in " ".join(self.text.split()):
@@ -74,7 +74,7 @@ class Terminal:
             os.write(self._master, key.encode())
             self.read(pause_s)
 
-    def end(self, seconds: float = 20.0) -> int:
+    def end(self, seconds: float = 60.0) -> int:
         """Wait for its end while taking in what it says; its exit code, negative for a signal."""
         end = time.monotonic() + seconds
         while self.process.poll() is None:
