@@ -1,5 +1,5 @@
-// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` stands
-// before it.
+// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` and
+// `products.h` stand before it.
 //
 // A launch is a function address and an array of pointers; every thread calls it with its rank, and a barrier
 // follows. The caller's thread is rank 0, so a pool of one thread starts none. Workers spin between the launches of a job
@@ -97,7 +97,7 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 5;
+constexpr int64_t AC_ABI = 6;
 
 struct ac_call {
     Kernel kernel;

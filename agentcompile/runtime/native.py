@@ -19,7 +19,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runtime.sampling import Sampling
 
 MAX_THREADS = 256
-_ABI = 5
+_ABI = 6
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -144,6 +144,10 @@ class Executor:
         lib.ac_run.argtypes = [pointer, pointer, long, long, pointer]
         lib.ac_time.argtypes = [pointer, pointer, long, long, long, pointer]
         lib.ac_decode_steps.argtypes = [pointer, pointer, long, pointer, pointer]
+        lib.ac_product.restype = None
+        lib.ac_product.argtypes = [pointer, pointer, pointer, pointer, pointer, long, long, long, long]
+        self.product = lib.ac_product
+        """A matrix product with a packed weight, on threads that the caller brings; `packed.Packed` knows how."""
         self._lib = lib
         self._pool = lib.ac_pool(threads)
         if not self._pool:

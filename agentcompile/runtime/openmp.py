@@ -28,6 +28,17 @@ def dismiss_threads() -> None:
         library.omp_pause_resource_all(_SOFT)
 
 
+def team() -> tuple[int, int, int] | None:
+    """Addresses of what starts PyTorch's team of threads on a function, and tells a thread its number and how many
+    there are: GOMP_parallel, omp_get_thread_num, omp_get_num_threads. None where its runtime is another."""
+    library = _libgomp()
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    if library is None or not all(hasattr(library, name) for name in names):
+        return None
+    parallel, rank, size = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names)
+    return parallel, rank, size
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Keep PyTorch's small operators to the calling thread: what they would wake spins beside our own pool, which costs

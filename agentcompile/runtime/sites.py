@@ -11,11 +11,17 @@ from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.reference import OPERATORS, Interpreter, Operator, apply_views, attention_at, keywords
 from agentcompile.runtime import library
+from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.packed import Packed
 
 Action = Callable[[], None]
 Span = tuple[int, int]
 """First and last position of a chunk."""
+Seen = tuple[str, tuple[int, ...] | None]
+"""A buffer by name, and the shape that a port sees it in where that is not its own."""
+Single = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+"""One operator on its tensors, in the order of a body's inputs."""
 
 
 def torch_site(
@@ -28,12 +34,14 @@ def torch_site(
     *,
     span: Span | None = None,
     dying: Sequence[str] = (),
+    kept: Packed | None = None,
 ) -> Action:
     """What runs one site on the tensors of `env`, by buffer name, at `tokens` tokens.
 
     An output that has a place in `env` now is copied there, since others know its address; any other is put into
     `env`, and those named `dying` are dropped from it. A port may see its buffer in another shape: both are dense, so
-    that is a view. With a `span` the positions are known, and nothing is asked of the device.
+    that is a view. With a `span` the positions are known, and nothing is asked of the device. What `kept` can do with
+    a packed weight is done without unpacking it.
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
     names = dict(call.bindings)
@@ -59,8 +67,12 @@ def torch_site(
             env[name] = made.reshape(shape)
 
     single = None if call.call else one_operator(region.body, tokens, operators)
+    of = {port: (name, shape) for port, name, shape in inputs}
+    found = None if single is None or kept is None else _kept(region, of, buffers, tokens, kept)
+    if found is not None:
+        packed.discard(found[0])
+        single = found[1]
     if single is not None:
-        of = {port: (name, shape) for port, name, shape in inputs}
         order = [of[port] for port in region.body.inputs]
         ends = [(name, shape) for _, name, shape in outputs]
 
@@ -88,15 +100,43 @@ def torch_site(
     return act
 
 
+def _kept(
+    region: Region, seen: Mapping[str, Seen], buffers: Mapping[str, Buffer], tokens: int, kept: Packed
+) -> tuple[str, Single] | None:
+    """The packed weight of a region of one operator, and what runs the region on it where it lies; None for what
+    `kept` cannot do."""
+    (node,) = region.body.nodes
+    if node.attrs or len(node.inputs) < 2 or any(use.views for use in node.inputs[1:]):
+        return None
+    of = [buffers[seen[use.value][0]] for use in node.inputs]
+    weight, viewed = of[1], seen[node.inputs[1].value][1] is not None
+    typed = of if node.op == "linear" else of[1:]
+    if (
+        viewed
+        or any(one.layout != "row-major" for one in (of[0], *of[2:]))
+        or {one.dtype for one in typed} != {weight.dtype}
+    ):
+        return None
+    run = kept.operator(node.op, weight.layout, concrete(weight.shape), TORCH_DTYPES[weight.dtype])
+    if run is None:
+        return None
+    places = [region.body.inputs.index(use.value) for use in node.inputs]
+    views = node.inputs[0].views
+
+    def on_packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        x, *rest = (tensors[place] for place in places)
+        return run([apply_views(x, views, tokens) if views else x, *rest])
+
+    return weight.name, on_packed
+
+
 def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
     """The shape that a port sees, or None when it is the buffer's own."""
     seen = concrete(shape, tokens)
     return None if seen == concrete(buffer.shape, tokens) else seen
 
 
-def one_operator(
-    graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None
-) -> Callable[[Sequence[torch.Tensor]], torch.Tensor] | None:
+def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None) -> Single | None:
     """What `Interpreter` does for a graph of one operator, without what it takes to be ready for more: a function of
     the tensors in the order of ``graph.inputs`` to the operator's result, with T bound to `tokens`.
 

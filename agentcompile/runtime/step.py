@@ -12,6 +12,7 @@ from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.runtime import native
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.packed import Packed
 from agentcompile.runtime.sites import Action, dying_after, torch_site
 
 
@@ -35,6 +36,9 @@ class Step:
         self._memory = memory
         self._executor = executor
         self._libraries = libraries
+        # A decode step's fallbacks are PyTorch's own, as they were measured.
+        packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
+        self._packed = Packed(executor) if packed else None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
         self._regions = {region.id: region for region in program.regions}
         self._arena = Arena(program.arena_bytes * capacity)
@@ -133,7 +137,7 @@ class _Bound:
             else:
                 self._close(run, at)
                 region = step._regions[call.region]
-                site = torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying)
+                site = torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying, kept=step._packed)
                 self.actions.append(_clocked(site, step.clock, at))
         self._close(run, len(calls))
         if program.native:

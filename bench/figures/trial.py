@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,53 +136,96 @@ class Outcome:
         return sum(timed.process == process for timed in self.rounds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the ways in which the processes of a trial generate from their prompt: greedily, or drawing."""
+
+    workload: Workload
+    outcome: Outcome
+    """Added to."""
+
+
 def run_trial(
     names: Sequence[str], workload: Workload, build: Build | None, least_s: float, setup: Setup, outcome: Outcome
 ) -> Outcome:
-    """Time `names` on `workload` until every process has its rounds, going on from `outcome`, which is added to.
+    """`run_trials` of one part; its outcome."""
+    run_trials(names, [Part(workload=workload, outcome=outcome)], build, least_s, setup)
+    return outcome
 
-    What fails becomes a reason, never an exception; what `setup.keep` and `setup.pause` raise ends the trial, with all
-    processes gone and the outcome as it was last kept.
+
+def run_trials(names: Sequence[str], parts: Sequence[Part], build: Build | None, least_s: float, setup: Setup) -> None:
+    """Time `names` on all of `parts` until every process has its rounds, going on from their outcomes.
+
+    They have one prompt and one context, so a process that loaded serves them all, one after another; an arm that
+    one of them lost is loaded again for the next. What fails becomes a reason, never an exception; what `setup.keep`
+    and `setup.pause` raise ends the trial, with all processes gone and the outcomes as they were last kept.
     """
+    drawn = next((part.workload.sampling for part in parts if part.workload.sampling), None)
     for process in range(setup.processes):
-        if outcome.done(process) >= setup.rounds:
-            continue
-        setup.pause()
-        reference = _reference(workload, setup, outcome)
+        left = [part for part in parts if part.outcome.done(process) < setup.rounds]
         arms: list[Arm] = []
         try:
-            _start([name for name in names if name not in outcome.reasons], workload, build, setup, outcome, arms)
-            if reference is not None:
-                arms = _check(arms, reference, workload, setup, outcome)
-            if setup.looks:
-                arms = _look(arms, workload, setup, outcome)
-            first = outcome.done(process)
-            for number in range(first, setup.rounds):
-                if number > first:  # arms that took minutes to load have a round before the run may stop
-                    setup.pause()
-                timed, failed = run_round(
-                    process,
-                    arms,
-                    workload,
-                    least_s=least_s,
-                    # One of the round's own: where a run was cut does not change the order of what comes after.
-                    generator=random.Random(f"{setup.seed}/{process}/{number}"),
-                    quiet=setup.quiet,
-                    bandwidth=setup.bandwidth,
-                    beside=OURS,
-                    calm=setup.calm,
-                    joules=setup.joules,
-                    limit_s=setup.limit_s,
-                )
-                outcome.rounds += (timed,)
-                outcome.reasons |= failed
-                setup.keep()
-                arms = _without(arms, failed)
-                setup.say(_line(workload, process, number, timed))
+            for part in left:
+                setup.pause()
+                _share(part, parts)
+                reference = _reference(part.workload, setup, part.outcome)
+                for arm in [arm for arm in arms if arm.name in part.outcome.reasons]:
+                    arms.remove(arm)
+                    arm.close()
+                running = {arm.name for arm in arms}
+                wanted = [name for name in names if name not in part.outcome.reasons and name not in running]
+                _start(wanted, replace(part.workload, sampling=drawn), build, setup, part.outcome, arms)
+                arms.sort(key=lambda arm: names.index(arm.name))
+                _share(part, parts)
+                if reference is not None:
+                    arms = _check(arms, reference, part.workload, setup, part.outcome)
+                if setup.looks:
+                    arms = _look(arms, part.workload, setup, part.outcome)
+                arms = _rounds(process, arms, part, least_s, setup)
         finally:
             for arm in arms:
                 arm.close()
-    return outcome
+
+
+def _share(part: Part, parts: Sequence[Part]) -> None:
+    """Of the processes that serve them all, `part` knows the newest; greedy tokens are the same, however one draws."""
+    own = part.outcome
+    for other in (one.outcome for one in parts):
+        other.facts |= own.facts
+        for to, of in ((own, other), (other, own)):
+            to.reference = to.reference or of.reference
+            to.agreement = {**of.agreement, **to.agreement}
+            for name, took in of.load_s.items():
+                to.load_s[name] = max(to.load_s.get(name, ()), took, key=len)
+
+
+def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
+    """What is left of a process's rounds of one part; the arms that live."""
+    outcome, workload = part.outcome, part.workload
+    first = outcome.done(process)
+    for number in range(first, setup.rounds):
+        if number > first:  # arms that took minutes to load have a round before the run may stop
+            setup.pause()
+        timed, failed = run_round(
+            process,
+            arms,
+            workload,
+            least_s=least_s,
+            # One of the round's own: where a run was cut does not change the order of what comes after.
+            generator=random.Random(f"{setup.seed}/{process}/{number}"),
+            quiet=setup.quiet,
+            bandwidth=setup.bandwidth,
+            beside=OURS,
+            calm=setup.calm,
+            joules=setup.joules,
+            limit_s=setup.limit_s,
+        )
+        outcome.rounds += (timed,)
+        outcome.reasons |= failed
+        setup.keep()
+        arms = _without(arms, failed)
+        setup.say(_line(workload, process, number, timed))
+    return arms
 
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:

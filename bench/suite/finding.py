@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
@@ -16,7 +17,7 @@ from agentcompile.unlock import open_lock
 from ..figures.building import build_of
 from ..figures.partial import FIRST_COMPILE, PartialFile
 from ..figures.times import Build, Took
-from ..figures.trial import OURS, Outcome, Setup, run_trial
+from ..figures.trial import OURS, Outcome, Part, Setup, run_trials
 from ..figures.twins import kind_of
 from ..figures.workload import Workload
 from .found import Samples, case_of, region_shares
@@ -117,44 +118,43 @@ def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -
     """Run every case; what fails becomes a row with its reason. Raises what `setup.keep` and `setup.pause` raise."""
     found = Found()
     builds: dict[str, Build | None] = {}
-    outcomes: dict[tuple[str, str], Outcome] = {}
     ours = [name for name in suite.arms if kind_of(name) == OURS]
-    for case in cases:
+    for _, group in groupby(cases, lambda case: (case.model, case.shape.name)):
+        alike = list(group)  # one prompt, in several modes: the same processes serve them
+        case = alike[0]
         if ours and case.model not in builds:
             build = builds[case.model] = locks.of(case)
             if build is not None:
                 found.compiled[case.model] = _compiled(build, locks, case, ceiling)
         build = builds.get(case.model)
-        outcome = locks.file.progress(case.workload.name).outcome
-        _take_over(outcome, outcomes.setdefault((case.model, case.shape.name), outcome))
+        parts = [Part(workload=one.workload, outcome=locks.file.progress(one.workload.name).outcome) for one in alike]
         arms = [name for name in suite.arms if name not in case.absent and (name not in ours or build is not None)]
-        run_trial(arms, case.workload, build, LEAST_S, locks.setup, outcome)
-        if build is None:
-            outcome.reasons |= dict.fromkeys(ours, locks.failure(case))
-        spent = locks.compile_s(case)
-        made, samples = case_of(
-            suite.arms,
-            model=case.model,
-            workload=case.shape.name,
-            mode=case.mode,
-            asked=case.workload,
-            outcome=outcome,
-            absent=case.absent,
-            baseline=suite.baseline,
-            cache_bytes=case.cache_bytes,
-            ceiling=ceiling,
-            cached=case.workload.token_bytes <= max(locks.cache_bytes, default=0),
-            compile_s={OURS: spent} if spent is not None else {},
-        )
-        found.cases.append(made)
-        found.samples[made.key] = samples
+        run_trials(arms, parts, build, LEAST_S, locks.setup)
+        for one, part in zip(alike, parts, strict=True):
+            if build is None:
+                part.outcome.reasons |= dict.fromkeys(ours, locks.failure(case))
+            made, samples = _made(one, part.outcome, suite, locks, ceiling)
+            found.cases.append(made)
+            found.samples[made.key] = samples
     return found
 
 
-def _take_over(outcome: Outcome, known: Outcome) -> None:
-    """What another mode of the same prompt was told already: greedy tokens are the same, however this case draws."""
-    outcome.reference = outcome.reference or known.reference
-    outcome.agreement = {**known.agreement, **outcome.agreement}
+def _made(case: Asked, outcome: Outcome, suite: Suite, locks: Locks, ceiling: Ceiling) -> tuple[Case, Samples]:
+    spent = locks.compile_s(case)
+    return case_of(
+        suite.arms,
+        model=case.model,
+        workload=case.shape.name,
+        mode=case.mode,
+        asked=case.workload,
+        outcome=outcome,
+        absent=case.absent,
+        baseline=suite.baseline,
+        cache_bytes=case.cache_bytes,
+        ceiling=ceiling,
+        cached=case.workload.token_bytes <= max(locks.cache_bytes, default=0),
+        compile_s={OURS: spent} if spent is not None else {},
+    )
 
 
 def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Compiled:

@@ -30,6 +30,8 @@ class Fake:
     def generate(self, ids, new):
         {act}
         return Generation([7] * new, random.random(), random.random())
+    def sample(self, ids, new, **how):
+        return Generation([8] * new, random.random(), random.random())
     def tops(self, ids, new, count):
         return [7] * new, [[7, 1, 2, 3, 4]] * new
 {load}
