@@ -30,13 +30,17 @@ class Layout:
     """What it is made for; empty: anything."""
     matrix: bool = True
     """Whether it takes tensors of two dimensions alone."""
+    products: tuple[torch.dtype, ...] = ()
+    """Of which types `runtime.packed` multiplies with it as it lies; of others it is unpacked first."""
 
     def applies(self, shape: Shape, dtype: torch.dtype) -> bool:
         """Whether a tensor of this shape and dtype can be held so."""
         return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
 
 
-def _tiled(rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...]) -> Layout:
+def _tiled(
+    rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]
+) -> Layout:
     """[N, K] as [ceil(N / rows)][ceil(K / group)][rows][group]: `group` neighbours of a row, then the next row's."""
 
     def grid(shape: Shape) -> tuple[int, int]:
@@ -64,7 +68,7 @@ def _tiled(rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...]) -
         tiles, groups = grid(shape)
         return tiles * groups * rows * group
 
-    return Layout(about=about, pack=pack, unpack=unpack, numel=numel, dtypes=dtypes)
+    return Layout(about=about, pack=pack, unpack=unpack, numel=numel, dtypes=dtypes, products=products)
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -88,17 +92,24 @@ LAYOUTS: dict[str, Layout] = {
         2,
         "Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.",
         (torch.bfloat16, torch.float16),
+        (torch.bfloat16,),
     ),
     "rows16-k1": _tiled(
         16,
         1,
         "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.",
         (torch.float32,),
+        (torch.float32,),
     ),
 }
 """Every layout by name; templates, plans and locks speak of these."""
 
 _TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def multiplied(name: str, dtype: str) -> bool:
+    """Whether a prompt's products read a weight in layout `name`, of the dtype that graphs call `dtype`, as it lies."""
+    return _TORCH.get(dtype, torch.int64) in LAYOUTS[name].products
 
 
 def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:

@@ -12,7 +12,7 @@ from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
-from agentcompile.layouts import LAYOUTS, fits
+from agentcompile.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.tune import Subject, templates_of
@@ -165,8 +165,8 @@ def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
 
 
 def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, ...]]:
-    """Every operator by itself, in PyTorch. A packed weight is unpacked through scratch for each chunk: read, written,
-    and read again."""
+    """Every operator by itself, in PyTorch. A packed weight is read where it lies, or else unpacked through scratch for
+    each chunk: read, written, and read again."""
     options: dict[str, tuple[Option, ...]] = {}
     for id, region in prefill.regions.items():
         if len(region.body.nodes) != 1:
@@ -177,7 +177,8 @@ def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, 
         for port in matrices:
             for layout in LAYOUTS:
                 if layout != "row-major" and fits(layout, port.shape, port.dtype):
-                    moved = 3 * math.prod(concrete(port.shape, CHUNK)) * ITEM_BYTES[port.dtype]
+                    times = 0 if multiplied(layout, port.dtype) else 3
+                    moved = times * math.prod(concrete(port.shape, CHUNK)) * ITEM_BYTES[port.dtype]
                     cost = base + 1e9 * moved / ceiling.dram_bytes_per_s
                     found.append(Option(layouts=((port.family, layout),), cost_ns=cost, choice=_PREFILL))
         options[id] = tuple(found)

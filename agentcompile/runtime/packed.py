@@ -11,8 +11,6 @@ from agentcompile.layouts import LAYOUTS
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import team
 
-_LAYOUTS = {"rows16-k1": torch.float32, "rows16-k2": torch.bfloat16}
-"""What products take, and of which type."""
 _ROWS = 16
 """Rows of a tile in every layout here."""
 
@@ -44,7 +42,7 @@ class Packed:
 
     def operator(self, name: str, layout: str, shape: Shape, dtype: torch.dtype) -> PackedOperator | None:
         """Operator `name` for a weight of `shape` that lies in `layout`; None where it must be unpacked."""
-        if _LAYOUTS.get(layout) != dtype or len(shape) != 2:
+        if dtype not in LAYOUTS[layout].products or len(shape) != 2:
             return None
         if name == "embedding":
             return lambda tensors: rows_of(tensors[1], tensors[0], layout, shape)
