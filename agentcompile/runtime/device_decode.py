@@ -197,10 +197,10 @@ class DevicePrefill:
         return self._decode.again()
 
     def _place(self, tokens: torch.Tensor, first: int, length: int) -> None:
-        padded = torch.zeros(length, dtype=torch.int64)
-        padded[: tokens.numel()] = tokens
-        self._token[:length].copy_(padded)
-        self._position[:length].copy_(torch.arange(first, first + length))
+        if tokens.numel() < length:
+            tokens = torch.cat((tokens, tokens.new_zeros(length - tokens.numel())))
+        self._token[:length].copy_(tokens)
+        torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
 
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """Without a graph: at the end of the cache there is no room for padding, and the length is hardly met again."""

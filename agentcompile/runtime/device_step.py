@@ -87,7 +87,7 @@ class DeviceStep:
         self._actions = [
             self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
-            else torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying)
+            else torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying, direct=True)
             for call, dying in zip(program.calls, dying_after(program, set(self.env)), strict=True)
         ]
 

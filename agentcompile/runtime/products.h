@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,7 +23,7 @@ typedef uint16_t vh __attribute__((vector_size(2 * TILE)));
 #if defined(__AVX512F__)
 constexpr int PANEL = 2, BLOCK = 12;
 #elif defined(__AVX2__)
-constexpr int PANEL = 1, BLOCK = 5;
+constexpr int PANEL = 1, BLOCK = 4;
 #else
 constexpr int PANEL = 1, BLOCK = 2;
 #endif
@@ -116,24 +115,20 @@ template <class O, int T, int M> void block(const Task& task, int64_t tile, int6
     }
 }
 
-using Function = void (*)(const Task&, int64_t, int64_t);
-template <class O, int T, class> struct Blocks;
-template <class O, int T, int... M> struct Blocks<O, T, std::integer_sequence<int, M...>> {
-    static constexpr Function of[] = {block<O, T, M + 1>...};  // by tokens, less one
-};
+// All tokens from `token` on: M at a time, and the rest by the powers of two.
+template <class O, int T, int M> void blocks(const Task& task, int64_t tile, int64_t token) {
+    for (; token + M <= task.tokens; token += M) block<O, T, M>(task, tile, token);
+    if constexpr (M > 1) blocks<O, T, (M > 8 ? 8 : M / 2)>(task, tile, token);
+}
 
 // The panels of one thread of `size`: every thread has as many as another, but for one.
 template <class O> void share(const Task& task, int rank, int size) {
-    using Counts = std::make_integer_sequence<int, BLOCK>;
     const int64_t tiles = (task.rows + TILE - 1) / TILE, panels = (tiles + PANEL - 1) / PANEL;
     for (int64_t panel = panels * rank / size; panel < panels * (rank + 1) / size; ++panel) {
         const int64_t tile = panel * PANEL;
-        for (int64_t token = 0; token < task.tokens; token += BLOCK) {
-            const int count = int(task.tokens - token < BLOCK ? task.tokens - token : BLOCK);
-            if (tile + PANEL <= tiles) Blocks<O, PANEL, Counts>::of[count - 1](task, tile, token);
-            else
-                for (int64_t one = tile; one < tiles; ++one) Blocks<O, 1, Counts>::of[count - 1](task, one, token);
-        }
+        if (tile + PANEL <= tiles) blocks<O, PANEL, BLOCK>(task, tile, 0);
+        else
+            for (int64_t one = tile; one < tiles; ++one) blocks<O, 1, BLOCK>(task, one, 0);
     }
 }
 

@@ -35,13 +35,14 @@ def torch_site(
     span: Span | None = None,
     dying: Sequence[str] = (),
     kept: Packed | None = None,
+    direct: bool = False,
 ) -> Action:
     """What runs one site on the tensors of `env`, by buffer name, at `tokens` tokens.
 
-    An output that has a place in `env` now is copied there, since others know its address; any other is put into
-    `env`, and those named `dying` are dropped from it. A port may see its buffer in another shape: both are dense, so
-    that is a view. With a `span` the positions are known, and nothing is asked of the device. What `kept` can do with
-    a packed weight is done without unpacking it.
+    An output that has a place in `env` now is copied there, since others know its address, or, if `direct`, written
+    there by a matrix product itself; any other is put into `env`, and those named `dying` are dropped from it. A port
+    may see its buffer in another shape: both are dense, so that is a view. With a `span` the positions are known, and
+    nothing is asked of the device. What `kept` can do with a packed weight is done without unpacking it.
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
     names = dict(call.bindings)
@@ -75,6 +76,15 @@ def torch_site(
     if single is not None:
         order = [of[port] for port in region.body.inputs]
         ends = [(name, shape) for _, name, shape in outputs]
+        if direct and (write := product_into(region.body, tokens)) and [name in places for name, _ in ends] == [True]:
+
+            def act_in_place() -> None:
+                with torch.no_grad():
+                    write([read(name, shape) for name, shape in order], env[ends[0][0]])
+                for name in dying:
+                    env.pop(name, None)
+
+            return act_in_place
 
         def act_once() -> None:
             with torch.no_grad():
@@ -156,6 +166,24 @@ def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | 
         places = [place for place, _ in reads]
         return lambda tensors: operator(*[tensors[place] for place in places], **attrs)
     return lambda tensors: operator(*[apply_views(tensors[i], views, tokens) for i, views in reads], **attrs)
+
+
+def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
+    """What writes the result of a graph of one `linear` into a dense tensor that is given: a copy costs a chunk as
+    much as some operators. None for any other graph."""
+    if [node.op for node in graph.nodes] != ["linear"] or graph.nodes[0].attrs:
+        return None
+    reads = [(graph.inputs.index(use.value), use.views) for use in graph.nodes[0].inputs]
+
+    def write(tensors: Sequence[torch.Tensor], into: torch.Tensor) -> None:
+        x, w, *bias = (apply_views(tensors[i], views, tokens) for i, views in reads)
+        rows, place = x.reshape(-1, x.shape[-1]), into.view(-1, w.shape[0])
+        if bias:
+            torch.addmm(bias[0], rows, w.t(), out=place)
+        else:
+            torch.mm(rows, w.t(), out=place)
+
+    return write
 
 
 def dying_after(program: Program, keep: set[str]) -> list[tuple[str, ...]]:

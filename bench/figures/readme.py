@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.measure.policy import POLICY
 
 from ..suite.markdown import brief, device
 from ..suite.result import read_result
+from ..suite.verdicts import compare_runs
 from .report import Figure
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "bench" / "results"
 _TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+REPEATS = "repeat"
+"""The folder of second runs, of the same names."""
+_TIMES = {"token": "time per token", "first": "first token"}
 _SUITES = ("*-suite*.json", "*-ladder*.json")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
@@ -115,6 +120,21 @@ def _suite(path: Path) -> Iterator[str]:
     if plot.exists():
         yield f"![The same as a plot]({plot.relative_to(_ROOT)})"
         yield ""
+    again = path.parent / REPEATS / path.name
+    if again.exists():
+        yield from _again(path, again)
+
+
+def _again(path: Path, again: Path) -> Iterator[str]:
+    """How a second run compares with the one that is shown."""
+    report = compare_runs(read_result(path), read_result(again), claim=POLICY.claim)
+    apart = [f"{row.arm}'s {_TIMES[row.quantity]} in {row.case}" for row in report.apart]
+    names = f"`{path.relative_to(_ROOT)}` and `{again.relative_to(_ROOT)}`"
+    told = f"not {', nor '.join(apart)}" if apart else "all do"
+    agree = report.comparisons - len(report.apart) - len(report.untold)
+    yield f"Run twice ({names}; `agentcompile bench compare` shows both): of {report.comparisons} times beside the"
+    yield f"baseline's, {agree} agree within their intervals, which hold together with {1 - report.alpha:.0%}; {told}."
+    yield ""
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -6,26 +6,33 @@ What is a device's own (streams, captures, launches) is tested on one; here it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentcompile.capture import capture
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.graph import Use, concrete
 from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.region import Regime
+from agentcompile.regions.partition import partition
 from agentcompile.runtime import device_decode, device_step
 from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
+from agentcompile.runtime.sites import one_operator, product_into
 from agentcompile.runtime.step import Step
 from tests.models import tiny
 from tests.models.lowered import in_pytorch
+from tests.unit.graphs import qwen3
 
 CONTEXT = 40
 IDS = [3, 17, 5, 60, 2, 9, 33]
@@ -200,3 +207,52 @@ def test_a_lost_device_is_the_environments_fault_and_a_mistake_of_ours_is_not() 
 
 def test_a_step_of_pytorch_alone_has_no_native_call(rig: Rig) -> None:
     assert not any(isinstance(call, NativeCall) for call in rig.decode._step.program.calls)
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied into one tensor."""
+
+    def __init__(self, into: torch.Tensor) -> None:
+        super().__init__()
+        self.count, self._place = 0, into.data_ptr()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.count += args[0].data_ptr() == self._place
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_product_is_written_where_others_read_it(rig: Rig) -> None:
+    program = in_pytorch(rig.captured.decode, CONTEXT, singly=True)
+    rig.host.token[0] = rig.memory.token[0] = 5
+    expected = rig.step.again()
+    step = DeviceStep(program, rig.memory, {}, overlap=False)
+    step.logits.fill_(float("nan"))
+    with Copies(step.logits) as copies:
+        step.enqueue()
+    assert copies.count == 0
+    torch.testing.assert_close(step.logits, expected)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
+def test_a_product_in_place_is_the_operator(biased: bool) -> None:
+    body = next(
+        region.body
+        for region in partition(qwen3(2), Regime(phase="decode", context=(1, 32))).regions
+        if [node.op for node in region.body.nodes] == ["linear"]
+    )
+    (node,), values = body.nodes, body.table()
+    names = [use.value for use in node.inputs]
+    if biased:
+        bias = replace(values[names[1]], id="b", shape=values[names[1]].shape[:1])
+        node = replace(node, inputs=(*node.inputs, Use(value="b")))
+        body = replace(body, nodes=(node,), values=(*body.values, bias), inputs=("b", *body.inputs))
+        values = body.table()
+    inputs = [torch.randn(concrete(values[name].shape)).bfloat16() for name in body.inputs]
+    run, write = one_operator(body, 1), product_into(body, 1)
+    assert run is not None
+    assert write is not None
+    made = run(inputs)
+    into = torch.full_like(made, float("nan"))
+    write(inputs, into)
+    torch.testing.assert_close(into, made, rtol=2**-7, atol=1e-3)
