@@ -1,4 +1,4 @@
-"""Resident layouts of weights: one table that says how each packs, unpacks, and for what it is made.
+"""Resident layouts of weights: one table that says how each packs, unpacks, gives single rows, and for what it is made.
 
 In: a row-major tensor. Out: a flat tensor of the same dtype, padding zero; and back. Every template that names a layout
 reads what `pack` writes here.
@@ -24,6 +24,9 @@ class Layout:
     """A dense row-major tensor to a flat one; the identity's result may share its memory."""
     unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
     """The flat tensor and the logical shape to a row-major tensor of that shape."""
+    take: Callable[[torch.Tensor, torch.Tensor, Shape], torch.Tensor]
+    """The flat tensor, rows as int64 of any shape, and the logical shape [N, K] to those rows, [*rows, K]. Raises
+    IndexError for a row that is not in 0 … N - 1."""
     numel: Callable[[Shape], int]
     """Elements of the flat tensor of a logical shape, padding included."""
     dtypes: tuple[torch.dtype, ...] = ()
@@ -64,11 +67,19 @@ def _tiled(
         target.view(tiles, rows, groups, -1).copy_(source.view(tiles, groups, rows, -1).transpose(1, 2))
         return whole[: shape[0], : shape[1]].contiguous()
 
+    def take(flat: torch.Tensor, wanted: torch.Tensor, shape: Shape) -> torch.Tensor:
+        low, high = (int(end) for end in wanted.aminmax()) if wanted.numel() else (0, 0)
+        if low < 0 or high >= shape[0]:  # a row that only fills a tile up would be found
+            raise IndexError(f"rows {low} to {high} of a table of {shape[0]}")
+        tiles, groups = grid(shape)
+        cells = flat.view(tiles, groups, rows, group)[wanted // rows, :, wanted % rows]
+        return cells.reshape(*wanted.shape, groups * group)[..., : shape[1]].contiguous()
+
     def numel(shape: Shape) -> int:
         tiles, groups = grid(shape)
         return tiles * groups * rows * group
 
-    return Layout(about=about, pack=pack, unpack=unpack, numel=numel, dtypes=dtypes, products=products)
+    return Layout(about=about, pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -84,6 +95,7 @@ LAYOUTS: dict[str, Layout] = {
         about="As in the checkpoint: rows one after another.",
         pack=lambda tensor: tensor.reshape(-1),
         unpack=lambda flat, shape: flat.view(shape),
+        take=lambda flat, wanted, shape: torch.nn.functional.embedding(wanted, flat.view(shape)),
         numel=math.prod,
         matrix=False,
     ),

@@ -62,13 +62,15 @@ inline double power(double x) {
     return ((first + r4 * second) + r8 * (third + r4 * fourth)) * two_to_whole;
 }
 
+inline float widened(uint16_t bfloat16) { return std::bit_cast<float>(uint32_t(bfloat16) << 16); }
+
 struct Wide {
     const float* at;
     float operator[](int64_t i) const { return at[i]; }
 };
 struct Narrow {
     const uint16_t* at;
-    float operator[](int64_t i) const { return std::bit_cast<float>(uint32_t(at[i]) << 16); }
+    float operator[](int64_t i) const { return widened(at[i]); }
 };
 
 template <class Logits> class Draw {

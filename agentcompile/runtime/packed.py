@@ -7,14 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from agentcompile.layouts import LAYOUTS
+from agentcompile.layouts import LAYOUTS, Shape
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import team
 
-_ROWS = 16
-"""Rows of a tile in every layout here."""
-
-Shape = tuple[int, ...]
 PackedOperator = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 """Of an operator's operands in its order; the second is the packed weight, flat."""
 
@@ -42,10 +38,11 @@ class Packed:
 
     def operator(self, name: str, layout: str, shape: Shape, dtype: torch.dtype) -> PackedOperator | None:
         """Operator `name` for a weight of `shape` that lies in `layout`; None where it must be unpacked."""
-        if dtype not in LAYOUTS[layout].products or len(shape) != 2:
+        kept = LAYOUTS[layout]
+        if dtype not in kept.products or len(shape) != 2:
             return None
         if name == "embedding":
-            return lambda tensors: rows_of(tensors[1], tensors[0], layout, shape)
+            return lambda tensors: kept.take(tensors[1], tensors[0], shape)
         if name == "linear" and self._team is not None:
             return lambda tensors: self._linear(shape, *tensors)
         return None
@@ -69,16 +66,3 @@ class Packed:
             x.dtype == torch.float32,
         )
         return y
-
-
-def rows_of(flat: torch.Tensor, ids: torch.Tensor, layout: str, shape: Shape) -> torch.Tensor:
-    """Rows `ids`, int64 of any shape, of a table of `shape` that lies packed -> [*ids.shape, width].
-
-    Raises IndexError for a row that the table has not.
-    """
-    group = LAYOUTS[layout].numel((1, 1)) // _ROWS  # neighbours of a row that lie together
-    groups = -(-shape[1] // group)
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < shape[0]:
-        raise IndexError(f"row {int(ids.min())} or {int(ids.max())} of a table of {shape[0]}")
-    cells = flat.view(-1, groups, _ROWS, group)[ids // _ROWS, :, ids % _ROWS]
-    return cells.reshape(*ids.shape, groups * group)[..., : shape[1]].contiguous()

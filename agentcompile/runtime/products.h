@@ -1,4 +1,5 @@
-// Products of a prompt's tokens with packed weights, read where they lie. Stands before `executor.cpp`.
+// Products of a prompt's tokens with packed weights, read where they lie. Stands after `draw.h`
+// and before `executor.cpp`.
 //
 // A panel of weights, some tiles of 16 rows, is multiplied with a few tokens at a time: their sums stay in registers
 // over the whole row, a lane a row, so the panel comes from memory once and from the caches for the other tokens. Every sum
@@ -32,13 +33,6 @@ template <class V> inline V load(const void* p) {
     V v;
     std::memcpy(&v, p, sizeof v);
     return v;
-}
-
-inline float widened(uint16_t bits) {
-    uint32_t wide = uint32_t(bits) << 16;
-    float f;
-    std::memcpy(&f, &wide, 4);
-    return f;
 }
 
 // How weights of a layout are multiplied: `step` rows' neighbours at a time with as many of a token's elements.

@@ -76,21 +76,17 @@ def torch_site(
     if single is not None:
         order = [of[port] for port in region.body.inputs]
         ends = [(name, shape) for _, name, shape in outputs]
-        if direct and (write := product_into(region.body, tokens)) and [name in places for name, _ in ends] == [True]:
-
-            def act_in_place() -> None:
-                with torch.no_grad():
-                    write([read(name, shape) for name, shape in order], env[ends[0][0]])
-                for name in dying:
-                    env.pop(name, None)
-
-            return act_in_place
+        into = product_into(region.body, tokens) if direct and [name in places for name, _ in ends] == [True] else None
 
         def act_once() -> None:
             with torch.no_grad():
-                made = single([read(name, shape) for name, shape in order])
-                for name, shape in ends:
-                    store(name, made, shape)
+                tensors = [read(name, shape) for name, shape in order]
+                if into is not None:
+                    into(tensors, env[ends[0][0]])
+                else:
+                    made = single(tensors)
+                    for name, shape in ends:
+                        store(name, made, shape)
             for name in dying:
                 env.pop(name, None)
 
@@ -130,14 +126,8 @@ def _kept(
     run = kept.operator(node.op, weight.layout, concrete(weight.shape), TORCH_DTYPES[weight.dtype])
     if run is None:
         return None
-    places = [region.body.inputs.index(use.value) for use in node.inputs]
-    views = node.inputs[0].views
-
-    def on_packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        x, *rest = (tensors[place] for place in places)
-        return run([apply_views(x, views, tokens) if views else x, *rest])
-
-    return weight.name, on_packed
+    operands = _operands(region.body, tokens)
+    return weight.name, lambda tensors: run(operands(tensors))
 
 
 def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
@@ -158,14 +148,19 @@ def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | 
     operator = {**OPERATORS, **(operators or {})}.get(node.op)
     if operator is None or any(use.value != made or use.views for _, use in graph.outputs):
         return None
-    attrs, at = keywords(graph, node), {name: i for i, name in enumerate(graph.inputs)}
-    if any(use.value not in at for use in node.inputs):
+    if any(use.value not in graph.inputs for use in node.inputs):
         return None
-    reads = [(at[use.value], use.views) for use in node.inputs]
+    attrs, operands = keywords(graph, node), _operands(graph, tokens)
+    return lambda tensors: operator(*operands(tensors), **attrs)
+
+
+def _operands(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """The operands of a graph of one operator, in its order, from the tensors in the order of ``graph.inputs``."""
+    reads = [(graph.inputs.index(use.value), use.views) for use in graph.nodes[0].inputs]
     if not any(views for _, views in reads):
         places = [place for place, _ in reads]
-        return lambda tensors: operator(*[tensors[place] for place in places], **attrs)
-    return lambda tensors: operator(*[apply_views(tensors[i], views, tokens) for i, views in reads], **attrs)
+        return lambda tensors: [tensors[place] for place in places]
+    return lambda tensors: [apply_views(tensors[place], views, tokens) for place, views in reads]
 
 
 def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
@@ -173,10 +168,10 @@ def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor],
     much as some operators. None for any other graph."""
     if [node.op for node in graph.nodes] != ["linear"] or graph.nodes[0].attrs:
         return None
-    reads = [(graph.inputs.index(use.value), use.views) for use in graph.nodes[0].inputs]
+    operands = _operands(graph, tokens)
 
     def write(tensors: Sequence[torch.Tensor], into: torch.Tensor) -> None:
-        x, w, *bias = (apply_views(tensors[i], views, tokens) for i, views in reads)
+        x, w, *bias = operands(tensors)
         rows, place = x.reshape(-1, x.shape[-1]), into.view(-1, w.shape[0])
         if bias:
             torch.addmm(bias[0], rows, w.t(), out=place)

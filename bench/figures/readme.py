@@ -12,7 +12,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.measure.policy import POLICY
 
 from ..suite.markdown import brief, device
-from ..suite.result import read_result
+from ..suite.result import SuiteResult, read_result
 from ..suite.verdicts import compare_runs
 from .report import Figure
 
@@ -122,12 +122,12 @@ def _suite(path: Path) -> Iterator[str]:
         yield ""
     again = path.parent / REPEATS / path.name
     if again.exists():
-        yield from _again(path, again)
+        yield from _again(path, result, again)
 
 
-def _again(path: Path, again: Path) -> Iterator[str]:
+def _again(path: Path, result: SuiteResult, again: Path) -> Iterator[str]:
     """How a second run compares with the one that is shown."""
-    report = compare_runs(read_result(path), read_result(again), claim=POLICY.claim)
+    report = compare_runs(result, read_result(again), claim=POLICY.claim)
     apart = [f"{row.arm}'s {_TIMES[row.quantity]} in {row.case}" for row in report.apart]
     names = f"`{path.relative_to(_ROOT)}` and `{again.relative_to(_ROOT)}`"
     told = f"not {', nor '.join(apart)}" if apart else "all do"

@@ -169,9 +169,7 @@ def run_trials(names: Sequence[str], parts: Sequence[Part], build: Build | None,
                 setup.pause()
                 _share(part, parts)
                 reference = _reference(part.workload, setup, part.outcome)
-                for arm in [arm for arm in arms if arm.name in part.outcome.reasons]:
-                    arms.remove(arm)
-                    arm.close()
+                arms = _without(arms, part.outcome.reasons)
                 running = {arm.name for arm in arms}
                 wanted = [name for name in names if name not in part.outcome.reasons and name not in running]
                 _start(wanted, replace(part.workload, sampling=drawn), build, setup, part.outcome, arms)

@@ -11,7 +11,7 @@ from agentcompile.build import compile_executor, find_toolchain
 from agentcompile.layouts import LAYOUTS
 from agentcompile.runtime import packed
 from agentcompile.runtime.native import Executor
-from agentcompile.runtime.packed import Packed, PackedOperator, rows_of
+from agentcompile.runtime.packed import Packed, PackedOperator
 from agentcompile.store import Store
 
 LAYOUT = {torch.bfloat16: "rows16-k2", torch.float32: "rows16-k1"}
@@ -21,13 +21,18 @@ SIZES = [(1, 16, 16), (2, 3, 5), (5, 64, 48), (12, 31, 33), (13, 128, 1), (29, 7
 
 
 @pytest.fixture(scope="module", params=list(FLAGS))
-def on(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Executor:
     if request.param == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         pytest.skip("this machine has no AVX2")
     path = compile_executor(
         Store(tmp_path_factory.mktemp("executor")), toolchain=find_toolchain(), flags=FLAGS[request.param]
     )
-    return Packed(Executor(path, 1))
+    return Executor(path, 1)
+
+
+@pytest.fixture(scope="module")
+def on(executor: Executor) -> Packed:
+    return Packed(executor)
 
 
 def linear(on: Packed, w: torch.Tensor) -> PackedOperator:
@@ -89,12 +94,14 @@ def test_a_view_of_another_tensor_is_read_as_it_is_seen(on: Packed) -> None:
     torch.testing.assert_close(made, torch.nn.functional.linear(x.transpose(1, 2), w))
 
 
-@pytest.mark.parametrize("dtype", LAYOUT, ids=str)
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [(name, dtype) for dtype, name in LAYOUT.items()] + [("row-major", torch.float32)]
+)
 @pytest.mark.parametrize("width", [1, 2, 17, 64])
-def test_rows_of_a_packed_table_are_those_of_the_table(dtype: torch.dtype, width: int) -> None:
+def test_rows_of_a_packed_table_are_those_of_the_table(layout: str, dtype: torch.dtype, width: int) -> None:
     table = torch.randn(50, width, dtype=dtype)
     ids = torch.randint(0, 50, (1, 23))
-    made = rows_of(flat(table), ids, LAYOUT[dtype], tuple(table.shape))
+    made = LAYOUTS[layout].take(LAYOUTS[layout].pack(table), ids, tuple(table.shape))
     assert torch.equal(made, table[ids])
     assert made.is_contiguous()
 
@@ -103,15 +110,14 @@ def test_rows_of_a_packed_table_are_those_of_the_table(dtype: torch.dtype, width
 def test_a_row_that_the_table_has_not_is_refused(row: int) -> None:
     table = torch.randn(50, 8)
     with pytest.raises(IndexError, match=f"{row}"):
-        rows_of(flat(table), torch.tensor([[3, row]]), "rows16-k1", (50, 8))
+        LAYOUTS["rows16-k1"].take(flat(table), torch.tensor([[3, row]]), (50, 8))
 
 
-def test_what_it_cannot_do_is_left_to_others(on: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_cannot_do_is_left_to_others(on: Packed, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on.operator("linear", "rows16-k2", (4, 4), torch.float16) is None
     assert on.operator("linear", "row-major", (4, 4), torch.bfloat16) is None
     assert on.operator("mul", "rows16-k2", (4, 4), torch.bfloat16) is None
     monkeypatch.setattr(packed, "team", lambda: None)
-    alone = Packed.__new__(Packed)
-    alone._product, alone._team = on._product, None
+    alone = Packed(executor)
     assert alone.operator("linear", "rows16-k2", (4, 4), torch.bfloat16) is None
     assert alone.operator("embedding", "rows16-k2", (4, 4), torch.bfloat16) is not None
