@@ -111,7 +111,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
             paths = build(here, sources, sorted(sources))
             return made.program, {digest: Module(Path(binary.path)) for digest, binary in paths.items()}
 
-        prefill = DevicePrefill(chunk, memory, decode, capacity=opened.capacity, overlap=overlap)
+        prefill = DevicePrefill(chunk, memory, decode, capacity=opened.chunks.longest(opened.capacity), overlap=overlap)
         seats = [
             DeviceBatch(
                 DeviceStep(program, memory, modules, overlap=overlap),

@@ -14,7 +14,7 @@ from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.cuts import open_ended
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.program import Program
+from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Template
@@ -24,16 +24,24 @@ from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lengths import LENGTHS, served
+from agentcompile.runtime.lengths import LENGTHS, PADDED, PIECES, served
 from agentcompile.runtime.lower import lower
+from agentcompile.runtime.pieces import in_pieces
 
 Place = tuple[str, frozenset[str]]
 """A kind and the nodes of one of its sites."""
 
 
+ROOM = 0.06
+"""Of the bytes of weights and cache: what a chunk's activations may take, for it to be longer than `PADDED` tokens."""
+
+
 def capacity(captured: Captured) -> int:
-    """Tokens of the longest chunk; one where the decoder could not be traced for any number of them."""
-    return min(LENGTHS[-1], captured.info.context) if open_ended(captured) else 1
+    """Tokens of the longest chunk that there could be; one where the decoder could not be traced for any number."""
+    context = captured.info.context
+    if not open_ended(captured):
+        return 1
+    return max((length for length in LENGTHS if PADDED < length <= context), default=min(PADDED, context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +66,32 @@ class Chunks:
     layouts: Layouts
 
     def at(self, tokens: int) -> Chunk:
-        """The plan for `tokens` tokens. A template that does not serve so many leaves its sites to PyTorch.
+        """The plan for `tokens` tokens, more than `PADDED` of them in pieces where that is less memory. A template that
+        does not serve so many leaves its sites to PyTorch.
 
         Raises NotBindableError for a graph that has a number of its own.
         """
+        found, cut = self._alone(tokens)
+        if tokens <= PADDED:
+            return found
+        regions = {region.id: region for region in cut.regions}
+        for rows in PIECES:
+            piece, _ = self._alone(rows)
+            program = in_pieces(found.program, piece.program, regions)
+            called = {call.source for call in program.calls if isinstance(call, NativeCall)}
+            jobs = {job.source.digest: job for job in (*found.jobs, *piece.jobs)}
+            made = Chunk(program=program, jobs=tuple(job for digest, job in jobs.items() if digest in called))
+            if fits_in(program):
+                break
+        return made
+
+    def longest(self, most: int) -> int:
+        """Tokens of the longest chunk, of up to `most`, whose activations take no more than their share of memory."""
+        longer = (length for length in reversed(LENGTHS) if PADDED < length <= most)
+        return next((length for length in longer if fits_in(self.at(length).program)), min(most, PADDED))
+
+    def _alone(self, tokens: int) -> tuple[Chunk, Partition]:
+        """The plan for `tokens` tokens, every site once, and the cut that it covers."""
         graph = at_tokens(self.graph, tokens)
         cut = partition(graph, self.cut.regime, tokens=tokens)
         places = {
@@ -78,7 +108,7 @@ class Chunks:
         parts = [Part(region=id, choice=choice, sites=tuple(sorted(sites))) for (id, choice), sites in chosen.items()]
         sources = {digest: job.source for digest, job in jobs.items()}
         program = lower(graph, schedule(graph, cut, _in_order(parts, cut)), sources, dict(self.layouts))
-        return Chunk(program=program, jobs=tuple(jobs.values()))
+        return Chunk(program=program, jobs=tuple(jobs.values())), cut
 
     def _places(self, part: Part) -> list[Place]:
         region = self.cut.region(part.region)
@@ -106,6 +136,14 @@ class Chunks:
     def everywhere(self, capacity: int) -> dict[str, Job]:
         """The kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
         return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
+
+
+def fits_in(program: Program) -> bool:
+    """Whether a chunk's activations take no more than their share of what its weights and the cache take."""
+    resident = {
+        buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")
+    }
+    return program.arena_bytes <= ROOM * sum(resident.values())
 
 
 def _in_order(parts: Sequence[Part], cut: Partition) -> list[Part]:

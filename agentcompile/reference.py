@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
+from agentcompile.attention import attention
 from agentcompile.ir.graph import Graph, Node, Use, View
 
 Precision = Literal["model", "float64"]
@@ -83,109 +84,6 @@ def cache_append(cache: torch.Tensor, new: torch.Tensor, positions: torch.Tensor
     # Not scatter_: on a CPU it rewrites the whole cache when that is in 16 bits.
     cache.transpose(1, 2)[torch.arange(len(positions), device=cache.device), positions] = new[:, :, 0]
     return cache
-
-
-def attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    scale: float,
-    window: int = 0,
-) -> torch.Tensor:
-    """Causal attention of q [B, heads, T, D] over whole caches [B, kv_heads, context, D] -> [B, heads, T, D].
-
-    The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
-    position are not read at all, so they may hold anything, NaN included. The sequences of a batch are computed one
-    after another, each to the bit as it is alone. While a CUDA graph is captured nobody can know the positions: then it
-    is `masked_attention`.
-    """
-    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-        return masked_attention(q, keys, values, positions, scale=scale, window=window)
-    if q.shape[0] == 1:
-        first, last = int(positions[0]), int(positions[-1])
-        seen = visible(first, last, window)
-        mask = _mask(positions, seen.start, seen.stop, window) if q.shape[2] > 1 else None
-        return _attend(q, keys[:, :, seen], values[:, :, seen], mask, scale)
-    alone = []
-    for b, last in enumerate(positions.tolist()):
-        one, seen = slice(b, b + 1), visible(last, last, window)
-        alone.append(_attend(q[one], keys[one, :, seen], values[one, :, seen], None, scale))
-    return torch.cat(alone)
-
-
-def masked_attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    scale: float,
-    window: int = 0,
-) -> torch.Tensor:
-    """`attention` that asks nothing of the device: every slot is read, under a mask, and must be finite."""
-    mask = _mask(positions, 0, keys.shape[2], window)
-    return _attend(q, keys, values, mask[:, None, None] if q.shape[0] > 1 else mask, scale)
-
-
-def attention_at(first: int, last: int) -> Operator:
-    """`attention` of one sequence's queries at the positions first … last, known beforehand: nothing is asked of the
-    device."""
-
-    def at(
-        q: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        positions: torch.Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-    ) -> torch.Tensor:
-        assert q.shape[0] == 1, "sequences of a batch have positions of their own"
-        seen = visible(first, last, window)
-        keys, values = keys[:, :, seen], values[:, :, seen]
-        if q.shape[2] == 1:
-            return _attend(q, keys, values, None, scale)
-        if window:
-            return _attend(q, keys, values, _mask(positions, seen.start, seen.stop, window), scale)
-        return _attend_causally(q, keys, values, scale)
-
-    return at
-
-
-def visible(first: int, last: int, window: int) -> slice:
-    """The slots that queries at the positions first … last read between them; a `window` of 0 reaches to the start."""
-    return slice(max(0, first - window + 1) if window else 0, last + 1)
-
-
-def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:
-    """Which of the slots low … high - 1 each position reads: bool [positions, high - low]."""
-    slots, at = torch.arange(low, high, device=positions.device), positions[:, None]
-    mask = slots <= at
-    return mask & (slots > at - window) if window else mask
-
-
-def _attend(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    *,
-    causal: bool = False,
-) -> torch.Tensor:
-    grouped = q.shape[1] != keys.shape[1]
-    return F.scaled_dot_product_attention(q, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
-
-
-def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """The last query reads every slot, each before it one less. Told so, the fused kernels need no mask in memory."""
-    if q.shape[2] == keys.shape[2]:
-        return _attend(q, keys, values, None, scale, causal=True)
-    from torch.nn.attention.bias import causal_lower_right  # loads PyTorch's compiler, which takes a second
-
-    return _attend(q, keys, values, causal_lower_right(q.shape[2], keys.shape[2]), scale)
 
 
 def cast(x: torch.Tensor, *, to: str) -> torch.Tensor:

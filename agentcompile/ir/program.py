@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.ir.graph import Dim, DType, Phase
+from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Phase, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params
 
@@ -25,6 +26,14 @@ class Buffer:
     layout: str = "row-major"
     offset: int = 0
     zeroed: bool = False
+    whole: str = ""
+    """The activation that this one is some rows of, from its byte `start` on; empty for one of its own."""
+    start: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size, with one token for every symbolic dimension."""
+        return ITEM_BYTES[self.dtype] * math.prod(concrete(self.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
 from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.lengths import LENGTHS, served
+from agentcompile.runtime.lengths import LENGTHS, PADDED, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
 from agentcompile.runtime.sampling import Sampling
@@ -181,6 +181,15 @@ class DevicePrefill:
         if self.capacity == 1:  # a decoder that takes no chunks: a graph for every place would be one a token
             self._decode.rewind(int(tokens[0]), first)
             return self._decode.again()
+        while count > PADDED and count not in self._lengths:
+            part = max(length for length in self._lengths if length < count)
+            self._chunk(tokens[:part], first)
+            tokens, first, count = tokens[part:], first + part, count - part
+        return self._chunk(tokens, first)
+
+    def _chunk(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """As `run`, by one graph."""
+        count = tokens.numel()
         length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):
             if first + length > self._decode.context:
@@ -217,8 +226,7 @@ class DevicePrefill:
             self._known[length] = self._programs(length)
         program, modules = self._known[length]
         if self._arena is None or self._arena.nbytes < program.arena_bytes:
-            # Activations grow with the tokens, so that one arena is large enough for every length.
-            self._arena = Arena(program.arena_bytes * self.capacity // length, self._memory.device)
+            self._arena = self._larger(program.arena_bytes, length)
         # What must stay from one run to the next (an arrival counter) may not lie where other lengths write.
         own = any(buffer.zeroed for buffer in program.buffers)
         return DeviceStep(
@@ -230,6 +238,18 @@ class DevicePrefill:
             arena=None if own else self._arena,
             span=(first, first + length - 1),
         )
+
+    def _larger(self, nbytes: int, length: int) -> Arena:
+        """An arena for a chunk of `length` tokens that takes `nbytes`, and for those up to `PADDED` tokens, whose
+        activations grow with them. Graphs on a smaller one go with it: it would be held beside this one."""
+        if self._arena is not None:
+            self._graphs.clear()
+            self._arena = None
+            if self._memory.device != "cpu":
+                self._pool = torch.cuda.graph_pool_handle()  # a pool ends with the last of its graphs
+                torch.cuda.empty_cache()
+        usual = nbytes * min(self.capacity, PADDED) // length if length < PADDED else 0
+        return Arena(max(nbytes, usual), self._memory.device)
 
 
 def _pieces(count: int) -> Iterator[int]:

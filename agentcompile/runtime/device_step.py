@@ -82,6 +82,7 @@ class DeviceStep:
         regions = {region.id: region for region in program.regions}
         self._fixed = {name for call in program.calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed |= {program.logits, program.token}
+        self._fixed |= {name for buffer in program.buffers if buffer.whole for name in (buffer.name, buffer.whole)}
         placed = {name: self._tensor(buffer) for name, buffer in buffers.items()}
         self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         self._actions = [

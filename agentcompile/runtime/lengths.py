@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Tokens of a prefill program; a prompt of another length is padded to the next one."""
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Tokens of a prefill program."""
+PADDED = 2048
+"""The longest that a shorter prompt is padded to. Of a longer one what fills a program runs first: padding would take
+as long as what it pads."""
+PIECES = (2048, 1024)
+"""Tokens that the widest activations of a longer chunk are made for at a time, where memory allows; ascending in how
+little that takes."""
 
 
 def served(capacity: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ No torch here: a program is data, made anywhere and executed by `agentcompile.ru
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
@@ -79,7 +80,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     token, position = _input(graph, "token"), _input(graph, "position")
     if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
         calls, buffers = _rename(calls, buffers, ends["token"], token)
-    placed_buffers, arena_bytes = _place(list(buffers.values()), calls, keep={ends["logits"]})
+    placed_buffers, arena_bytes = place(list(buffers.values()), calls, keep={ends["logits"]})
     return Program(
         phase=graph.phase,
         buffers=placed_buffers,
@@ -144,41 +145,46 @@ def _rename(
     return renamed, {name: buffer for name, buffer in buffers.items() if name != old}
 
 
-def _uses(call: NativeCall | TorchCall) -> tuple[str, ...]:
+def uses(call: NativeCall | TorchCall) -> tuple[str, ...]:
+    """The buffers of a call, by name; an empty one is a null pointer."""
     return call.pointers if isinstance(call, NativeCall) else tuple(name for _, name in call.bindings)
 
 
-def _place(
+def place(
     buffers: Sequence[Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]
 ) -> tuple[tuple[Buffer, ...], int]:
-    """First fit by lifetime: a buffer may reuse bytes of those whose last reader ran before its first writer."""
+    """Offsets in an arena, the largest buffers first, each at the first bytes that are free while it lives: from its
+    first writer to its last reader. What is some rows of another lies in it. The buffers, and the arena's size."""
+    whole = {buffer.name: buffer.whole for buffer in buffers if buffer.whole}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, call in enumerate(calls):
-        for name in _uses(call):
-            first.setdefault(name, i)
-            last[name] = i
+        for name in uses(call):
+            owner = whole.get(name, name)
+            first.setdefault(owner, i)
+            last[owner] = i
     for name in keep:
         last[name] = len(calls)
-    placed: list[tuple[int, int, str]] = []
-    out: list[Buffer] = []
-    total = 0
-    for buffer in sorted(buffers, key=lambda b: (first.get(b.name, 0), b.name)):
-        if buffer.role not in ("activation", "workspace"):
-            out.append(buffer)
-            continue
-        value = Value(id=buffer.name, shape=buffer.shape, dtype=buffer.dtype, role="activation")
-        size = (value.nbytes() + _ALIGN - 1) // _ALIGN * _ALIGN
+    for buffer in buffers:
         # A zeroed workspace carries state over steps (an arrival counter), so nothing may share its bytes.
-        live = [p for p in placed if buffer.zeroed or last[p[2]] >= first[buffer.name]]
+        if buffer.zeroed:
+            first[buffer.name], last[buffer.name] = 0, len(calls)
+    ordered = sorted(buffers, key=lambda b: (first.get(whole.get(b.name, b.name), 0), b.name))
+    own = [buffer for buffer in ordered if buffer.role in ("activation", "workspace") and not buffer.whole]
+    placed: list[tuple[int, int, str]] = []
+    at: dict[str, int] = {}
+    for buffer in sorted(own, key=lambda b: -b.nbytes):
+        size = (buffer.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
+        begin, end = first[buffer.name], last[buffer.name]
         offset = 0
-        for start, stop, _ in sorted(live):
+        for start, stop, other in placed:
+            if first[other] > end or last[other] < begin:
+                continue
             if offset + size <= start:
                 break
             offset = max(offset, stop)
-        if buffer.zeroed:
-            last[buffer.name] = len(calls)
-        placed.append((offset, offset + size, buffer.name))
-        total = max(total, offset + size)
-        out.append(replace(buffer, offset=offset))
-    return tuple(out), total
+        insort(placed, (offset, offset + size, buffer.name))
+        at[buffer.name] = offset
+    offsets = {buffer.name: at.get(buffer.whole or buffer.name, 0) + buffer.start for buffer in buffers}
+    total = max((stop for _, stop, _ in placed), default=0)
+    return tuple(replace(buffer, offset=offsets[buffer.name]) for buffer in ordered), total

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agentcompile import reference
+from agentcompile.attention import attention, masked_attention
 from agentcompile.capture import Captured, capture
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
@@ -110,10 +111,10 @@ def test_attention_is_for_every_sequence_to_the_bit_what_it_is_alone(dtype: torc
     keys, values = (random(3, 2, 10, 8, seed=seed, dtype=dtype) for seed in (2, 3))
     for b, position in enumerate(positions.tolist()):
         keys[b, :, position + 1 :] = values[b, :, position + 1 :] = torch.nan
-    together = reference.attention(q, keys, values, positions, scale=0.3, window=window)
+    together = attention(q, keys, values, positions, scale=0.3, window=window)
     for b in range(3):
         one = slice(b, b + 1)
-        single = reference.attention(q[one], keys[one], values[one], positions[one], scale=0.3, window=window)
+        single = attention(q[one], keys[one], values[one], positions[one], scale=0.3, window=window)
         assert torch.equal(together[one], single)
 
 
@@ -122,8 +123,8 @@ def test_attention_under_a_mask_is_the_same_for_every_sequence(window: int) -> N
     q, positions = random(3, 4, 1, 8, seed=1), torch.tensor([6, 0, 9])
     keys, values = (random(3, 2, 10, 8, seed=seed) for seed in (2, 3))
     told = {"scale": 0.3, "window": window}
-    expected = reference.attention(q, keys, values, positions, **told)  # type: ignore[arg-type]
-    torch.testing.assert_close(reference.masked_attention(q, keys, values, positions, **told), expected)  # type: ignore[arg-type]
+    expected = attention(q, keys, values, positions, **told)  # type: ignore[arg-type]
+    torch.testing.assert_close(masked_attention(q, keys, values, positions, **told), expected)  # type: ignore[arg-type]
 
 
 def test_an_append_writes_one_slot_of_each_cache_and_returns_the_cache_it_was_given() -> None:

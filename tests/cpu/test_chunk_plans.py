@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from agentcompile import check
+from agentcompile import chunks as plans
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.capture import Captured, capture
-from agentcompile.chunks import Chunks, capacity
+from agentcompile.chunks import Chunk, Chunks, capacity
 from agentcompile.cuts import CHUNK, graph_of
 from agentcompile.ir.program import NativeCall, TorchCall
 from agentcompile.ir.region import Regime, Region
@@ -142,6 +143,48 @@ def test_a_template_that_does_not_serve_a_length_leaves_it_to_pytorch(chunks: Ch
     assert name in {job.template.id for job in limited.at(32).jobs}
     assert name not in {job.template.id for job in limited.at(16).jobs}
     assert len(limited.at(16).program.calls) == len(limited.at(32).program.calls)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths that are as much shorter as these models are smaller."""
+    monkeypatch.setattr(plans, "PADDED", 64)
+    monkeypatch.setattr(plans, "PIECES", (64, 32))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_long_chunk_runs_its_mlps_in_pieces_by_the_kernels_of_the_piece(
+    chunks: Chunks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silus(made: Chunk) -> list[str]:
+        kernels = {job.source.digest: job.template.id for job in made.jobs}
+        called = [call.source for call in made.program.calls if isinstance(call, NativeCall)]
+        return [digest for digest in called if kernels[digest].startswith("silu-mul/")]
+
+    once = silus(chunks.at(64))
+    monkeypatch.setattr(plans, "ROOM", 10.0)
+    made = chunks.at(256)
+    assert silus(made) == [digest for digest in once for _ in range(4)]
+    assert set(silus(made)).isdisjoint(silus(chunks.at(32)))
+    monkeypatch.setattr(plans, "ROOM", 0.0)
+    least = chunks.at(256)
+    assert len(silus(least)) == 8 * len(once)  # memory is short, so pieces are shorter
+    assert least.program.arena_bytes <= made.program.arena_bytes < 4 * chunks.at(64).program.arena_bytes
+    for one in (made, least):
+        launched = {call.source for call in one.program.calls if isinstance(call, NativeCall)}
+        assert launched == {job.source.digest for job in one.jobs}
+
+
+@pytest.mark.usefixtures("small")
+def test_a_chunk_is_as_long_as_its_share_of_memory_allows(chunks: Chunks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "ROOM", 10.0)
+    assert [chunks.longest(most) for most in (1, 40, 64, 128, 256)] == [1, 40, 64, 128, 256]
+    monkeypatch.setattr(plans, "ROOM", 0.0)
+    assert [chunks.longest(most) for most in (1, 40, 64, 128, 256)] == [1, 40, 64, 64, 64]
+    resident = {b.tensor: b.nbytes for b in chunks.at(64).program.buffers if b.role in ("weight", "constant", "state")}
+    between = (chunks.at(128).program.arena_bytes + chunks.at(256).program.arena_bytes) / 2
+    monkeypatch.setattr(plans, "ROOM", between / sum(resident.values()))
+    assert chunks.longest(256) == 128
 
 
 def test_lengths_end_with_the_capacity() -> None:

@@ -145,6 +145,35 @@ def test_a_later_chunk_sees_the_ones_before_and_the_end_of_the_cache_needs_no_ro
     assert float((found - expected).norm() / expected.norm()) < 0.05
 
 
+@pytest.mark.parametrize(("count", "lengths"), [(32, [32]), (27, [16, 16]), (24, [16, 8]), (18, [16, 8]), (9, [16])])
+def test_of_a_long_chunk_what_fills_a_program_runs_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, count: int, lengths: list[int]
+) -> None:
+    monkeypatch.setattr(device_decode, "PADDED", 16)
+    ids = [(5 * i + 3) % 90 for i in range(count)]
+    expected = rig.chunks.run(torch.tensor(ids), torch.arange(count)).float()
+    found = rig.prefill.run(torch.tensor(ids), torch.arange(count)).float()
+    assert float((found - expected).norm() / expected.norm()) < 0.05
+    assert [length for _, length in rig.prefill._graphs] == lengths
+
+
+def test_a_longer_chunk_gets_a_larger_arena_and_those_on_the_smaller_one_are_captured_anew(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_decode, "PADDED", 8)
+    ids = [(5 * i + 3) % 90 for i in range(32)]
+    sizes = []
+    for count in (4, 32, 8, 32):
+        expected = rig.chunks.run(torch.tensor(ids[:count]), torch.arange(count)).float()
+        found = rig.prefill.run(torch.tensor(ids[:count]), torch.arange(count)).float()
+        assert float((found - expected).norm() / expected.norm()) < 0.05
+        assert rig.prefill._arena is not None
+        sizes.append(rig.prefill._arena.nbytes)
+    assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
+    assert list(rig.prefill._graphs) == [(0, 32), (0, 8)]  # the first graph of eight lay in the smaller arena
+    assert rig.asked == [8, 32]
+
+
 def test_a_chunk_longer_than_the_capacity_is_refused(rig: Rig) -> None:
     with pytest.raises(ValueError, match="33 tokens"):
         rig.prefill.run(torch.zeros(33, dtype=torch.int64), torch.arange(33))

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from agentcompile.attention import attend_in_parts, attention
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
 from agentcompile.ir.region import Regime
-from agentcompile.reference import DTYPES, Interpreter, aten, attention, rms_norm, rope, run
+from agentcompile.reference import DTYPES, Interpreter, aten, rms_norm, rope, run
 from agentcompile.regions.partition import partition
 from agentcompile.runtime.sites import one_operator
 from tests.unit.graphs import qwen3
@@ -44,6 +45,32 @@ def test_attention_reads_the_slots_it_says_and_no_other(positions: list[int], wi
     k[:, :, positions[-1] + 1 :] = v[:, :, positions[-1] + 1 :] = torch.nan
     got = attention(q, k, v, torch.tensor(positions), scale=0.3, window=window)
     assert torch.allclose(got, explicit(q, k, v, positions, 0.3, window), atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [1, 5, 24])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_in_two_parts_is_attention(first: int, dtype: torch.dtype) -> None:
+    positions = list(range(first, first + 7))
+    q = 3 * randn(1, 4, 7, 16, seed=1, dtype=dtype)
+    k, v = randn(1, 2, 40, 16, seed=2, dtype=dtype), randn(1, 2, 40, 16, seed=3, dtype=dtype)
+    asked: list[tuple[int, bool]] = []
+
+    def partial(
+        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A fused kernel of the host's, whose mask begins at the first of both."""
+        asked.append((keys.shape[2], causal))
+        keys, values = (x.repeat_interleave(2, 1) for x in (keys, values))
+        made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values, 0.0, causal, scale=scale)
+        return made[0], made[1]
+
+    seen = slice(0, positions[-1] + 1)
+    got = attend_in_parts(q, k[:, :, seen], v[:, :, seen], 0.3, partial)
+    expected = explicit(q.double(), k.double(), v.double(), positions, 0.3, 0)
+    assert asked == [(first, False), (7, True)]
+    assert got.dtype == dtype
+    assert got.shape == q.shape
+    assert float((got - expected).norm() / expected.norm()) < (1e-6 if dtype == torch.float32 else 0.01)
 
 
 def test_rms_norm_rounds_once_before_the_weight() -> None:

@@ -1,0 +1,160 @@
+"""Causal attention over a cache in PyTorch: of one sequence or a batch, at positions that are known beforehand or not.
+
+A query at position p reads the slots up to p; of a batch every sequence has its own cache and its own position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+Attention = Callable[..., torch.Tensor]
+"""As `attention`."""
+Partial = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]
+"""Queries [B, H, T, D], keys and values [B, K, S, D], whether the mask is causal from the first of both, and the scale:
+the result, and the logarithm of each query's sum of exponentials."""
+
+
+def attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
+    """Causal attention of q [B, heads, T, D] over whole caches [B, kv_heads, context, D] -> [B, heads, T, D].
+
+    The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
+    position are not read at all, so they may hold anything, NaN included. The sequences of a batch are computed one
+    after another, each to the bit as it is alone. While a CUDA graph is captured nobody can know the positions: then it
+    is `masked_attention`.
+    """
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return masked_attention(q, keys, values, positions, scale=scale, window=window)
+    if q.shape[0] == 1:
+        first, last = int(positions[0]), int(positions[-1])
+        seen = visible(first, last, window)
+        mask = _mask(positions, seen.start, seen.stop, window) if q.shape[2] > 1 else None
+        return _attend(q, keys[:, :, seen], values[:, :, seen], mask, scale)
+    alone = []
+    for b, last in enumerate(positions.tolist()):
+        one, seen = slice(b, b + 1), visible(last, last, window)
+        alone.append(_attend(q[one], keys[one, :, seen], values[one, :, seen], None, scale))
+    return torch.cat(alone)
+
+
+def masked_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> torch.Tensor:
+    """`attention` that asks nothing of the device: every slot is read, under a mask, and must be finite."""
+    mask = _mask(positions, 0, keys.shape[2], window)
+    return _attend(q, keys, values, mask[:, None, None] if q.shape[0] > 1 else mask, scale)
+
+
+def attention_at(first: int, last: int) -> Attention:
+    """`attention` of one sequence's queries at the positions first … last, known beforehand: nothing is asked of the
+    device."""
+
+    def at(
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        assert q.shape[0] == 1, "sequences of a batch have positions of their own"
+        seen = visible(first, last, window)
+        keys, values = keys[:, :, seen], values[:, :, seen]
+        if q.shape[2] == 1:
+            return _attend(q, keys, values, None, scale)
+        if window:
+            return _attend(q, keys, values, _mask(positions, seen.start, seen.stop, window), scale)
+        return _attend_causally(q, keys, values, scale)
+
+    return at
+
+
+def visible(first: int, last: int, window: int) -> slice:
+    """The slots that queries at the positions first … last read between them; a `window` of 0 reaches to the start."""
+    return slice(max(0, first - window + 1) if window else 0, last + 1)
+
+
+def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:
+    """Which of the slots low … high - 1 each position reads: bool [positions, high - low]."""
+    slots, at = torch.arange(low, high, device=positions.device), positions[:, None]
+    mask = slots <= at
+    return mask & (slots > at - window) if window else mask
+
+
+def _attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    *,
+    causal: bool = False,
+) -> torch.Tensor:
+    grouped = q.shape[1] != keys.shape[1]
+    return F.scaled_dot_product_attention(q, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
+
+
+def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """The last query reads every slot, each before it one less. Told so, the fused kernels need no mask in memory."""
+    if q.shape[2] == keys.shape[2]:
+        return _attend(q, keys, values, None, scale, causal=True)
+    if _cudnn_serves(q, keys, values):
+        return attend_in_parts(q, keys, values, scale, _cudnn_attention)
+    from torch.nn.attention.bias import causal_lower_right  # loads PyTorch's compiler, which takes a second
+
+    return _attend(q, keys, values, causal_lower_right(q.shape[2], keys.shape[2]), scale)
+
+
+def attend_in_parts(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, attend: Partial
+) -> torch.Tensor:
+    """Causal attention [B, H, T, D] of the last T of the slots, by a kernel whose mask begins at the first of both: the
+    slots before, which every query reads, and the queries' own, each with the logarithm of its sum of exponentials, by
+    which the two are put together (Milakov and Gimelshein, arXiv 1805.02867)."""
+    first = keys.shape[2] - q.shape[2]
+    before, its = attend(q, keys[:, :, :first], values[:, :, :first], False, scale)
+    own, mine = attend(q, keys[:, :, first:], values[:, :, first:], True, scale)
+    share = torch.sigmoid(mine - its).view(*q.shape[:3], 1)
+    return torch.lerp(before, own, share.to(q.dtype))
+
+
+def _cudnn_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        q, keys, values, None, True, 0.0, causal, False, scale=scale
+    )
+    return made[0], made[1]
+
+
+def _cudnn_serves(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether cuDNN attends on this device, to operands like these."""
+    if not q.is_cuda:
+        return False
+    from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
+
+    grouped = q.shape[1] != keys.shape[1]
+    return all(
+        can_use_cudnn_attention(SDPAParams(q, k, v, None, 0.0, causal, grouped))
+        for k, v, causal in (
+            (keys[:, :, : -q.shape[2]], values[:, :, : -q.shape[2]], False),
+            (keys[:, :, -q.shape[2] :], values[:, :, -q.shape[2] :], True),
+        )
+    )

@@ -1,0 +1,155 @@
+"""A long chunk of a prompt whose widest activations exist for some of its tokens at a time.
+
+Attention gains from a chunk that is as long as the prompt; what an MLP makes between its products would then take more
+memory than the rest of the chunk together. Its operators treat every token by itself, so they run on some rows after
+others: of what lies between them only a piece exists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from agentcompile.ir.graph import concrete
+from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.region import Region
+from agentcompile.runtime.lower import place, uses
+
+ROWWISE = frozenset(
+    {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
+)
+"""Operators whose row of a result needs no other row of the same operands."""
+_Call = NativeCall | TorchCall
+
+
+def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> Program:
+    """`whole` with the calls around its widest activations replaced by those of `piece`, once for as many tokens as
+    `piece` is for. Both are one plan at two lengths; `regions` are those of `whole` by id.
+
+    As it is where there are no such calls, the lengths do not divide, or the plans differ.
+    """
+    tokens, rows = _tokens(whole), _tokens(piece)
+    same = len(whole.calls) == len(piece.calls) and tokens > rows and tokens % rows == 0
+    if not same:
+        return whole
+    pair = _Pair(whole, piece, tokens, rows)
+    apart = [pair.apart(at, regions) for at in range(len(whole.calls))]
+    spans = [span for run in _runs(apart) if (span := pair.around_widest(run)) is not None]
+    if not spans:
+        return whole
+    buffers = {buffer.name: buffer for buffer in whole.buffers}
+    calls: list[_Call] = []
+    done = 0
+    for span in spans:
+        calls += whole.calls[done : span.start]
+        inner = pair.inner(span)
+        buffers |= {name: pair.narrow[name] for name in inner}
+        for number in range(tokens // rows):
+            for call in piece.calls[span.start : span.stop]:
+                parts = {name: pair.part(name, number) for name in pair.activations(call) if name not in inner}
+                buffers |= {part.name: part for part in parts.values()}
+                calls.append(_renamed(call, {name: part.name for name, part in parts.items()}))
+        done = span.stop
+        if done < len(whole.calls):  # what it may read early was found for the order that was
+            calls.append(_waiting(whole.calls[done]))
+            done += 1
+    calls += whole.calls[done:]
+    placed, arena_bytes = place(list(buffers.values()), calls, keep={whole.logits})
+    named = {call.region for call in calls if isinstance(call, TorchCall)}
+    known = {region.id: region for region in (*whole.regions, *piece.regions)}
+    return replace(
+        whole,
+        buffers=placed,
+        calls=tuple(calls),
+        regions=tuple(region for id, region in known.items() if id in named),
+        arena_bytes=arena_bytes,
+    )
+
+
+class _Pair:
+    """One plan at two lengths, `tokens` and `rows`."""
+
+    def __init__(self, whole: Program, piece: Program, tokens: int, rows: int) -> None:
+        self._whole, self._piece, self._tokens, self._rows = whole, piece, tokens, rows
+        self._wide = {buffer.name: buffer for buffer in whole.buffers}
+        self.narrow = {buffer.name: buffer for buffer in piece.buffers}
+        self._used: dict[str, list[int]] = {}
+        for at, call in enumerate(whole.calls):
+            for name in uses(call):
+                self._used.setdefault(name, []).append(at)
+
+    def apart(self, at: int, regions: Mapping[str, Region]) -> bool:
+        """Whether a call may run on some rows after others."""
+        one, other = self._whole.calls[at], self._piece.calls[at]
+        region = regions.get(one.region)
+        return (
+            region is not None
+            and one.kind == other.kind
+            and uses(one) == uses(other)
+            and all(node.op in ROWWISE and not any(use.views for use in node.inputs) for node in region.body.nodes)
+            and not any(use.views for _, use in region.body.outputs)
+            and all(self._by_rows(name) for name in uses(one) if name)
+        )
+
+    def _by_rows(self, name: str) -> bool:
+        """Whether a buffer is the same at both lengths, or has a row a token."""
+        wide, narrow = self._wide[name], self.narrow.get(name)
+        if wide.role in ("weight", "constant"):
+            return True
+        if wide.role != "activation" or narrow is None or len(wide.shape) != 3:
+            return False
+        batch, tokens, width = wide.shape
+        return (batch, tokens) == (1, self._tokens) and narrow.shape == (1, self._rows, width)
+
+    def around_widest(self, run: range) -> range | None:
+        """The calls of `run` from the first to the last that touch the widest of what only they use."""
+        inner = self.inner(run)
+        widest = max((self._wide[name].nbytes for name in inner), default=0)
+        touching = [at for name in inner if self._wide[name].nbytes == widest for at in self._used[name]]
+        return range(min(touching), max(touching) + 1) if touching else None
+
+    def inner(self, run: range) -> frozenset[str]:
+        """The activations that the calls of `run` make and no other reads."""
+        found = {name for at in run for name in uses(self._whole.calls[at]) if name}
+        return frozenset(
+            name
+            for name in found
+            if self._wide[name].role == "activation"
+            and name != self._whole.logits
+            and all(at in run for at in self._used[name])
+        )
+
+    def activations(self, call: _Call) -> Iterator[str]:
+        """Those that a call reads or writes."""
+        return (name for name in uses(call) if name and self.narrow[name].role == "activation")
+
+    def part(self, name: str, number: int) -> Buffer:
+        """The rows of one piece of an activation."""
+        narrow = self.narrow[name]
+        return replace(narrow, name=f"{name}[{number}]", whole=name, start=number * narrow.nbytes)
+
+
+def _tokens(program: Program) -> int:
+    found = next(buffer for buffer in program.buffers if buffer.name == program.token)
+    return math.prod(concrete(found.shape))
+
+
+def _runs(apart: Sequence[bool]) -> Iterator[range]:
+    """Stretches of calls that may all run in pieces."""
+    for may, group in itertools.groupby(range(len(apart)), key=lambda at: apart[at]):
+        if may:
+            members = list(group)
+            yield range(members[0], members[-1] + 1)
+
+
+def _renamed(call: _Call, names: Mapping[str, str]) -> _Call:
+    """A call on other buffers, which waits for all before it: pieces follow one another on the same memory."""
+    if isinstance(call, NativeCall):
+        return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers), overlaps=False)
+    return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))
+
+
+def _waiting(call: _Call) -> _Call:
+    return replace(call, overlaps=False) if isinstance(call, NativeCall) else call
