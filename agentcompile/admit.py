@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from agentcompile.arms import candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress
@@ -101,7 +102,10 @@ def admit(
     for number in range(PASSES[kind]):
         found, stirred = step.descend(found, untried, free, seed + (number << 8))
         untried = wider & stirred
-    found = step.pair_up(found, free, seed + (PASSES[kind] << 8))
+    paired = step.pair_up(found, free, seed + (PASSES[kind] << 8))
+    if paired != found:  # what was found beside other neighbours is looked for anew beside these
+        changed = step.turned(found, paired)
+        found, _ = step.descend(paired, wider & (changed | step.beside(paired, changed)), free, seed + (7 << 8))
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     return step.proved(found, planned.exact, seed)
@@ -169,7 +173,7 @@ class _Step:
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
             rivals = self._rivals.of(parts[index])
             near = self._nearest(parts, index, rivals, seed + done, region.name)
-            arms = [parts, *(_swap(parts, index, choice) for choice in near)]
+            arms = [parts, *(swap(parts, index, choice) for choice in near)]
             found = self._fastest(arms, len(rivals), seed + done, region.name, "rivals", "a rival makes")
             stirred -= {region.id}
             if found != parts:
@@ -190,14 +194,14 @@ class _Step:
             if self._rivals.left() <= 0 and looks:
                 break
             some = range(len(rivals))[first : first + ABREAST]
-            arms = [parts, *(_swap(parts, index, rivals[at]) for at in some)]
+            arms = [parts, *(swap(parts, index, rivals[at]) for at in some)]
             look = self._glance(arms, seed, trusted=False)
             if isinstance(look, dict):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
                 self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
-        self._rivals.ranked(parts[index], [rivals[at] for at in _order(looks)])
-        best = [rivals[at] for at in _order(looks, -HOPE)[:JUDGED]]
+        self._rivals.ranked(parts[index], [rivals[at] for at in order(looks)])
+        best = [rivals[at] for at in order(looks, -HOPE)[:JUDGED]]
         return self._rivals.proven(parts[index], best)[:FEW]
 
     def pair_up(self, parts: _Parts, free: Collection[str], seed: int) -> _Parts:
@@ -214,12 +218,26 @@ class _Step:
         ]
         for done, (one, other) in enumerate(pairs):
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
-            firsts, seconds = ((parts[at].choice, *self._rivals.lean(parts[at])) for at in (one, other))
+            firsts, seconds = ((parts[at].choice, *self._partners(parts[at], free)) for at in (one, other))
             both = itertools.product(firsts, seconds)  # the first is what the step has now
-            arms = [_swap(_swap(parts, one, mine), other, its) for mine, its in both]
+            arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
             names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
             parts = self._fastest(arms, len(arms) - 1, seed + done, names, "rivals of both", "rivals of both make")
         return parts
+
+    def _partners(self, part: Part, free: Collection[str]) -> tuple[Choice, ...]:
+        """What to try of a part together with another's: lean ones, and of a `free` one every kind."""
+        kinds = self._rivals.kinds(part) if part.region in free else ()
+        return tuple({candidate_of(one): one for one in (*kinds, *self._rivals.lean(part))}.values())
+
+    def turned(self, before: _Parts, after: _Parts) -> frozenset[str]:
+        """The regions whose choice is another. Where it is of another template, what was known of its rivals is
+        forgotten."""
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
+        for old, new in changed:
+            if template_of(old.choice) != template_of(new.choice):
+                self._rivals.forget(new)
+        return frozenset(new.region for _, new in changed)
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
         """Every two regions of which one runs right after a site of the other."""
@@ -231,14 +249,14 @@ class _Step:
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
             look = self._glance(arms, seed, trusted=True)
-            seen = _order(look, -HOPE)[:FEW] if isinstance(look, dict) else []
+            seen = order(look, -HOPE)[:FEW] if isinstance(look, dict) else []
             kept, unseen = [arms[0], *(arms[at] for at in seen)], "" if isinstance(look, dict) else look.kind
         if len(kept) > 1:
             claim = CLAIM[self._kind]
-            timing = self._timed(_labelled(kept), ROUNDS[self._kind], 1, claim, seed)
+            timing = self._timed(labelled(kept), ROUNDS[self._kind], 1, claim, seed)
             if isinstance(timing, Timing):
                 # All that were looked at compete: the few that are timed long were chosen from them.
-                best = _best(timing, len(kept), claim, max(among, 1))
+                best = fastest(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
                     self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
@@ -251,10 +269,10 @@ class _Step:
 
     def _glance(self, arms: Sequence[_Parts], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
         """How much faster than the first of `arms` every other looks, as a logarithm."""
-        look = self._timed(_labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
+        look = self._timed(labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
         if not isinstance(look, Timing):
             return look
-        return {arm: found.log_ratio for arm, found in _gains(look, len(arms), POLICY.search_claim, 1).items()}
+        return {arm: found.log_ratio for arm, found in gains(look, len(arms), POLICY.search_claim, 1).items()}
 
     def proved(self, parts: _Parts, exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
@@ -352,37 +370,6 @@ def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
         if isinstance(part.choice, Kernel) and shares[part.region] >= WORTH[kind]
     ]
     return sorted(found, key=lambda index: -shares[parts[index].region])
-
-
-def _swap(parts: Sequence[Part], index: int, choice: Choice) -> _Parts:
-    return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
-
-
-def _labelled(arms: Sequence[_Parts]) -> list[tuple[str, _Parts]]:
-    return [(str(i), arm) for i, arm in enumerate(arms)]
-
-
-def _gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:
-    """Every arm that lives beside arm 0."""
-    if 0 not in timing.live:
-        return {}
-    return {
-        arm: contrast(timing, arm, 0, claim=claim, comparisons=comparisons)
-        for arm in range(1, arms)
-        if arm in timing.live
-    }
-
-
-def _best(timing: Timing, arms: int, claim: float, comparisons: int) -> tuple[int, float] | None:
-    """The arm that is FASTER than arm 0 by most, with the logarithm of its gain, or None."""
-    found = _gains(timing, arms, claim, comparisons)
-    gains = {arm: one.log_ratio for arm, one in found.items() if one.comparison == "FASTER"}
-    return max(gains.items(), key=lambda item: item[1], default=None)
-
-
-def _order(looks: Mapping[int, float], least: float = -math.inf) -> list[int]:
-    """What was looked at, the fastest first, without what gained no more than `least`."""
-    return sorted((at for at in looks if looks[at] > least), key=lambda at: (-looks[at], at))
 
 
 def _cause(timing: Timing | Crashed | TimedOut) -> str:

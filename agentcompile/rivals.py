@@ -8,7 +8,7 @@ every point of the space that builds, and those that look best are judged alone 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from agentcompile.choose import Ranking
@@ -18,7 +18,7 @@ from agentcompile.survey import Survey
 
 RUNNERS_UP = 2
 """Rivals of a choice on a CPU."""
-AGAIN = 32
+AGAIN = 24
 """Rivals of a choice, on a GPU, that are looked at again when a neighbour changed: those that looked best before."""
 LEAN = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
@@ -45,6 +45,13 @@ class Rivals(Protocol):
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """What to try together with other regions' choices: kernels that leave room for their neighbours."""
+
+    def kinds(self, part: Part) -> tuple[Choice, ...]:
+        """What else to try so of a region that the step chooses first: kernels of other kinds, which may want other
+        neighbours."""
+
+    def forget(self, part: Part) -> None:
+        """How rivals of a part looked counts for nothing any more."""
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """The part's choice once it may ship, or `known`, which may."""
@@ -80,6 +87,13 @@ class RunnersUp:
     def lean(self, part: Part) -> tuple[Choice, ...]:
         """None: kernels on a CPU run one after another."""
         return ()
+
+    def kinds(self, part: Part) -> tuple[Choice, ...]:
+        """None, as of lean ones."""
+        return ()
+
+    def forget(self, part: Part) -> None:
+        """Nothing was noted."""
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """Confirmed already: it remains to pass the whole correctness suite."""
@@ -133,22 +147,43 @@ class Everywhere:
         threads of a multiprocessor than all that are faster, so that more of a neighbour fits beside it. The part's own
         is not among them. None when there is no time left.
         """
+        found = list[Trial]()
+        least: tuple[float, float] = (math.inf, math.inf)
+        sources = self._survey.sources()
+        for trial in self._near(part):
+            shared, threads = self._takes(sources[trial.source])
+            if shared < least[0] or threads < least[1]:
+                least = min(least[0], shared), min(least[1], threads)
+                found.append(trial)
+        return self._others(part, found)[:LEAN]
+
+    def kinds(self, part: Part) -> tuple[Choice, ...]:
+        """Of every template the fastest by itself, where that is nearly the fastest of all. The part's own is not among
+        them. None when there is no time left."""
+        best: dict[str, Trial] = {}
+        for trial in self._near(part):
+            best.setdefault(trial.candidate.template, trial)
+        return self._others(part, best.values())
+
+    def forget(self, part: Part) -> None:
+        """Look at every hopeful point again."""
+        self._order.pop(part.region, None)
+
+    def _near(self, part: Part) -> list[Trial]:
+        """Trials of a part's region that are right and nearly the fastest by themselves, the fastest first."""
         if not isinstance(part.choice, Kernel) or self._survey.left() <= 0:
-            return ()
+            return []
         own = self._survey.trials.get(part.region, ())
         failed = {trial.candidate.id for trial in own if not isinstance(trial.verdict, Measured)}
         times, trials = self._times(part.region), {trial.candidate.id: trial for trial in own}
         ranked = sorted(times.keys() - failed, key=lambda id: (times[id], id))
-        sources, found = self._survey.sources(), list[Choice]()
-        least: tuple[float, float] = (math.inf, math.inf)
-        for trial in (trials[id] for id in ranked if times[id] <= NOT_MUCH_SLOWER * times[ranked[0]]):
-            shared, threads = self._takes(sources[trial.source])
-            if shared < least[0] or threads < least[1]:
-                least = min(least[0], shared), min(least[1], threads)
-                made = _provisional(trial)
-                if made is not None and trial.candidate != part.choice.candidate:
-                    found.append(made)
-        return tuple(found[:LEAN])
+        return [trials[id] for id in ranked if times[id] <= NOT_MUCH_SLOWER * times[ranked[0]]]
+
+    def _others(self, part: Part, trials: Iterable[Trial]) -> tuple[Choice, ...]:
+        """As choices, without the part's own."""
+        made = (_provisional(trial) for trial in trials)
+        own = part.choice.candidate if isinstance(part.choice, Kernel) else None
+        return tuple(one for one in made if one is not None and one.candidate != own)
 
     def settled(self, part: Part, known: Choice) -> Choice:
         """Confirmed beside PyTorch in fresh processes, and through the whole correctness suite."""

@@ -28,7 +28,7 @@ MOST = 48
 HOPELESS = 1.6
 """How much longer than the region's fastest the best known of a template takes by itself whose points are not looked at
 in the step."""
-LOOKED_AT = 144
+LOOKED_AT = 112
 """Points of a region that are looked at in the step at most. In Qwen3-1.7B on an H200 the best of all points was always
 among the adviser's first 37 of its template."""
 

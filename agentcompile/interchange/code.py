@@ -21,6 +21,8 @@ from agentcompile.ir.region import Region
 
 TABLE = "OPERATORS"
 """The table of `agentcompile.reference` from an operator's name to its function."""
+MODULES = ("attention", "reference")
+"""What operators are made of, a module after those that it imports."""
 
 
 class UnfitError(ValueError):
@@ -29,11 +31,11 @@ class UnfitError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """The text of `agentcompile.reference`, taken apart."""
+    """The text of `MODULES`, taken apart."""
 
     text: str
     bound: dict[str, ast.stmt]
-    """The statement that binds each name of the module."""
+    """The first statement that binds each name."""
     operators: dict[str, ast.expr]
     """The function of each operator, as it is spelled in the table."""
 
@@ -107,11 +109,12 @@ def _view(view: View) -> str:
 
 @functools.cache
 def _module() -> _Module:
-    text = importlib.resources.files("agentcompile").joinpath("reference.py").read_text(encoding="utf-8")
+    package = importlib.resources.files("agentcompile")
+    text = "\n".join(package.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in MODULES)
     bound: dict[str, ast.stmt] = {}
     operators: dict[str, ast.expr] = {}
     for statement in ast.parse(text).body:
-        bound |= dict.fromkeys(_binds(statement), statement)
+        bound = dict.fromkeys(_binds(statement), statement) | bound
         if isinstance(statement, ast.AnnAssign) and _binds(statement) == [TABLE]:
             assert isinstance(statement.value, ast.Dict)
             rows = zip(statement.value.keys, statement.value.values, strict=True)

@@ -76,6 +76,8 @@ class Rivals:
     regions: Mapping[str, Region]
     near: tuple[int, ...] = (2, 3)
     together: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    forgotten: list[str] = field(default_factory=list)
     refused: frozenset[int] = frozenset()
     wrong: frozenset[int] = frozenset()
     asked: list[str] = field(default_factory=list)
@@ -99,6 +101,12 @@ class Rivals:
 
     def lean(self, part: Part) -> tuple[Choice, ...]:
         return tuple(kernel(self.regions[part.region], variant) for variant in self.together)
+
+    def kinds(self, part: Part) -> tuple[Choice, ...]:
+        return tuple(kernel(self.regions[part.region], variant) for variant in self.others)
+
+    def forget(self, part: Part) -> None:
+        self.forgotten.append(part.region)
 
     def settled(self, part: Part, known: Choice) -> Choice:
         return known if variant_of(part.choice) in self.refused else part.choice
@@ -334,6 +342,36 @@ def test_what_a_shorter_context_settled_changes_only_beside_a_neighbour_that_is_
     assert variants(found) == {1, 5}
     assert changed & set(settled)
     assert all(any({region, other} in follows for other in own) for region in changed & set(settled))
+
+
+def test_a_new_region_may_turn_to_another_kind_beside_a_lean_neighbour_and_is_then_looked_at_anew(short: Cut) -> None:
+    class Kinds(Rivals):
+        """Variants from 5 on are of another template."""
+
+        def kinds(self, part: Part) -> tuple[Choice, ...]:
+            found = super().kinds(part)
+            return tuple(_of_another_template(one) for one in found if part.region == new)
+
+        def of(self, part: Part) -> tuple[Choice, ...]:
+            self.asked.append(part.region)
+            best = (4,) if self.forgotten and part.region == new else ()
+            return tuple(_of_another_template(kernel(self.regions[part.region], variant)) for variant in best)
+
+    long, cost = cut_of((33, 64)), {**dict.fromkeys(range(1, 10), 100), 4: 60, 5: 104}
+    settled = {part.region: part.choice for part in admitted(short, Rivals(short.regions), StepClock(cost)).parts}
+    (new,) = {part.region for part in cover_of(long)} - set(settled)
+    rivals = Kinds(long.regions, together=(5,), others=(5,))
+    found = admitted(long, rivals, CrowdedClock(cost), settled)
+    (part,) = (part for part in found.parts if part.region == new)
+    assert rivals.forgotten == [new]
+    assert rivals.asked.count(new) == 2  # at first, and after it had turned
+    assert isinstance(part.choice, Kernel)
+    assert part.choice.candidate.template == "linear/another"
+
+
+def _of_another_template(choice: Choice) -> Kernel:
+    assert isinstance(choice, Kernel)
+    return replace(choice, candidate=replace(choice.candidate, template="linear/another"))
 
 
 def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(short: Cut) -> None:

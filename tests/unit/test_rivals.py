@@ -129,3 +129,28 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
     assert rivals[0].candidate == fastest.candidate
     survey.seconds = 0.0
     assert Everywhere(survey, 132).lean(Part(region=runs.REGION, choice=other)) == ()
+
+
+def test_of_every_template_the_fastest_alone_is_a_kind_where_it_is_nearly_the_fastest() -> None:
+    survey: Any = Space({(1, 1, 0): 100, (2, 2, 1): 110, (3, 3, 1): 105, (4, 4, 2): 129, (5, 5, 3): 131})
+    survey.trials[runs.REGION] = [
+        replace(trial, candidate=replace(trial.candidate, template=f"linear/{dict(trial.candidate.params)['C']}"))
+        for trial in survey.trials[runs.REGION]
+    ]
+    chosen = Kernel(candidate=survey.trials[runs.REGION][0].candidate, source="s", speedup=2.0, half_width=0.0)
+    found = Everywhere(survey, 132).kinds(Part(region=runs.REGION, choice=chosen))
+    points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
+    assert points == [(3, 3, 1), (4, 4, 2)]  # not its own, and none that is too slow
+    survey.seconds = 0.0
+    assert Everywhere(survey, 132).kinds(Part(region=runs.REGION, choice=chosen)) == ()
+
+
+def test_what_was_forgotten_is_looked_at_anew() -> None:
+    survey: Any = Space({(1, 1, 0): 900})
+    chosen = Kernel(candidate=survey.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
+    part, rivals = Part(region=runs.REGION, choice=chosen), Everywhere(survey, 132)
+    first = rivals.of(part)
+    rivals.ranked(part, first[:2])
+    assert len(rivals.of(part)) == 2
+    rivals.forget(part)
+    assert rivals.of(part) == first

@@ -1,0 +1,56 @@
+"""Plans of one step as arms of a comparison: how they differ, and what a timing says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agentcompile.ir.trial import Choice, Kernel, Part
+from agentcompile.measure import Contrast, Timing, contrast
+
+Arm = tuple[Part, ...]
+"""The parts of a plan."""
+
+
+def swap(parts: Sequence[Part], index: int, choice: Choice) -> Arm:
+    """`parts` with another choice for the one at `index`."""
+    return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
+
+
+def labelled(arms: Sequence[Arm]) -> list[tuple[str, Arm]]:
+    """Each with its number for a label."""
+    return [(str(i), arm) for i, arm in enumerate(arms)]
+
+
+def gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:
+    """Every arm that lives beside arm 0."""
+    if 0 not in timing.live:
+        return {}
+    return {
+        arm: contrast(timing, arm, 0, claim=claim, comparisons=comparisons)
+        for arm in range(1, arms)
+        if arm in timing.live
+    }
+
+
+def fastest(timing: Timing, arms: int, claim: float, comparisons: int) -> tuple[int, float] | None:
+    """The arm that is FASTER than arm 0 by most, with the logarithm of its gain, or None."""
+    found = gains(timing, arms, claim, comparisons)
+    faster = {arm: one.log_ratio for arm, one in found.items() if one.comparison == "FASTER"}
+    return max(faster.items(), key=lambda item: item[1], default=None)
+
+
+def order(looks: Mapping[int, float], least: float = -math.inf) -> list[int]:
+    """What was looked at, the fastest first, without what gained no more than `least`."""
+    return sorted((at for at in looks if looks[at] > least), key=lambda at: (-looks[at], at))
+
+
+def candidate_of(choice: Choice) -> str:
+    """The id of a kernel's point; empty for a fallback."""
+    return choice.candidate.id if isinstance(choice, Kernel) else ""
+
+
+def template_of(choice: Choice) -> str:
+    """The template of a kernel; empty for a fallback."""
+    return choice.candidate.template if isinstance(choice, Kernel) else ""
