@@ -32,7 +32,7 @@ Place = tuple[str, frozenset[str]]
 """A kind and the nodes of one of its sites."""
 
 
-ROOM = 0.06
+ROOM = 0.065
 """Of the bytes of weights and cache: what a chunk's activations may take, for it to be longer than `PADDED` tokens."""
 
 

@@ -44,6 +44,7 @@ class ManifestLaunch:
     cluster: tuple[Count, ...] = ()
     pdl: bool = False
     early: tuple[str, ...] = ()
+    in_place: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,4 +111,5 @@ def _launch(launch: ManifestLaunch) -> Launch:
         cluster=tuple(str(extent) for extent in launch.cluster),
         pdl=launch.pdl,
         early=launch.early,
+        in_place=launch.in_place,
     )

@@ -238,6 +238,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         for text in geometry:
             yield from _expression(key, text, _visible(template, beside))
         yield from _early(launch, beside, f"{key}.early")
+        yield from _in_place(launch, beside, f"{key}.in_place")
 
 
 def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
@@ -250,6 +251,18 @@ def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
             yield Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
         elif port.role == "output":
             yield Fault(key=key, text=f'"{name}" is an output', hint="only what is read can be read early")
+
+
+def _in_place(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+    for pair in launch.in_place:
+        for name, output in zip(pair, (True, False), strict=True):
+            port = beside.kind.port(name)
+            if name not in launch.arguments or port is None:
+                text = f'"{name}" is no port that the launch passes'
+                yield Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
+            elif (port.role == "output") != output or (not output and port.role != "activation"):
+                text = f'"{name}" is {"no output" if output else "no activation that is read"}'
+                yield Fault(key=key, text=text, hint='a pair is an output and an input: ["y", "x"]')
 
 
 def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:

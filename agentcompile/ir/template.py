@@ -55,6 +55,9 @@ class Launch:
     pdl: bool = False
     early: tuple[str, ...] = ()
     """Arguments that it may read before it waits for its predecessors; the runtime orders writers of them before it."""
+    in_place: tuple[tuple[str, str], ...] = ()
+    """An output, and an input that may lie in the same buffer: what a thread writes no other reads, and it has read it
+    before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

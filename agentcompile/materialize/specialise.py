@@ -58,6 +58,11 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         arguments += [name] if name in workspaces else ports or [NULL]
 
     early = tuple(port.name for name in launch.early for port in region.family(name))
+    in_place = tuple(
+        (output.name, source.name)
+        for made, read in launch.in_place
+        for output, source in zip(region.family(made), region.family(read), strict=False)
+    )
 
     def number(key: str, text: str) -> str:
         return str(_elements(text, f"{template.id}: {launch.entry}: {key}", names))
@@ -66,6 +71,7 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         launch,
         arguments=tuple(arguments),
         early=early,
+        in_place=in_place,
         grid=tuple(number("grid", text) for text in launch.grid),
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),

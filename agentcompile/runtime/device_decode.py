@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -197,7 +198,8 @@ class DevicePrefill:
             self._place(tokens, first, length)
             if (first, length) not in self._graphs:
                 step = self._step(first, length)
-                self._graphs[first, length] = captured(step.enqueue, pool=self._pool), step
+                before = functools.partial(_once, step) if length > PADDED else None
+                self._graphs[first, length] = captured(step.enqueue, pool=self._pool, before=before), step
             graph, step = self._graphs[first, length]
             graph.replay()
         if length == count:
@@ -250,6 +252,13 @@ class DevicePrefill:
                 torch.cuda.empty_cache()
         usual = nbytes * min(self.capacity, PADDED) // length if length < PADDED else 0
         return Arena(max(nbytes, usual), self._memory.device)
+
+
+def _once(step: DeviceStep) -> None:
+    """Run a step, and give back the memory that PyTorch took for it: its graph takes as much of its own."""
+    step.enqueue()
+    torch.cuda.current_stream().synchronize()
+    torch.cuda.empty_cache()
 
 
 def _pieces(count: int) -> Iterator[int]:

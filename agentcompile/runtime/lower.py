@@ -80,6 +80,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     token, position = _input(graph, "token"), _input(graph, "position")
     if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
         calls, buffers = _rename(calls, buffers, ends["token"], token)
+    buffers = shared(buffers, calls, keep={ends["logits"]})
     placed_buffers, arena_bytes = place(list(buffers.values()), calls, keep={ends["logits"]})
     return Program(
         phase=graph.phase,
@@ -143,6 +144,34 @@ def _rename(
             bindings = tuple((port, new if name == old else name) for port, name in call.bindings)
             renamed.append(replace(call, bindings=bindings))
     return renamed, {name: buffer for name, buffer in buffers.items() if name != old}
+
+
+def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]) -> dict[str, Buffer]:
+    """The buffers, with every output in the input that it may lie in, where that is an activation of the same size that
+    nobody reads any more. Those to `keep` stay by themselves."""
+    found = dict(buffers)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for at, call in enumerate(calls):
+        for name in uses(call):
+            first.setdefault(name, at)
+            last[name] = at
+    for at, call in enumerate(calls):
+        if not isinstance(call, NativeCall):
+            continue
+        pointers = dict(zip(call.launch.arguments, call.pointers, strict=True))
+        for output, source in call.launch.in_place:
+            made, read = found[pointers[output]], found[pointers[source]]
+            if (
+                made.role == read.role == "activation"
+                and (made.nbytes, made.dtype) == (read.nbytes, read.dtype)
+                and first[made.name] == last[read.name] == at
+                and call.pointers.count(read.name) == 1
+                and not read.whole
+                and not {made.name, read.name} & keep
+            ):
+                found[made.name] = replace(made, whole=read.name)
+    return found
 
 
 def uses(call: NativeCall | TorchCall) -> tuple[str, ...]:

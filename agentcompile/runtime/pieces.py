@@ -42,13 +42,21 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
     buffers = {buffer.name: buffer for buffer in whole.buffers}
     calls: list[_Call] = []
     done = 0
-    for span in spans:
+    inside = {span: pair.inner(span) for span in spans}
+    buffers |= {name: pair.narrow[name] for inner in inside.values() for name in inner}
+    narrow = frozenset().union(*inside.values())
+    # Two may only lie in the same bytes where they are as long.
+    buffers |= {
+        name: replace(buffer, whole="", start=0)
+        for name, buffer in buffers.items()
+        if buffer.whole and (name in narrow) != (buffer.whole in narrow)
+    }
+    for span, inner in inside.items():
         calls += whole.calls[done : span.start]
-        inner = pair.inner(span)
-        buffers |= {name: pair.narrow[name] for name in inner}
         for number in range(tokens // rows):
             for call in piece.calls[span.start : span.stop]:
-                parts = {name: pair.part(name, number) for name in pair.activations(call) if name not in inner}
+                outer = (name for name in pair.activations(call) if name not in inner)
+                parts = {name: pair.part(buffers[name], number) for name in outer}
                 buffers |= {part.name: part for part in parts.values()}
                 calls.append(_renamed(call, {name: part.name for name, part in parts.items()}))
         done = span.stop
@@ -125,10 +133,11 @@ class _Pair:
         """Those that a call reads or writes."""
         return (name for name in uses(call) if name and self.narrow[name].role == "activation")
 
-    def part(self, name: str, number: int) -> Buffer:
+    def part(self, wide: Buffer, number: int) -> Buffer:
         """The rows of one piece of an activation."""
-        narrow = self.narrow[name]
-        return replace(narrow, name=f"{name}[{number}]", whole=name, start=number * narrow.nbytes)
+        narrow = self.narrow[wide.name]
+        start = wide.start + number * narrow.nbytes
+        return replace(narrow, name=f"{wide.name}[{number}]", whole=wide.whole or wide.name, start=start)
 
 
 def _tokens(program: Program) -> int:

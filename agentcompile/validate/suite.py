@@ -78,6 +78,8 @@ def validate(
             suite.repeat(drawn, repeats)
         if tried < _ORDERED and going and serial is not None:
             suite.in_order(drawn, serial)
+        if tried < _ORDERED and going:
+            suite.in_place(drawn)
         if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
             suite.fence(drawn)
         tried += 1
@@ -183,6 +185,14 @@ class _Suite:
         if self.facts.deterministic:
             self._rig.same("fence", self._rig.launch(appends, POISONS[0], where), other, where)
 
+    def in_place(self, drawn: _Drawn) -> None:
+        """Launch with every output that may lie where an input does just there: the bits are the same."""
+        for output, source in self.facts.in_place:
+            where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
+            base = self._rig.launch(appends, POISONS[0], where)
+            run = functools.partial(_in_place, self.run, output, source)
+            self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+
     def in_order(self, drawn: _Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
         if not self.facts.deterministic:
@@ -264,3 +274,11 @@ class _Suite:
 
 def _serially(serial: Serial, backwards: bool, buffers: Mapping[str, Tensor]) -> None:
     serial(buffers, backwards)
+
+
+def _in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with one buffer for both, and leave the result and the input where others look for them."""
+    before = buffers[source].clone()
+    run({**buffers, output: buffers[source].view(buffers[output].shape)})
+    buffers[output].copy_(buffers[source].view(buffers[output].shape))
+    buffers[source].copy_(before)

@@ -85,6 +85,8 @@ class Facts:
     """Port family to the layout its weights are packed in; absent: row-major."""
     workspaces: tuple[tuple[str, str, int, bool], ...] = ()
     """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch."""
+    in_place: tuple[tuple[str, str], ...] = ()
+    """Outputs, and the inputs that each may lie in the buffer of."""
 
     @property
     def coefficient(self) -> float:

@@ -72,6 +72,7 @@ def facts_of(implementation: Implementation) -> Facts:
         deterministic=implementation.deterministic,
         layouts=implementation.layouts,
         workspaces=implementation.source.workspaces,
+        in_place=tuple(pair for launch in implementation.source.launches for pair in launch.in_place),
     )
 
 

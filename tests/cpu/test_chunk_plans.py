@@ -24,6 +24,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.runtime.lengths import served
 from tests.models import tiny
+from tests.models.lowered import clashes
 from tests.templates.suite import CATALOG, gpu
 
 CONTEXT = 256
@@ -169,10 +170,23 @@ def test_a_long_chunk_runs_its_mlps_in_pieces_by_the_kernels_of_the_piece(
     monkeypatch.setattr(plans, "ROOM", 0.0)
     least = chunks.at(256)
     assert len(silus(least)) == 8 * len(once)  # memory is short, so pieces are shorter
-    assert least.program.arena_bytes <= made.program.arena_bytes < 4 * chunks.at(64).program.arena_bytes
+    assert least.program.arena_bytes <= made.program.arena_bytes <= 4 * chunks.at(64).program.arena_bytes
     for one in (made, least):
         launched = {call.source for call in one.program.calls if isinstance(call, NativeCall)}
         assert launched == {job.source.digest for job in one.jobs}
+        assert not clashes(one.program)
+
+
+def test_a_kernel_that_may_writes_its_result_in_its_input(chunks: Chunks) -> None:
+    program = chunks.at(64).program
+    named = {buffer.name: buffer for buffer in program.buffers}
+    launches = [call for call in program.calls if isinstance(call, NativeCall) and call.launch.in_place]
+    assert launches
+    for call in launches:
+        gate, _, made = call.pointers
+        assert named[made].whole == gate
+        assert named[made].offset == named[gate].offset
+    assert not clashes(program)
 
 
 @pytest.mark.usefixtures("small")

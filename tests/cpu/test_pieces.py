@@ -16,11 +16,10 @@ from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Regime, Region
 from agentcompile.regions.partition import partition
 from agentcompile.runtime.device_step import DeviceStep
-from agentcompile.runtime.lower import uses
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.pieces import in_pieces
 from tests.models import tiny
-from tests.models.lowered import in_pytorch
+from tests.models.lowered import clashes, in_pytorch
 
 CONTEXT, TOKENS, ROWS = 48, 32, 8
 OPERATORS = ("linear", "silu", "mul")
@@ -113,19 +112,7 @@ def test_pieces_lie_in_what_they_are_parts_of_one_behind_the_other(pair: tuple[P
 
 def test_live_buffers_never_share_bytes(pair: tuple[Program, Program]) -> None:
     for program in pair:
-        named = {buffer.name: buffer for buffer in program.buffers}
-        lives: dict[str, list[int]] = {}
-        for index, call in enumerate(program.calls):
-            for name in uses(call):
-                if name and named[name].role == "activation":
-                    lives.setdefault(named[name].whole or name, []).append(index)
-        lives[program.logits].append(len(program.calls))
-        for one, mine in lives.items():
-            for other, its in lives.items():
-                if one < other and mine[0] <= its[-1] and its[0] <= mine[-1]:
-                    a, b = named[one], named[other]
-                    assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset, (one, other)
-        assert max(named[name].offset + named[name].nbytes for name in lives) <= program.arena_bytes
+        assert not clashes(program)
 
 
 def test_a_chunk_that_cannot_be_cut_stays_as_it_is(captured: Captured) -> None:

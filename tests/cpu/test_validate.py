@@ -313,3 +313,23 @@ def test_poison_differs_between_patterns_and_never_repeats_a_result() -> None:
         poison(tensors[0], "low")
         poison(tensors[1], "high")
         assert not bool((tensors[0] == tensors[1]).any())
+
+
+def test_an_output_in_its_input_must_leave_the_same_bits() -> None:
+    region = region_for("silu-mul", "bf16")
+    (gate, up), (made,) = (
+        [port.name for port in region.ports if (port.role == "output") == output] for output in (False, True)
+    )
+    safe = float32(region)
+
+    def twice(buffers: Mapping[str, Tensor]) -> None:
+        """Writes before everything is read."""
+        buffers[made].zero_()
+        safe(buffers)
+
+    declared = Facts(in_place=((made, gate),))
+    assert validate(region, declared, safe, seed=0, repeats=2, depth="search").ok
+    assert validate(region, Facts(), twice, seed=0, repeats=2, depth="search").ok  # right where each has its own
+    report = validate(region, declared, twice, seed=0, repeats=2, depth="search")
+    assert [check.name for check in report.checks if not check.ok] == ["in-place"]
+    assert up != gate

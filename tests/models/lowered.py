@@ -10,7 +10,7 @@ from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lower import lower
+from agentcompile.runtime.lower import lower, uses
 
 
 def in_pytorch(graph: Graph, context: int, *, batch: int = 1, tokens: int = 16, singly: bool = False) -> Program:
@@ -21,3 +21,26 @@ def in_pytorch(graph: Graph, context: int, *, batch: int = 1, tokens: int = 16, 
     ids = [region.id for region in cut.regions if not singly or len(region.body.nodes) == 1]
     found = cover(Problem(graph=graph, partition=cut, options=dict.fromkeys(ids, (option,))))
     return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
+
+
+def clashes(program: Program) -> list[tuple[str, str]]:
+    """Activations of which one is written where the other still lies; what is part of another counts as that one."""
+    named = {buffer.name: buffer for buffer in program.buffers}
+    lives: dict[str, list[int]] = {program.logits: [len(program.calls)]}
+    for index, call in enumerate(program.calls):
+        for name in uses(call):
+            if name and named[name].role == "activation":
+                lives.setdefault(named[name].whole or name, []).append(index)
+    found = []
+    for one, mine in lives.items():
+        assert named[one].offset + named[one].nbytes <= program.arena_bytes
+        for other, its in lives.items():
+            a, b = named[one], named[other]
+            together = min(mine) <= max(its) and min(its) <= max(mine)
+            if one < other and together and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes:
+                found.append((one, other))
+    for buffer in program.buffers:
+        if buffer.whole:
+            assert buffer.start + buffer.nbytes <= named[buffer.whole].nbytes, buffer.name
+            assert buffer.offset == named[buffer.whole].offset + buffer.start, buffer.name
+    return found

@@ -107,6 +107,26 @@ def test_what_triton_decides_by_itself_is_no_matter_of_a_launch(tmp_path: Path, 
         load([folder(tmp_path / "mine", line)], kinds=facts(), layouts=())
 
 
+def test_an_output_may_lie_where_an_input_of_the_launch_does(tmp_path: Path) -> None:
+    line = 'in_place = [["y", "g"]]'
+    (found,) = load([folder(tmp_path / "mine", line)], kinds=facts(), layouts=()).templates
+    assert found.launches[0].in_place == (("y", "g"),)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "fault"),
+    [
+        ('["g", "u"]', '"g" is no output'),
+        ('["y", "y"]', '"y" is no activation that is read'),
+        ('["y", "z"]', '"z" is no port that the launch passes'),
+        ('["y"]', "in_place"),
+    ],
+)
+def test_what_cannot_be_in_place_is_refused(tmp_path: Path, pairs: str, fault: str) -> None:
+    with pytest.raises(AgentCompileError, match=fault):
+        load([folder(tmp_path / "mine", f"in_place = [{pairs}]")], kinds=facts(), layouts=())
+
+
 ALLOWED = '''
 """What it is."""
 import triton
