@@ -245,6 +245,8 @@ class DevicePrefill:
         """An arena for a chunk of `length` tokens that takes `nbytes`, and for those up to `PADDED` tokens, whose
         activations grow with them. Graphs on a smaller one go with it: it would be held beside this one."""
         if self._arena is not None:
+            if self._memory.device != "cpu":
+                torch.cuda.synchronize()  # a graph may still run
             self._graphs.clear()
             self._arena = None
             if self._memory.device != "cpu":
