@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from agentcompile.arms import candidate_of, fastest, gains, labelled, order, swap, template_of
+from agentcompile.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress
@@ -37,7 +37,6 @@ noise; on a GPU what moves few bytes still takes a launch and a wait."""
 LOOKS = 3
 """How often a plan that a person changed is timed while the machine is disturbed."""
 Kind = Literal["cpu", "cuda"]
-_Parts = tuple[Part, ...]
 CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
 a region's gains are as small."""
@@ -105,7 +104,8 @@ def admit(
     paired = step.pair_up(found, free, seed + (PASSES[kind] << 8))
     if paired != found:  # what was found beside other neighbours is looked for anew beside these
         changed = step.turned(found, paired)
-        found, _ = step.descend(paired, wider & (changed | step.beside(paired, changed)), free, seed + (7 << 8))
+        untried = wider & (changed | step.beside(paired, changed))
+        found, _ = step.descend(paired, untried, free, seed + ((PASSES[kind] + 1) << 8))
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
     return step.proved(found, planned.exact, seed)
@@ -160,8 +160,8 @@ class _Step:
         self.notes: list[str] = []
 
     def descend(
-        self, parts: _Parts, untried: Collection[str], free: Collection[str], seed: int
-    ) -> tuple[_Parts, frozenset[str]]:
+        self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
+    ) -> tuple[Arm, frozenset[str]]:
         """One pass over the `untried` regions: each gets the alternative that makes the whole step fastest. Also the
         regions that changed since they were tried, or whose neighbours did. The `free` come first: a neighbour that
         was chosen beside others would adapt to a kernel that has won alone only, and hold it there."""
@@ -185,7 +185,7 @@ class _Step:
         """`regions`, where they run, and what runs right before or after a site of theirs."""
         return frozenset[str]().union(*(pair for pair in self._neighbours(parts) if pair & set(regions)))
 
-    def _nearest(self, parts: _Parts, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
+    def _nearest(self, parts: Arm, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
         """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
         if self._kind != "cuda" or len(rivals) <= FEW:
             return self._rivals.proven(parts[index], rivals)
@@ -204,7 +204,7 @@ class _Step:
         best = [rivals[at] for at in order(looks, -HOPE)[:JUDGED]]
         return self._rivals.proven(parts[index], best)[:FEW]
 
-    def pair_up(self, parts: _Parts, free: Collection[str], seed: int) -> _Parts:
+    def pair_up(self, parts: Arm, free: Collection[str], seed: int) -> Arm:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
         takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
         beside it."""
@@ -230,7 +230,7 @@ class _Step:
         kinds = self._rivals.kinds(part) if part.region in free else ()
         return tuple({candidate_of(one): one for one in (*kinds, *self._rivals.lean(part))}.values())
 
-    def turned(self, before: _Parts, after: _Parts) -> frozenset[str]:
+    def turned(self, before: Arm, after: Arm) -> frozenset[str]:
         """The regions whose choice is another. Where it is of another template, what was known of its rivals is
         forgotten."""
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
@@ -241,10 +241,10 @@ class _Step:
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
         """Every two regions of which one runs right after a site of the other."""
-        order = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
-        return frozenset(frozenset(pair) for pair in itertools.pairwise(order))
+        ids = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
+        return frozenset(frozenset(pair) for pair in itertools.pairwise(ids))
 
-    def _fastest(self, arms: Sequence[_Parts], among: int, seed: int, name: str, who: str, makes: str) -> _Parts:
+    def _fastest(self, arms: Sequence[Arm], among: int, seed: int, name: str, who: str, makes: str) -> Arm:
         """The first of `arms`, or the fastest step of those that were chosen `among` so many; `who` is for notes."""
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
@@ -267,19 +267,19 @@ class _Step:
             self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0]
 
-    def _glance(self, arms: Sequence[_Parts], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
+    def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
         """How much faster than the first of `arms` every other looks, as a logarithm."""
         look = self._timed(labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
         if not isinstance(look, Timing):
             return look
         return {arm: found.log_ratio for arm, found in gains(look, len(arms), POLICY.search_claim, 1).items()}
 
-    def proved(self, parts: _Parts, exact: bool, seed: int) -> Admitted:
+    def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
         parts, ratio, timing = self.prove(parts, seed)
         return Admitted(plan=self._plan(parts, exact, ratio, timing), parts=parts, notes=tuple(self.notes))
 
-    def weighed(self, parts: _Parts, exact: bool, seed: int) -> Plan:
+    def weighed(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
         for look in range(LOOKS):
             timing, found = self._look(parts, seed + (look << 21))
@@ -287,7 +287,7 @@ class _Step:
                 break
         return self._plan(parts, exact, found, timing)
 
-    def _look(self, parts: _Parts, seed: int) -> tuple[Timing, Contrast]:
+    def _look(self, parts: Arm, seed: int) -> tuple[Timing, Contrast]:
         timing = self._beside_pytorch(parts, seed)
         if isinstance(timing, Timing) and timing.live == (0, 1):
             return timing, contrast(timing, 1, 0, claim=POLICY.claim)
@@ -295,7 +295,7 @@ class _Step:
         hint = "take a decision back: agentcompile decide --undo"
         raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
 
-    def _plan(self, parts: _Parts, exact: bool, ratio: Contrast, timing: Timing) -> Plan:
+    def _plan(self, parts: Arm, exact: bool, ratio: Contrast, timing: Timing) -> Plan:
         return Plan(
             regime=self._cut.partition.regime,
             parts=parts,
@@ -307,12 +307,12 @@ class _Step:
             chunk=self._chunk,
         )
 
-    def _beside_pytorch(self, parts: _Parts, seed: int) -> Timing | Crashed | TimedOut:
+    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Crashed | TimedOut:
         """Arm 0 is PyTorch, arm 1 the plan."""
         arms = [("pytorch", tuple(_fallen(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
-    def prove(self, parts: _Parts, seed: int) -> tuple[_Parts, Contrast, Timing]:
+    def prove(self, parts: Arm, seed: int) -> tuple[Arm, Contrast, Timing]:
         """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
         because = f"the whole {self._name} is not faster with it"
         while True:

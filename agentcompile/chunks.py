@@ -7,7 +7,7 @@ same at every length, so each choice finds its sites again, and its template is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentcompile import check
 from agentcompile.capture import Captured
@@ -38,10 +38,7 @@ ROOM = 0.065
 
 def capacity(captured: Captured) -> int:
     """Tokens of the longest chunk that there could be; one where the decoder could not be traced for any number."""
-    context = captured.info.context
-    if not open_ended(captured):
-        return 1
-    return max((length for length in LENGTHS if PADDED < length <= context), default=min(PADDED, context))
+    return _lengths(captured.info.context)[0] if open_ended(captured) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +61,7 @@ class Chunks:
     templates: Mapping[str, Template]
     target: Target
     layouts: Layouts
+    _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def at(self, tokens: int) -> Chunk:
         """The plan for `tokens` tokens, more than `PADDED` of them in pieces where that is less memory. A template that
@@ -78,20 +76,24 @@ class Chunks:
         for rows in PIECES:
             piece, _ = self._alone(rows)
             program = in_pieces(found.program, piece.program, regions)
-            called = {call.source for call in program.calls if isinstance(call, NativeCall)}
-            jobs = {job.source.digest: job for job in (*found.jobs, *piece.jobs)}
-            made = Chunk(program=program, jobs=tuple(job for digest, job in jobs.items() if digest in called))
-            if fits_in(program):
+            if _fits_in(program):
                 break
-        return made
+        called = {call.source for call in program.calls if isinstance(call, NativeCall)}
+        jobs = {job.source.digest: job for job in (*found.jobs, *piece.jobs)}
+        return Chunk(program=program, jobs=tuple(job for digest, job in jobs.items() if digest in called))
 
     def longest(self, most: int) -> int:
         """Tokens of the longest chunk, of up to `most`, whose activations take no more than their share of memory."""
-        longer = (length for length in reversed(LENGTHS) if PADDED < length <= most)
-        return next((length for length in longer if fits_in(self.at(length).program)), min(most, PADDED))
+        *longer, usual = _lengths(most)
+        return next((length for length in longer if _fits_in(self.at(length).program)), usual)
 
     def _alone(self, tokens: int) -> tuple[Chunk, Partition]:
-        """The plan for `tokens` tokens, every site once, and the cut that it covers."""
+        """The plan for `tokens` tokens, every site once, and the cut that it covers; made once for each."""
+        if tokens not in self._made:
+            self._made[tokens] = self._make(tokens)
+        return self._made[tokens]
+
+    def _make(self, tokens: int) -> tuple[Chunk, Partition]:
         graph = at_tokens(self.graph, tokens)
         cut = partition(graph, self.cut.regime, tokens=tokens)
         places = {
@@ -138,7 +140,12 @@ class Chunks:
         return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
 
 
-def fits_in(program: Program) -> bool:
+def _lengths(most: int) -> tuple[int, ...]:
+    """What a chunk of up to `most` tokens may be cut down to, longest first; the last needs no room of its own."""
+    return (*(length for length in reversed(LENGTHS) if PADDED < length <= most), min(most, PADDED))
+
+
+def _fits_in(program: Program) -> bool:
     """Whether a chunk's activations take no more than their share of what its weights and the cache take."""
     resident = {
         buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")

@@ -245,24 +245,35 @@ def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
     if launch.early and not launch.pdl:
         yield Fault(key=key, text="without pdl a kernel waits before it starts", hint="remove it, or set pdl = true")
     for name in launch.early:
-        port = beside.kind.port(name)
-        if name not in launch.arguments or port is None:
-            text = f'"{name}" is no port that the launch passes'
-            yield Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
-        elif port.role == "output":
+        role = _role(name, launch, beside)
+        if not role:
+            yield _not_passed(name, launch, key)
+        elif role == "output":
             yield Fault(key=key, text=f'"{name}" is an output', hint="only what is read can be read early")
 
 
 def _in_place(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
     for pair in launch.in_place:
-        for name, output in zip(pair, (True, False), strict=True):
-            port = beside.kind.port(name)
-            if name not in launch.arguments or port is None:
-                text = f'"{name}" is no port that the launch passes'
-                yield Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
-            elif (port.role == "output") != output or (not output and port.role != "activation"):
-                text = f'"{name}" is {"no output" if output else "no activation that is read"}'
-                yield Fault(key=key, text=text, hint='a pair is an output and an input: ["y", "x"]')
+        for name, wanted, lacks in zip(
+            pair, ("output", "activation"), ("output", "activation that is read"), strict=True
+        ):
+            role = _role(name, launch, beside)
+            if not role:
+                yield _not_passed(name, launch, key)
+            elif role != wanted:
+                hint = 'a pair is an output and an input: ["y", "x"]'
+                yield Fault(key=key, text=f'"{name}" is no {lacks}', hint=hint)
+
+
+def _role(name: str, launch: Launch, beside: Beside) -> str:
+    """The role of a port that the launch passes; empty for any other name."""
+    port = beside.kind.port(name)
+    return port.role if port is not None and name in launch.arguments else ""
+
+
+def _not_passed(name: str, launch: Launch, key: str) -> Fault:
+    text = f'"{name}" is no port that the launch passes'
+    return Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
 
 
 def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:

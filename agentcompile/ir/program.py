@@ -50,6 +50,11 @@ class NativeCall:
     overlaps: bool = False
     """Whether it may start before its predecessors have ended, as far as what it reads early is concerned."""
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The buffers that it reads or writes, null pointers among them."""
+        return self.pointers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchCall:
@@ -62,6 +67,11 @@ class TorchCall:
     settings: Params = ()
     bindings: tuple[tuple[str, str], ...]
     """Port name to buffer name."""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The buffers that it reads or writes."""
+        return tuple(name for _, name in self.bindings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

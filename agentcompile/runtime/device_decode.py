@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -182,11 +182,10 @@ class DevicePrefill:
         if self.capacity == 1:  # a decoder that takes no chunks: a graph for every place would be one a token
             self._decode.rewind(int(tokens[0]), first)
             return self._decode.again()
-        while count > PADDED and count not in self._lengths:
-            part = max(length for length in self._lengths if length < count)
-            self._chunk(tokens[:part], first)
-            tokens, first, count = tokens[part:], first + part, count - part
-        return self._chunk(tokens, first)
+        logits = torch.empty(0)
+        for part in torch.split(tokens, _filled(count, [length for length in self._lengths if length >= PADDED])):
+            logits, first = self._chunk(part, first), first + part.numel()
+        return logits
 
     def _chunk(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """As `run`, by one graph."""
@@ -216,11 +215,12 @@ class DevicePrefill:
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """Without a graph: at the end of the cache there is no room for padding, and the length is hardly met again."""
         logits = torch.empty(0)
-        for length in _pieces(tokens.numel()):
-            self._place(tokens[:length], first, length)
-            step = self._step(first, length)
+        # Of these lengths alone: no other program is made.
+        for part in torch.split(tokens, _filled(tokens.numel(), (1, *LENGTHS))):
+            self._place(part, first, part.numel())
+            step = self._step(first, part.numel())
             step.enqueue()
-            logits, tokens, first = step.logits, tokens[length:], first + length
+            logits, first = step.logits, first + part.numel()
         return logits
 
     def _step(self, first: int, length: int) -> DeviceStep:
@@ -263,10 +263,10 @@ def _once(step: DeviceStep) -> None:
     torch.cuda.empty_cache()
 
 
-def _pieces(count: int) -> Iterator[int]:
-    """`count` as lengths that there are programs for anyway, longest first, and what is left one by one."""
-    for length in reversed(LENGTHS):  # of those alone: whatever the capacity is, no other program is made
-        while count >= length:
-            yield length
-            count -= length
-    yield from [1] * count
+def _filled(count: int, lengths: Sequence[int]) -> list[int]:
+    """`count` as those of `lengths`, ascending, that it fills, longest first, and what is left."""
+    found = []
+    for length in reversed(lengths):
+        found += [length] * (count // length)
+        count %= length
+    return [*found, count] if count else found

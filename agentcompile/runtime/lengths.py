@@ -8,8 +8,7 @@ PADDED = 2048
 """The longest that a shorter prompt is padded to. Of a longer one what fills a program runs first: padding would take
 as long as what it pads."""
 PIECES = (2048, 1024)
-"""Tokens that the widest activations of a longer chunk are made for at a time, where memory allows; ascending in how
-little that takes."""
+"""Tokens that the widest activations of a longer chunk are made for at a time: the first that memory allows."""
 
 
 def served(capacity: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def _plain_attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Decode attention as two batched products and a softmax, all in float32; shapes as in `reference.attention`."""
+    """Decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
     if positions.is_cuda and torch.cuda.is_current_stream_capturing():
         return attention(q, keys, values, positions, scale=scale, window=window)
     (batch, heads, _, width), kv_heads = q.shape, keys.shape[1]

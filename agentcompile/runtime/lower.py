@@ -150,12 +150,7 @@ def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall
     """The buffers, with every output in the input that it may lie in, where that is an activation of the same size that
     nobody reads any more. Those to `keep` stay by themselves."""
     found = dict(buffers)
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for at, call in enumerate(calls):
-        for name in uses(call):
-            first.setdefault(name, at)
-            last[name] = at
+    first, last = _lives(calls, {})
     for at, call in enumerate(calls):
         if not isinstance(call, NativeCall):
             continue
@@ -174,9 +169,16 @@ def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall
     return found
 
 
-def uses(call: NativeCall | TorchCall) -> tuple[str, ...]:
-    """The buffers of a call, by name; an empty one is a null pointer."""
-    return call.pointers if isinstance(call, NativeCall) else tuple(name for _, name in call.bindings)
+def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The first and the last call that uses each buffer; one of some rows counts as the `whole` that has them."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for at, call in enumerate(calls):
+        for name in call.uses:
+            owner = whole.get(name, name)
+            first.setdefault(owner, at)
+            last[owner] = at
+    return first, last
 
 
 def place(
@@ -185,13 +187,7 @@ def place(
     """Offsets in an arena, the largest buffers first, each at the first bytes that are free while it lives: from its
     first writer to its last reader. What is some rows of another lies in it. The buffers, and the arena's size."""
     whole = {buffer.name: buffer.whole for buffer in buffers if buffer.whole}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for i, call in enumerate(calls):
-        for name in uses(call):
-            owner = whole.get(name, name)
-            first.setdefault(owner, i)
-            last[owner] = i
+    first, last = _lives(calls, whole)
     for name in keep:
         last[name] = len(calls)
     for buffer in buffers:

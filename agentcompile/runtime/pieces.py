@@ -15,7 +15,7 @@ from dataclasses import replace
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
-from agentcompile.runtime.lower import place, uses
+from agentcompile.runtime.lower import place
 
 ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
@@ -85,7 +85,7 @@ class _Pair:
         self.narrow = {buffer.name: buffer for buffer in piece.buffers}
         self._used: dict[str, list[int]] = {}
         for at, call in enumerate(whole.calls):
-            for name in uses(call):
+            for name in call.uses:
                 self._used.setdefault(name, []).append(at)
 
     def apart(self, at: int, regions: Mapping[str, Region]) -> bool:
@@ -95,10 +95,10 @@ class _Pair:
         return (
             region is not None
             and one.kind == other.kind
-            and uses(one) == uses(other)
+            and one.uses == other.uses
             and all(node.op in ROWWISE and not any(use.views for use in node.inputs) for node in region.body.nodes)
             and not any(use.views for _, use in region.body.outputs)
-            and all(self._by_rows(name) for name in uses(one) if name)
+            and all(self._by_rows(name) for name in one.uses if name)
         )
 
     def _by_rows(self, name: str) -> bool:
@@ -120,7 +120,7 @@ class _Pair:
 
     def inner(self, run: range) -> frozenset[str]:
         """The activations that the calls of `run` make and no other reads."""
-        found = {name for at in run for name in uses(self._whole.calls[at]) if name}
+        found = {name for at in run for name in self._whole.calls[at].uses if name}
         return frozenset(
             name
             for name in found
@@ -131,7 +131,7 @@ class _Pair:
 
     def activations(self, call: _Call) -> Iterator[str]:
         """Those that a call reads or writes."""
-        return (name for name in uses(call) if name and self.narrow[name].role == "activation")
+        return (name for name in call.uses if name and self.narrow[name].role == "activation")
 
     def part(self, wide: Buffer, number: int) -> Buffer:
         """The rows of one piece of an activation."""

@@ -8,7 +8,7 @@ import torch
 
 from agentcompile.attention import attention_at
 from agentcompile.ir.graph import Dim, Graph, concrete
-from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.reference import OPERATORS, Interpreter, Operator, apply_views, keywords
 from agentcompile.runtime import library
@@ -187,8 +187,7 @@ def dying_after(program: Program, keep: set[str]) -> list[tuple[str, ...]]:
     kept = keep | {buffer.name for buffer in program.buffers if buffer.role != "activation"}
     last: dict[str, int] = {}
     for at, call in enumerate(program.calls):
-        names = call.pointers if isinstance(call, NativeCall) else [name for _, name in call.bindings]
-        last.update(dict.fromkeys(names, at))
+        last.update(dict.fromkeys(call.uses, at))
     return [
         tuple(name for name, end in last.items() if end == at and name not in kept) for at in range(len(program.calls))
     ]

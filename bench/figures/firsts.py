@@ -69,7 +69,6 @@ def run(arguments: Sequence[str]) -> int:
         vocab = int(json.loads((build.model / "config.json").read_text(encoding="utf-8"))["vocab_size"])
         texts = {length: prompt(build.model, vocab, asked.seed, length) for length in asked.prompts}
         rounds = _rounds(arms, texts, asked.rounds, asked.seed, reasons)
-        memory = {arm.name: arm.facts.get("memory_bytes") for arm in arms}
     finally:
         for arm in arms:
             arm.close()
@@ -81,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         "machine": encode(machine.target),
         "model": build.model.name,
         "reasons": reasons,
-        "memory": memory,
+        "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
         "prompts": {str(length): _summary(rounds[length]) for length in asked.prompts},
     }
     asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lower import lower, uses
+from agentcompile.runtime.lower import lower
 
 
 def in_pytorch(graph: Graph, context: int, *, batch: int = 1, tokens: int = 16, singly: bool = False) -> Program:
@@ -28,7 +28,7 @@ def clashes(program: Program) -> list[tuple[str, str]]:
     named = {buffer.name: buffer for buffer in program.buffers}
     lives: dict[str, list[int]] = {program.logits: [len(program.calls)]}
     for index, call in enumerate(program.calls):
-        for name in uses(call):
+        for name in call.uses:
             if name and named[name].role == "activation":
                 lives.setdefault(named[name].whole or name, []).append(index)
     found = []
