@@ -80,8 +80,8 @@ def attention_at(first: int, last: int) -> Attention:
         if q.shape[2] == 1:
             return _attend(q, keys, values, None, scale)
         if window:
-            return _attend(q, keys, values, _mask(positions, seen.start, seen.stop, window), scale)
-        return _attend_causally(q, keys, values, scale)
+            return tokens_first(_attend(q, keys, values, _mask(positions, seen.start, seen.stop, window), scale))
+        return tokens_first(_attend_causally(q, keys, values, scale))
 
     return at
 
@@ -120,6 +120,24 @@ def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, 
     from torch.nn.attention.bias import causal_lower_right  # loads PyTorch's compiler, which takes a second
 
     return _attend(q, keys, values, causal_lower_right(q.shape[2], keys.shape[2]), scale)
+
+
+def tokens_first(made: torch.Tensor) -> torch.Tensor:
+    """`made` [B, H, T, D] with the heads of a token side by side in memory, as the product that reads them wants them.
+
+    On a GPU a fused kernel leaves its result in the order of its queries, and PyTorch would turn it element by element.
+    """
+    turned = made.transpose(1, 2)
+    if not made.is_cuda or turned.is_contiguous() or not made.is_contiguous() or made.shape[3] * made.itemsize % 16:
+        return made
+    return in_sixteens(turned).transpose(1, 2)
+
+
+def in_sixteens(x: torch.Tensor) -> torch.Tensor:
+    """A dense copy of x, whose last axis is dense and a multiple of 16 bytes long, by 16 bytes at a time."""
+    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    made.view(torch.complex128).copy_(x.view(torch.complex128))
+    return made
 
 
 def attend_in_parts(

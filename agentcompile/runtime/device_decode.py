@@ -167,9 +167,14 @@ class DevicePrefill:
         self._known: dict[int, Bound] = {}
         self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
+        on_gpu = memory.device != "cpu"
+        self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=on_gpu)
+        self._sent = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._stand = range(0)
+        """The positions that `_position` begins with."""
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
         self._arena: Arena | None = None
-        self._pool = torch.cuda.graph_pool_handle() if memory.device != "cpu" else None
+        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run on `tokens` [T] at consecutive `positions` [T], both int64 on the host; the last token's logits, [vocab].
@@ -207,10 +212,17 @@ class DevicePrefill:
         return self._decode.again()
 
     def _place(self, tokens: torch.Tensor, first: int, length: int) -> None:
-        if tokens.numel() < length:
-            tokens = torch.cat((tokens, tokens.new_zeros(length - tokens.numel())))
-        self._token[:length].copy_(tokens)
-        torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
+        count = tokens.numel()
+        if self._sent is not None:
+            self._sent.synchronize()  # what was staged before may not have left
+        self._staged[:count].copy_(tokens)
+        self._staged[count:length].zero_()
+        self._token[:length].copy_(self._staged[:length], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+        if first != self._stand.start or length > len(self._stand):
+            torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
+            self._stand = range(first, first + length)
 
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """Without a graph: at the end of the cache there is no room for padding, and the length is hardly met again."""

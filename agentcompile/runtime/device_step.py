@@ -15,6 +15,7 @@ from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.pairs import paired
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 UNROLL = 8
@@ -85,11 +86,14 @@ class DeviceStep:
         self._fixed |= {name for buffer in program.buffers if buffer.whole for name in (buffer.name, buffer.whole)}
         placed = {name: self._tensor(buffer) for name, buffer in buffers.items()}
         self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
+        dead = dying_after(program, set(self.env))
+        pairs = paired(program, regions, self.env, dead, _blocks(memory.device)) if program.phase == "prefill" else {}
         self._actions = [
             self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
-            else torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying, direct=True)
-            for call, dying in zip(program.calls, dying_after(program, set(self.env)), strict=True)
+            else pairs.get(at)
+            or torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying, direct=True)
+            for at, (call, dying) in enumerate(zip(program.calls, dead, strict=True))
         ]
 
     @property
@@ -137,6 +141,11 @@ class DeviceStep:
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return enqueued(Call.of(module, call.launch, pointers, dependent=overlap and call.overlaps))
+
+
+def _blocks(device: str) -> int:
+    """Multiprocessors of a GPU: the large blocks that run at once."""
+    return 0 if device == "cpu" else int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> DeviceStep:

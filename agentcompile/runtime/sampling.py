@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,8 @@ from agentcompile.errors import AgentCompileError
 _MASK = (1 << 64) - 1
 _FIRST, _MORE = 256, 16
 """Of the likeliest tokens so many are sorted at first, and so many times more whenever a draw falls beyond them."""
+_ROW = 512
+"""Logits of a row of the first step to the largest."""
 _PEAKED = 0.5
 """Of the whole mass: where the first ones have less, the rest is sorted at once."""
 
@@ -79,7 +82,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
     vocabulary takes longer than a small model's step.
     """
     if sampling.greedy:
-        return int(torch.argmax(logits.float()).item())
+        return _greatest(logits)
     scores = logits.float() / sampling.temperature
     point, count = uniform(sampling.seed, counter), sampling.top_k or _FIRST
     while True:
@@ -99,6 +102,20 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
             index = int(torch.searchsorted(mass[:kept], target, right=True).item())
             return int(ids[min(index, kept - 1)].item())
         count = count * _MORE if mass[-1] > _PEAKED * total else scores.numel()
+
+
+def _greatest(logits: torch.Tensor) -> int:
+    """The first of the largest. A GPU takes one long row with few of its blocks, so there it is many short ones."""
+    width = math.gcd(logits.numel(), _ROW)
+    long = logits.is_cuda and width >= _ROW // 8
+    return int((greatest_of_rows(logits, width) if long else torch.argmax(logits.float())).item())
+
+
+def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
+    """The argmax of logits [vocab], the first of equals, by way of rows of `width`, which divides vocab."""
+    values, ids = logits.view(-1, width).max(dim=1)
+    row = values.argmax()
+    return row * width + ids[row]
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:

@@ -157,6 +157,24 @@ def test_of_a_long_chunk_what_fills_a_program_runs_first(
     assert [length for _, length in rig.prefill._graphs] == lengths
 
 
+def test_positions_are_written_only_where_those_before_do_not_serve(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    arange = torch.arange
+
+    def noted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if "out" in kwargs:
+            written.append(int(args[0]))
+        return arange(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "arange", noted)
+    ids = [(7 * i + 1) % 90 for i in range(CONTEXT)]
+    for first, count in ((0, 8), (0, 16), (0, 8), (8, 16), (8, 8), (0, 16)):
+        part, at = torch.tensor(ids[first : first + count]), arange(first, first + count)
+        expected, found = rig.chunks.run(part, at).float(), rig.prefill.run(part, at).float()
+        assert float((found - expected).norm() / expected.norm()) < 0.05
+    assert written == [0, 0, 8, 0]
+
+
 def test_a_longer_chunk_gets_a_larger_arena_and_those_on_the_smaller_one_are_captured_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

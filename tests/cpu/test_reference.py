@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agentcompile.attention import attend_in_parts, attention
+from agentcompile.attention import attend_in_parts, attention, in_sixteens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
 from agentcompile.ir.region import Regime
@@ -71,6 +71,17 @@ def test_attention_in_two_parts_is_attention(first: int, dtype: torch.dtype) -> 
     assert got.dtype == dtype
     assert got.shape == q.shape
     assert float((got - expected).norm() / expected.norm()) < (1e-6 if dtype == torch.float32 else 0.01)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(torch.bfloat16, 64), (torch.float16, 8), (torch.float32, 80)])
+def test_a_copy_by_sixteen_bytes_has_every_bit(dtype: torch.dtype, width: int) -> None:
+    made = randn(2, 3, 5, width, seed=1, dtype=dtype)
+    made[0, 0, 0, :2] = torch.nan
+    turned = made.transpose(1, 2)
+    found = in_sixteens(turned)
+    assert found.is_contiguous()
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    assert torch.equal(found.view(bits), turned.contiguous().view(bits))
 
 
 def test_rms_norm_rounds_once_before_the_weight() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentcompile.runtime import sampling as module
-from agentcompile.runtime.sampling import Sampling, choose, probabilities, uniform
+from agentcompile.runtime.sampling import Sampling, choose, greatest_of_rows, probabilities, uniform
 
 
 def by_definition(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
@@ -45,3 +45,15 @@ def test_tokens_that_cannot_be_are_never_drawn() -> None:
     logits = torch.full((3000,), -torch.inf)
     logits[[5, 2000]] = torch.tensor([1.0, 1.0])
     assert {choose(logits, Sampling(temperature=1.0, seed=0), counter) for counter in range(50)} == {5, 2000}
+
+
+@pytest.mark.parametrize(("vocab", "width"), [(128256, 256), (151936, 128), (512, 512), (7, 1)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_largest_of_rows_is_the_first_of_the_largest(vocab: int, width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(width)
+    for spread in (0.01, 3.0):  # bf16 has hundreds of equals at the small one
+        logits = (10 + torch.randn(vocab, generator=generator) * spread).to(dtype)
+        first = int((logits == logits.max()).nonzero()[0])
+        assert int(greatest_of_rows(logits, width)) == first
+        assert choose(logits, Sampling(), 0) == first
+    assert int(greatest_of_rows(torch.full((vocab,), -torch.inf, dtype=dtype), width)) == 0
