@@ -81,7 +81,8 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
         calls, buffers = _rename(calls, buffers, ends["token"], token)
     buffers = shared(buffers, calls, keep={ends["logits"]})
-    placed_buffers, arena_bytes = place(list(buffers.values()), calls, keep={ends["logits"]})
+    packed = graph.phase == "prefill"
+    placed_buffers, arena_bytes = place(list(buffers.values()), calls, {ends["logits"]}, largest_first=packed)
     return Program(
         phase=graph.phase,
         buffers=placed_buffers,
@@ -182,23 +183,32 @@ def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) ->
 
 
 def place(
-    buffers: Sequence[Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]
+    buffers: Sequence[Buffer],
+    calls: Sequence[NativeCall | TorchCall],
+    keep: set[str],
+    *,
+    largest_first: bool,
 ) -> tuple[tuple[Buffer, ...], int]:
-    """Offsets in an arena, the largest buffers first, each at the first bytes that are free while it lives: from its
-    first writer to its last reader. What is some rows of another lies in it. The buffers, and the arena's size."""
+    """Offsets in an arena, one buffer after another, each at the first bytes that are free while it lives: from its
+    first writer to its last reader. What is some rows of another lies in it. The buffers, and the arena's size.
+
+    The `largest_first` take the least room, which a long chunk needs. Else they come in the order of their use, so that
+    those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace gained in a decode
+    step whose arena was packed, while several did in one that was not.
+    """
     whole = {buffer.name: buffer.whole for buffer in buffers if buffer.whole}
     first, last = _lives(calls, whole)
     for name in keep:
         last[name] = len(calls)
-    for buffer in buffers:
+    ordered = sorted(buffers, key=lambda b: (first.get(whole.get(b.name, b.name), 0), b.name))
+    own = [buffer for buffer in ordered if buffer.role in ("activation", "workspace") and not buffer.whole]
+    for buffer in own:
         # A zeroed workspace carries state over steps (an arrival counter), so nothing may share its bytes.
         if buffer.zeroed:
             first[buffer.name], last[buffer.name] = 0, len(calls)
-    ordered = sorted(buffers, key=lambda b: (first.get(whole.get(b.name, b.name), 0), b.name))
-    own = [buffer for buffer in ordered if buffer.role in ("activation", "workspace") and not buffer.whole]
     placed: list[tuple[int, int, str]] = []
     at: dict[str, int] = {}
-    for buffer in sorted(own, key=lambda b: -b.nbytes):
+    for buffer in sorted(own, key=lambda b: -b.nbytes) if largest_first else own:
         size = (buffer.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
         begin, end = first[buffer.name], last[buffer.name]
         offset = 0

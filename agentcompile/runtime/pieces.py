@@ -64,7 +64,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
             calls.append(_waiting(whole.calls[done]))
             done += 1
     calls += whole.calls[done:]
-    placed, arena_bytes = place(list(buffers.values()), calls, keep={whole.logits})
+    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
     named = {call.region for call in calls if isinstance(call, TorchCall)}
     known = {region.id: region for region in (*whole.regions, *piece.regions)}
     return replace(

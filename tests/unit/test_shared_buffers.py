@@ -32,10 +32,10 @@ CALLS = [reads("gate"), reads("up"), apply("gate", "up", "made"), reads("made", 
 def test_an_output_lies_in_the_input_that_it_is_the_last_to_need() -> None:
     found = shared(BUFFERS, CALLS, keep=set())
     assert {name: one.whole for name, one in found.items() if one.whole} == {"made": "gate"}
-    placed, size = place(list(found.values()), CALLS, keep=set())
+    placed, size = place(list(found.values()), CALLS, set(), largest_first=True)
     at = {one.name: one.offset for one in placed}
     assert at["made"] == at["gate"] != at["up"]
-    _, apart = place(list(BUFFERS.values()), CALLS, keep=set())
+    _, apart = place(list(BUFFERS.values()), CALLS, set(), largest_first=True)
     assert size == 2 * 512 < apart == 3 * 512
 
 
@@ -58,3 +58,18 @@ def test_an_output_lies_by_itself_wherever_that_could_be_seen(
 ) -> None:
     buffers = {**BUFFERS, **changed}
     assert shared(buffers, calls, keep) == buffers
+
+
+def test_a_step_places_by_use_and_a_chunk_what_is_largest_first() -> None:
+    large = replace(buffer("parts", rows=64), role="workspace")
+    counter = replace(buffer("counter", rows=1), role="workspace", zeroed=True)
+    named = {"q": buffer("q"), "parts": large, "counter": counter, "y": buffer("y"), "z": buffer("z")}
+    calls = [reads("q"), reads("q", "parts", "counter", "y"), reads("y", "z"), reads("z")]
+    sizes = []
+    for largest_first in (False, True):
+        placed, size = place(list(named.values()), calls, set(), largest_first=largest_first)
+        at = {one.name: range(one.offset, one.offset + one.nbytes) for one in placed}
+        assert not any(set(at["counter"]) & set(at[other]) for other in ("q", "parts", "y", "z"))
+        assert bool(set(at["z"]) & set(at["parts"])) == largest_first
+        sizes.append(size)
+    assert sizes[1] <= sizes[0]
