@@ -24,6 +24,7 @@ from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.last import for_one
 from agentcompile.runtime.lengths import LENGTHS, PADDED, PIECES, served
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.pieces import in_pieces
@@ -64,23 +65,27 @@ class Chunks:
     _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def at(self, tokens: int) -> Chunk:
-        """The plan for `tokens` tokens, more than `PADDED` of them in pieces where that is less memory. A template that
-        does not serve so many leaves its sites to PyTorch.
+        """The plan for `tokens` tokens, of which one has the logits; more than `PADDED` of them in pieces where that is
+        less memory. A template that does not serve so many leaves its sites to PyTorch.
 
         Raises NotBindableError for a graph that has a number of its own.
         """
-        found, cut = self._alone(tokens)
-        if tokens <= PADDED:
-            return found
-        regions = {region.id: region for region in cut.regions}
-        for rows in PIECES:
-            piece, _ = self._alone(rows)
-            program = in_pieces(found.program, piece.program, regions)
+        chunks = {rows: self._alone(rows)[0] for rows in (tokens, 1)}
+        program = self._for_one(tokens)
+        for rows in PIECES if tokens > PADDED else ():
+            chunks[rows] = self._alone(rows)[0]
+            program = in_pieces(self._for_one(tokens), self._for_one(rows), self._regions(tokens))
             if _fits_in(program):
                 break
         called = {call.source for call in program.calls if isinstance(call, NativeCall)}
-        jobs = {job.source.digest: job for job in (*found.jobs, *piece.jobs)}
+        jobs = {job.source.digest: job for chunk in chunks.values() for job in chunk.jobs}
         return Chunk(program=program, jobs=tuple(job for digest, job in jobs.items() if digest in called))
+
+    def _for_one(self, tokens: int) -> Program:
+        return for_one(self._alone(tokens)[0].program, self._alone(1)[0].program, self._regions(tokens))
+
+    def _regions(self, tokens: int) -> Mapping[str, Region]:
+        return {region.id: region for region in self._alone(tokens)[1].regions}
 
     def longest(self, most: int) -> int:
         """Tokens of the longest chunk, of up to `most`, whose activations take no more than their share of memory."""

@@ -10,7 +10,8 @@ from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Phase, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params
 
-BufferRole = Literal["token", "position", "weight", "state", "constant", "activation", "workspace"]
+BufferRole = Literal["token", "position", "row", "weight", "state", "constant", "activation", "workspace"]
+"""A `row` says which token of a chunk has the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

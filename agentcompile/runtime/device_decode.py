@@ -149,7 +149,8 @@ class DevicePrefill:
     """Chunks of a prompt, each a graph for its length and place.
 
     A chunk that is shorter than its graph is padded: what the padding leaves in the cache lies behind every position
-    that is read before it is written again. Its last token then goes through a decode step, which has the logits.
+    that is read before it is written again. Where the program has not the logits of any token, the last one then goes
+    through a decode step.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class DevicePrefill:
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
         self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
+        self._row = torch.zeros(1, dtype=torch.int64, device=memory.device)
         self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         on_gpu = memory.device != "cpu"
         self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=on_gpu)
@@ -206,7 +208,7 @@ class DevicePrefill:
                 self._graphs[first, length] = captured(step.enqueue, pool=self._pool, before=before), step
             graph, step = self._graphs[first, length]
             graph.replay()
-        if length == count:
+        if length == count or any(buffer.role == "row" for buffer in step.program.buffers):
             return step.logits
         self._decode.rewind(int(tokens[-1]), first + count - 1)
         return self._decode.again()
@@ -220,6 +222,7 @@ class DevicePrefill:
         self._token[:length].copy_(self._staged[:length], non_blocking=True)
         if self._sent is not None:
             self._sent.record()
+        self._row.fill_(count - 1)
         if first != self._stand.start or length > len(self._stand):
             torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
             self._stand = range(first, first + length)
@@ -249,6 +252,7 @@ class DevicePrefill:
             modules,
             overlap=self._overlap,
             fed=(self._token[:length], self._position[:length]),
+            row=self._row,
             arena=None if own else self._arena,
             span=(first, first + length - 1),
         )

@@ -71,13 +71,16 @@ class DeviceStep:
         *,
         overlap: bool,
         fed: Fed | None = None,
+        row: torch.Tensor | None = None,
         arena: Arena | None = None,
         span: Span | None = None,
     ) -> None:
-        """`fed` are the tokens and positions of a prefill chunk, `span` its first and last position; an `arena` that is
-        given is shared with programs that never run at once."""
+        """`fed` are the tokens and positions of a prefill chunk, `row`, int64 [1], says which of them has the logits
+        where the program asks, `span` is the first and last position; an `arena` that is given is shared with programs
+        that never run at once."""
         self.program, self._memory = program, memory
         self._fed = fed or (memory.tokens[: program.batch], memory.positions[: program.batch])
+        self._row = row
         self._arena = arena or Arena(program.arena_bytes, memory.device)
         buffers = {buffer.name: buffer for buffer in program.buffers}
         regions = {region.id: region for region in program.regions}
@@ -131,6 +134,9 @@ class DeviceStep:
         shape = concrete(buffer.shape)
         if buffer.role in ("token", "position"):
             return self._fed[0 if buffer.role == "token" else 1].view(shape)
+        if buffer.role == "row":
+            assert self._row is not None, "a program that has the logits of any token was not told of which"
+            return self._row
         if buffer.role in ("weight", "constant", "state"):
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:

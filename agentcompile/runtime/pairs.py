@@ -38,10 +38,10 @@ def paired(
     """What runs instead of calls of `program`, by their places: two neighbours' products by the first, nothing by the
     second.
 
-    They share their activation, are of one size, each with fewer tiles than the device runs `blocks` at once, and lie
-    in memory so that one step leads from the first's operands to the second's: then both are one batched product. `env`
-    holds the tensors that have a place; an activation without one is looked up there when its product runs. The names
-    in `dying`, by call, are then dropped.
+    They share their activation of several rows (one is for the matrix-vector product), are of one size, each with fewer
+    tiles than the device runs `blocks` at once, and lie in memory so that one step leads from the first's operands to
+    the second's: then both are one batched product. `env` holds the tensors that have a place; an activation without
+    one is looked up there when its product runs. The names in `dying`, by call, are then dropped.
     """
     buffers = {buffer.name: buffer for buffer in program.buffers}
     found: dict[int, Action] = {}
@@ -78,7 +78,7 @@ def _product(
 
 def _small(w: torch.Tensor, y: torch.Tensor, blocks: int) -> bool:
     rows, columns = y.numel() // w.shape[0], w.shape[0]
-    return math.ceil(rows / _TILE) * math.ceil(columns / _TILE) < blocks
+    return rows > 1 and math.ceil(rows / _TILE) * math.ceil(columns / _TILE) < blocks
 
 
 def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:

@@ -30,7 +30,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
 
     As it is where there are no such calls, the lengths do not divide, or the plans differ.
     """
-    tokens, rows = _tokens(whole), _tokens(piece)
+    tokens, rows = tokens_of(whole), tokens_of(piece)
     same = len(whole.calls) == len(piece.calls) and tokens > rows and tokens % rows == 0
     if not same:
         return whole
@@ -58,7 +58,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
                 outer = (name for name in pair.activations(call) if name not in inner)
                 parts = {name: pair.part(buffers[name], number) for name in outer}
                 buffers |= {part.name: part for part in parts.values()}
-                calls.append(_renamed(call, {name: part.name for name, part in parts.items()}))
+                calls.append(renamed(call, {name: part.name for name, part in parts.items()}))
         done = span.stop
         if done < len(whole.calls):  # what it may read early was found for the order that was
             calls.append(_waiting(whole.calls[done]))
@@ -140,7 +140,8 @@ class _Pair:
         return replace(narrow, name=f"{wide.name}[{number}]", whole=wide.whole or wide.name, start=start)
 
 
-def _tokens(program: Program) -> int:
+def tokens_of(program: Program) -> int:
+    """Tokens of the chunk that a program runs."""
     found = next(buffer for buffer in program.buffers if buffer.name == program.token)
     return math.prod(concrete(found.shape))
 
@@ -153,8 +154,8 @@ def _runs(apart: Sequence[bool]) -> Iterator[range]:
             yield range(members[0], members[-1] + 1)
 
 
-def _renamed(call: _Call, names: Mapping[str, str]) -> _Call:
-    """A call on other buffers, which waits for all before it: pieces follow one another on the same memory."""
+def renamed(call: _Call, names: Mapping[str, str]) -> _Call:
+    """A call on other buffers, which waits for all before it: what it may read early was found for another order."""
     if isinstance(call, NativeCall):
         return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers), overlaps=False)
     return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))

@@ -26,6 +26,7 @@ from agentcompile.runtime import device_decode, device_step
 from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
 from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_step import DeviceStep
+from agentcompile.runtime.last import for_one
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.sites import one_operator, product_into
@@ -155,6 +156,34 @@ def test_of_a_long_chunk_what_fills_a_program_runs_first(
     found = rig.prefill.run(torch.tensor(ids), torch.arange(count)).float()
     assert float((found - expected).norm() / expected.norm()) < 0.05
     assert [length for _, length in rig.prefill._graphs] == lengths
+
+
+def test_a_padded_chunk_whose_program_has_any_tokens_logits_takes_no_decode_step(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bound(tokens: int) -> tuple[Program, dict[str, Any]]:
+        graph = at_tokens(rig.captured.prefill, tokens)
+        cut = partition(graph, Regime(phase="prefill", context=(1, CONTEXT)), tokens=tokens)
+        whole, single = (
+            in_pytorch(at_tokens(rig.captured.prefill, count), CONTEXT, tokens=count) for count in (tokens, 1)
+        )
+        return for_one(whole, single, {region.id: region for region in cut.regions}), {}
+
+    def again() -> torch.Tensor:
+        raise AssertionError("a decode step")
+
+    monkeypatch.setattr(rig.decode, "again", again)
+    prefill = DevicePrefill(bound, rig.memory, rig.decode, capacity=32, overlap=False)
+    ids = [(5 * i + 3) % 90 for i in range(CONTEXT)]
+    for count in (1, 20, 3, 8, 32, 5):
+        part, at = torch.tensor(ids[:count]), torch.arange(count)
+        expected, found = rig.chunks.run(part, at).float(), prefill.run(part, at).float()
+        assert float((found - expected).norm() / expected.norm()) < 0.05
+    part, at = torch.tensor(ids[32:]), torch.arange(32, CONTEXT)  # to the very end of the cache
+    for chunks in (rig.chunks, prefill):
+        chunks.run(torch.tensor(ids[:32]), torch.arange(32))
+    expected, found = rig.chunks.run(part, at).float(), prefill.run(part, at).float()
+    assert float((found - expected).norm() / expected.norm()) < 0.05
 
 
 def test_positions_are_written_only_where_those_before_do_not_serve(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""The end of a prompt's chunk for the one token whose logits are wanted.
+
+Behind the last attention every token is by itself, and the head reads one of them: so the rest of the last layer runs
+for that one alone. Which one it is, the device is told with the tokens: behind it a chunk may be padded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
+from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.region import Cost, Port, Regime, Region
+from agentcompile.runtime.lower import place
+from agentcompile.runtime.pieces import ROWWISE, renamed, tokens_of
+
+ROW = Buffer(name="row", role="row", dtype="int64", shape=(1,))
+"""Which token of the chunk is wanted, counted from its first."""
+
+
+def for_one(whole: Program, single: Program, regions: Mapping[str, Region]) -> Program:
+    """`whole` with the calls behind its last attention as they are in `single`, on the rows of one token. Both are one
+    plan, at the chunk's tokens and at one; `regions` are those of `whole` by id.
+
+    As it is where the plans differ, or no call could be spared.
+    """
+    tokens = tokens_of(whole)
+    wide = {buffer.name: buffer for buffer in whole.buffers}
+    narrow = {buffer.name: buffer for buffer in single.buffers}
+    if tokens == 1 or len(whole.calls) != len(single.calls):
+        return whole
+    start = len(whole.calls)
+    while start and _may_be_one(whole, single, start - 1, regions, wide, narrow, tokens):
+        start -= 1
+    rest = single.calls[start:]
+    made = {name for call in whole.calls[:start] for name in call.uses if name}
+    used = dict.fromkeys(name for call in rest for name in call.uses if name and narrow[name].role == "activation")
+    read = [name for name in used if name in made]
+    if len(rest) < 2 or whole.logits in made or any(_rows(wide[name]) != tokens for name in read):
+        return whole
+    alone = {name: f"{name}[row]" for name in read}
+    buffers = {name: buffer for name, buffer in wide.items() if name in made}
+    buffers |= {name: narrow[name] for call in rest for name in call.uses if name and name not in made}
+    buffers |= {alone[name]: replace(narrow[name], name=alone[name], whole="", start=0) for name in read}
+    buffers = {
+        name: replace(buffer, whole="", start=0) if buffer.whole and buffer.whole not in buffers else buffer
+        for name, buffer in buffers.items()
+    }
+    buffers[ROW.name] = ROW
+    gathers = {name: _gather(wide[name]) for name in read}
+    calls = [
+        *whole.calls[:start],
+        *(
+            TorchCall(region=gather.id, bindings=(("row", ROW.name), ("x", name), ("y", alone[name])))
+            for name, gather in gathers.items()
+        ),
+        *(renamed(call, alone) for call in rest),
+    ]
+    for name in (whole.token, whole.position):
+        buffers.setdefault(name, wide[name])
+    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
+    named = {call.region for call in calls if isinstance(call, TorchCall)}
+    known = {region.id: region for region in (*whole.regions, *single.regions, *gathers.values())}
+    return replace(
+        whole,
+        buffers=placed,
+        calls=tuple(calls),
+        regions=tuple(region for id, region in known.items() if id in named),
+        arena_bytes=arena_bytes,
+    )
+
+
+def _may_be_one(
+    whole: Program,
+    single: Program,
+    at: int,
+    regions: Mapping[str, Region],
+    wide: Mapping[str, Buffer],
+    narrow: Mapping[str, Buffer],
+    tokens: int,
+) -> bool:
+    """Whether a call treats every token by itself, and is the same call in both."""
+    one, other = whole.calls[at], single.calls[at]
+    region = regions.get(one.region)
+    if region is None or _kept(one, wide) != _kept(other, narrow):
+        return False
+    return (
+        all(node.op in ROWWISE and all(_seen_whole(use, tokens) for use in node.inputs) for node in region.body.nodes)
+        and not any(use.views for _, use in region.body.outputs)
+        and all(_rows(wide[name]) in (1, tokens) for name in _activations(one, wide))
+        and all(_rows(narrow[name]) == 1 for name in _activations(other, narrow))
+    )
+
+
+def _kept(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> set[str]:
+    """What a call uses beside its own workspaces."""
+    return {name for name in call.uses if name and buffers[name].role != "workspace"}
+
+
+def _activations(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> list[str]:
+    return [name for name in call.uses if name and buffers[name].role not in ("weight", "constant", "workspace")]
+
+
+def _seen_whole(use: Use, tokens: int) -> bool:
+    """Whether an operator sees a value as it lies, or its last token."""
+    return use.views in ((), (View(op="slice", args=(1, -1, tokens)),))
+
+
+def _rows(buffer: Buffer) -> int:
+    """Tokens of an activation [1, T, width]; 0 for any other shape, and for what is no activation."""
+    shape = concrete(buffer.shape)
+    return shape[1] if buffer.role == "activation" and len(shape) == 3 and shape[0] == 1 else 0
+
+
+def _gather(wide: Buffer) -> Region:
+    """One row of an activation [1, T, width] -> [1, 1, width]."""
+    width = concrete(wide.shape)[2]
+    template = json.dumps({"args": [{"$": 0}, 1, {"$": 1}], "kwargs": {}})
+    body = Graph(
+        phase="prefill",
+        values=(
+            Value(id="x", shape=wide.shape, dtype=wide.dtype, role="activation"),
+            Value(id="row", shape=(1,), dtype="int64", role="activation"),
+            Value(id="y", shape=(1, 1, width), dtype=wide.dtype, role="activation"),
+        ),
+        nodes=(
+            Node(
+                id="y",
+                op="aten.index_select.default",
+                inputs=(Use(value="x"), Use(value="row")),
+                outputs=("y",),
+                attrs=(("template", template),),
+            ),
+        ),
+        inputs=("row", "x"),
+        outputs=(("y", Use(value="y")),),
+    )
+    ports = (
+        Port(name="row", role="activation", access="read", shape=(1,), dtype="int64"),
+        Port(name="x", role="activation", access="read", shape=wide.shape, dtype=wide.dtype),
+        Port(name="y", role="output", access="write", shape=(1, 1, width), dtype=wide.dtype),
+    )
+    cost = Cost(flops=0, weight_bytes=0, state_bytes=0, activation_bytes=0)
+    return Region(kind="row", regime=Regime(phase="prefill"), body=body, ports=ports, dims=(), cost=cost)
