@@ -160,8 +160,9 @@ def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module],
     positions = torch.arange(math.prod(concrete(buffers[program.token].shape)), device=memory.device)
     # As different as a prompt's: a product of equal rows draws less power, which leaves a GPU a higher clock.
     tokens = positions % concrete(buffers[program.logits].shape)[-1]
+    last = positions.numel() - 1
     return DeviceStep(
-        program, memory, modules, overlap=overlap, fed=(tokens, positions), span=(0, positions.numel() - 1)
+        program, memory, modules, overlap=overlap, fed=(tokens, positions), row=positions[-1:], span=(0, last)
     )
 
 

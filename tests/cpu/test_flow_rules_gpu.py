@@ -29,8 +29,9 @@ from agentcompile.store import Store
 from agentcompile.survey import Survey
 from agentcompile.tune import Tuner
 from tests.cpu.flows import CEILING
-from tests.cpu.test_chunk_plans import CONTEXT, GPU
+from tests.cpu.test_chunk_plans import CONTEXT
 from tests.models import tiny
+from tests.models.planned import GPU
 from tests.unit.test_untimed import Checker
 
 

@@ -47,8 +47,9 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import StepArm, TimeSteps
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
-from tests.cpu.test_chunk_plans import CONTEXT, GPU, plan_of
+from tests.cpu.test_chunk_plans import CONTEXT
 from tests.models import tiny
+from tests.models.planned import GPU, plan_of
 
 CEILING = flows.CEILING
 PER_CALL_NS = 10_000
@@ -100,7 +101,7 @@ class Rig:
 
     def prove(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
         events: list[Event] = []
-        survey: Any = Known({job.source.digest: job.source for job in self.chunks.at(CHUNK).jobs})
+        survey: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
         timed: Any = judge
         return prove(self.ready, survey, {}, self.planned, timed, 0, events.append), events
 
@@ -121,7 +122,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
     folder = tmp_path_factory.mktemp("rig")
     captured = capture(tiny.write("qwen3", folder / "model"), context=CONTEXT)
     decode, prefill = cut(captured, GPU, CEILING, silent)
-    chunks = plan_of(captured)
+    chunks = plan_of(captured, CONTEXT)
     assert [region.id for region in chunks.cut.regions] == [region.id for region in prefill.partition.regions]
     here = Machine(
         target=GPU,
@@ -162,7 +163,7 @@ def test_a_prompts_plan_is_timed_whole_beside_pytorchs_and_told_last(rig: Rig) -
         token = next(buffer for buffer in program.buffers if buffer.name == program.token)
         assert token.shape == (1, CHUNK)
     assert native(baseline) == set()
-    assert plan == rig.chunks.at(CHUNK).program
+    assert plan == rig.chunks._alone(CHUNK)[0].program
     asked = judge.asked[-1][1]
     assert set(asked["binaries"]) == native(plan)
     assert (asked["rounds"], asked["processes"]) == (POLICY.confirm_rounds, POLICY.confirm_processes)
