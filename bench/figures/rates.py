@@ -1,4 +1,5 @@
-"""Decode rates of all arms, interleaved: rounds of one random order of the arms and then its reverse.
+"""Decode rates of all arms, interleaved: rounds of one random order of the arms and then its reverse, in which those
+whose visit took long are left out.
 
 A visit is one request to one arm, which generates until enough time has passed. A visit in which others took processor
 time is made again; a round in which that does not help is dropped whole, so that dropping favours nobody.
@@ -27,6 +28,9 @@ LIMIT_S = 300.0
 CALM_SHARE = 0.05
 """Of all processors: the machine counts as calm, and a visit as undisturbed, when others use less."""
 CALM_LIMIT_S = 15.0
+LONG_S = 20.0
+"""Seconds of generating from which on one visit of a round is enough: it is a mean over more time than two short ones
+and what lies between them."""
 _LOOK_S = 0.2
 
 Tops = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
@@ -60,20 +64,25 @@ class Visit:
         """Whether other work on the machine disturbed the visit."""
         return self.others > CALM_SHARE
 
+    @property
+    def long(self) -> bool:
+        """Whether its generations took `LONG_S` together."""
+        return sum(self.firsts_s) + sum(self.rests_s) >= LONG_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Two visits to every arm that was alive, and the read bandwidth of the machine meanwhile."""
+    """Two visits to every arm that was alive, or a long one, and the read bandwidth of the machine meanwhile."""
 
     process: int
-    visits: dict[str, tuple[Visit, Visit]]
+    visits: dict[str, tuple[Visit, ...]]
     read_bytes_per_s: float
     """Mean of the ceilings measured right before each visit to the arm that is held against it."""
 
     @property
     def contended(self) -> bool:
         """Dropped whole when one of its visits was disturbed."""
-        return any(visit.contended for pair in self.visits.values() for visit in pair)
+        return any(visit.contended for both in self.visits.values() for visit in both)
 
     def token_s(self, arm: str) -> float:
         """The arm's time a token in this round."""
@@ -142,7 +151,7 @@ def run_round(
     with quiet():
         reads = [] if any(arm.name == beside for arm in arms) else [bandwidth()]
         for arm in [*order, *reversed(order)]:
-            if arm.name in failed:
+            if arm.name in failed or any(visit.long for visit in seen[arm.name]):
                 continue
             try:
                 if arm.name == beside:
@@ -151,8 +160,8 @@ def run_round(
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
                 arm.close()  # one that hangs would disturb the others for the rest of the round
-    pairs = {name: (done[0], done[1]) for name, done in seen.items() if len(done) == 2}
-    return Round(process=process, visits=pairs, read_bytes_per_s=fmean(reads)), failed
+    visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
+    return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads)), failed
 
 
 def visit(

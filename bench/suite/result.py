@@ -76,7 +76,7 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimes:
-    """One round: the mean of an arm's two visits, by arm."""
+    """One round: the mean of an arm's visits, by arm."""
 
     process: int
     kept: bool

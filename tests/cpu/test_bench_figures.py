@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentcompile.bench.figures import course, recipe
+from agentcompile.bench.figures import course, rates, recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
 from agentcompile.bench.figures.engines import Eager
 from agentcompile.bench.figures.gguf_file import gguf_name
@@ -38,6 +38,7 @@ from agentcompile.bench.figures.workload import Workload, make_workload, token_b
 from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
 
+from agentcompile.ir.codec import decode, encode
 from agentcompile.options import Options
 
 FAKE = """
@@ -102,6 +103,15 @@ def test_a_round_visits_every_arm_twice_and_knows_its_time_a_token(tmp_path: Pat
     assert timed.token_s("fast") == pytest.approx(0.01)
     assert timed.token_s("slow") == pytest.approx(0.02)
     assert timed.visits["fast"][0].first_s == 0.5
+
+
+def test_an_arm_that_takes_long_is_visited_once_a_round(tmp_path: Path) -> None:
+    long = fake("long", tmp_path, token_s=rates.LONG_S / 7)
+    timed, failed = one_round(tmp_path, fake("fast", tmp_path), long)
+    assert not failed
+    assert [len(timed.visits[name]) for name in ("fast", "long")] == [2, 1]
+    assert timed.token_s("long") == pytest.approx(rates.LONG_S / 7)
+    assert decode(Round, encode(timed)) == timed
 
 
 def test_an_arm_that_dies_is_a_reason_and_the_others_go_on(tmp_path: Path) -> None:
