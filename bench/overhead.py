@@ -24,7 +24,7 @@ from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve
 
 from .figures.course import nameless, say, threads_of
-from .figures.rates import Estimate, Visit, estimate, visit, wait_for_calm
+from .figures.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
 from .figures.record import revision
 from .figures.serving import Arm, ArmFailed, own_command
 from .figures.times import Build
@@ -69,7 +69,7 @@ class Found:
         return "missed" if self.low > LIMIT else "not told: the interval holds the limit"
 
 
-def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
+def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Measure and print; 0 when the whole interval is within `LIMIT`, 5 when it is above, 7 when it cannot be told.
 
     Raises AgentCompileError for what the user can fix and for an arm that fails.
@@ -176,7 +176,7 @@ def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workl
 
 
 def _pairs(
-    asked: argparse.Namespace, workload: Workload, machine: Machine, logs: Path, calm: Callable[[], None]
+    asked: argparse.Namespace, workload: Workload, machine: Machine, logs: Path, calm: Callable[[float], None]
 ) -> list[Pair]:
     settings, request = _arm(asked, workload, machine)
     found: list[Pair] = []
@@ -187,7 +187,7 @@ def _pairs(
                 say(f"{asked.arm} loaded in {arm.load(request, LOAD_LIMIT_S):.1f} s")
                 for number in range(asked.rounds):
                     generator = random.Random(f"{asked.seed}/{process}/{number}")
-                    visits = _visits(arm, workload, generator, judge.ceiling, calm)
+                    visits = _visits(arm, workload, generator, judge.ceiling, calm, bearable_on(machine.device))
                     pair = pair_of(process, *visits, workload.new)
                     found.append(pair)
                     told = f"{pair.collected_s / pair.plain_s - 1:+.2%}" if pair.kept else "disturbed: dropped"
@@ -219,7 +219,12 @@ def _arm(asked: argparse.Namespace, workload: Workload, machine: Machine) -> tup
 
 
 def _visits(
-    arm: Arm, workload: Workload, generator: random.Random, read: Callable[[], object], calm: Callable[[], None]
+    arm: Arm,
+    workload: Workload,
+    generator: random.Random,
+    read: Callable[[], object],
+    calm: Callable[[float], None],
+    bearable: float,
 ) -> tuple[list[Visit], list[Visit]]:
     """As the suite collects, and plain: two of each, in the order ABBA or BAAB."""
     collected: list[Visit] = []
@@ -228,5 +233,5 @@ def _visits(
     for kind in (first, then, then, first):
         if kind is collected:
             read()
-        kind.append(visit(arm, workload, LEAST_S, calm, whole=kind is plain))
+        kind.append(visit(arm, workload, LEAST_S, calm, whole=kind is plain, bearable=bearable))
     return collected, plain

@@ -27,8 +27,10 @@ TRIES = 4
 LIMIT_S = 300.0
 CALM_SHARE = 0.05
 """Of all processors: the machine counts as calm, and a visit as undisturbed, when others use less."""
+FED_SHARE = 0.5
+"""The same where arms run on a GPU: the host only feeds it, from one core, and finds one while half of them idle."""
 CALM_LIMIT_S = 15.0
-LONG_S = 20.0
+LONG_S = 5.0
 """Seconds of generating from which on one visit of a round is enough: it is a mean over more time than two short ones
 and what lies between them."""
 _LOOK_S = 0.2
@@ -58,11 +60,13 @@ class Visit:
     peak_memory_bytes: int = 0
     joules: float | None = None
     """That the GPU drew from the request to the answer; None where nobody counts."""
+    bearable: float = CALM_SHARE
+    """What others may take of all processors without disturbing it."""
 
     @property
     def contended(self) -> bool:
         """Whether other work on the machine disturbed the visit."""
-        return self.others > CALM_SHARE
+        return self.others > self.bearable
 
     @property
     def long(self) -> bool:
@@ -104,16 +108,21 @@ class Estimate:
     rounds: int
 
 
-def wait_for_calm(limit_s: float = CALM_LIMIT_S) -> None:
-    """Return when the machine is idle, as it should be between two visits, or after the limit; at once where it
-    keeps no count. All arms are stopped meanwhile, so whoever is busy is somebody else.
+def bearable_on(device: str) -> float:
+    """What others may take of all processors without disturbing an arm on this device."""
+    return CALM_SHARE if device == "cpu" else FED_SHARE
+
+
+def wait_for_calm(share: float = CALM_SHARE, limit_s: float = CALM_LIMIT_S) -> None:
+    """Return when others take at most `share` of all processors, as it should be between two visits, or after the
+    limit; at once where the machine keeps no count. All arms are stopped meanwhile: whoever is busy is somebody else.
     """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         before = _ticks()
         time.sleep(_LOOK_S)
         busy, total = (after - first for after, first in zip(_ticks(), before, strict=True))
-        if busy <= CALM_SHARE * total:
+        if busy <= share * total:
             return
 
 
@@ -135,9 +144,10 @@ def run_round(
     quiet: Callable[[], AbstractContextManager[object]],
     bandwidth: Callable[[], float],
     beside: str,
-    calm: Callable[[], None] = wait_for_calm,
+    calm: Callable[[float], None] = wait_for_calm,
     joules: Callable[[], float | None] = lambda: None,
     limit_s: float = LIMIT_S,
+    bearable: float = CALM_SHARE,
 ) -> tuple[Round, dict[str, str]]:
     """One round; also why arms failed in it, by name. An arm that failed is not in the round.
 
@@ -156,7 +166,7 @@ def run_round(
             try:
                 if arm.name == beside:
                     reads.append(bandwidth())
-                seen[arm.name].append(visit(arm, workload, least_s, calm, joules, limit_s=limit_s))
+                seen[arm.name].append(visit(arm, workload, least_s, calm, joules, limit_s=limit_s, bearable=bearable))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
                 arm.close()  # one that hangs would disturb the others for the rest of the round
@@ -168,11 +178,12 @@ def visit(
     arm: Arm,
     workload: Workload,
     least_s: float,
-    calm: Callable[[], None],
+    calm: Callable[[float], None],
     joules: Callable[[], float | None] = lambda: None,
     *,
     whole: bool = False,
     limit_s: float = LIMIT_S,
+    bearable: float = CALM_SHARE,
 ) -> Visit:
     """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed.
 
@@ -188,7 +199,7 @@ def visit(
         "whole": whole,
     }
     for tried in range(1, TRIES + 1):
-        calm()
+        calm(bearable)
         waited, begin = waited_s(arm.pid), time.monotonic()
         (busy, total), own, drawn = _ticks(), own_ticks(arm.pid), joules()
         reply = arm.ask(request, limit_s)
@@ -209,6 +220,7 @@ def visit(
             rests_s=tuple(reply["rest_s"]),
             peak_memory_bytes=reply["peak_memory_bytes"],
             joules=None if drawn is None or drawn_now is None else drawn_now - drawn,
+            bearable=bearable,
         )
         if not done.contended:
             break

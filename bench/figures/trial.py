@@ -18,7 +18,7 @@ from typing import Any, Literal
 from agentcompile.ir.codec import decode
 
 from .looks import Looked
-from .rates import LIMIT_S, Round, Tops, agrees, run_round, wait_for_calm
+from .rates import LIMIT_S, Round, Tops, agrees, bearable_on, run_round, wait_for_calm
 from .serving import Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
@@ -27,6 +27,8 @@ from .workload import Workload
 LOAD_LIMIT_S = 2400.0
 """Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
 TOPS = 5
+CHECKED_TOKENS = 256
+"""Held against fp32 at most: a long generation's first ones, as the rule looks at the first that differs alone."""
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
 """Why that arm has no row."""
@@ -95,7 +97,8 @@ class Setup:
     pause: Callable[[], None]
     """Called before what takes long: the place to raise, when the run should not go on."""
     command: Callable[[str, Build | None, Setup], list[str]] = command_of
-    calm: Callable[[], None] = wait_for_calm
+    calm: Callable[[float], None] = wait_for_calm
+    """Waits until others take no more of all processors than so."""
     joules: Callable[[], float | None] = lambda: None
     """What the device has drawn until now."""
     load_limit_s: float = LOAD_LIMIT_S
@@ -217,6 +220,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             calm=setup.calm,
             joules=setup.joules,
             limit_s=setup.limit_s,
+            bearable=bearable_on(setup.device),
         )
         outcome.rounds += (timed,)
         outcome.reasons |= failed
@@ -346,7 +350,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
     for arm in arms:
         if arm.name not in outcome.looked:
             try:
-                setup.calm()
+                setup.calm(bearable_on(setup.device))
                 reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * setup.limit_s)
                 outcome.looked[arm.name] = decode(Looked, reply)
             except ArmFailed as failure:
@@ -358,7 +362,8 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
 
 
 def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
-    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": workload.new, "count": TOPS}, 2 * setup.limit_s)
+    new = min(workload.new, CHECKED_TOKENS)
+    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 

@@ -60,7 +60,7 @@ class Asked:
 
 
 def run(
-    arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm, rungs: Sequence[RungSpec] = RUNGS
+    arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm, rungs: Sequence[RungSpec] = RUNGS
 ) -> int:
     """Climb, from the start or, with --resume, from where the run was cut. Returns 0 or 7.
 
@@ -186,7 +186,7 @@ def _identity(wanted: Asked, asked: argparse.Namespace, machine: Machine, begun:
 
 
 def _find(
-    wanted: Asked, asked: argparse.Namespace, machine: Machine, file: PartialFile, calm: Callable[[], None]
+    wanted: Asked, asked: argparse.Namespace, machine: Machine, file: PartialFile, calm: Callable[[float], None]
 ) -> tuple[Case, Samples, Locks]:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
     work = Path(tempfile.mkdtemp(prefix="ladder."))

@@ -54,7 +54,7 @@ vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
 exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"""
 
 
-def run(arguments: Sequence[str], *, calm: Callable[[], None] = wait_for_calm) -> int:
+def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or an exit code of `_EPILOG`.
 
     `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
@@ -248,7 +248,7 @@ def _find(
     asked: argparse.Namespace,
     machine: Machine,
     file: PartialFile,
-    calm: Callable[[], None],
+    calm: Callable[[float], None],
 ) -> Found:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
     work = Path(tempfile.mkdtemp(prefix="bench."))

@@ -26,6 +26,7 @@ from agentcompile.bench.figures.rates import (
     Visit,
     agrees,
     bandwidth_share,
+    bearable_on,
     run_round,
     speedup,
 )
@@ -90,7 +91,7 @@ def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
             quiet=nullcontext,
             bandwidth=lambda: 1e6,
             beside="fast",
-            calm=lambda: None,
+            calm=lambda share: None,
         )
     finally:
         for arm in arms:
@@ -112,6 +113,16 @@ def test_an_arm_that_takes_long_is_visited_once_a_round(tmp_path: Path) -> None:
     assert [len(timed.visits[name]) for name in ("fast", "long")] == [2, 1]
     assert timed.token_s("long") == pytest.approx(rates.LONG_S / 7)
     assert decode(Round, encode(timed)) == timed
+
+
+def test_what_disturbs_on_a_cpu_may_be_borne_where_the_host_feeds_a_gpu() -> None:
+    cpu, gpu = bearable_on("cpu"), bearable_on("cuda:0")
+    for others, contended in ((0.04, (False, False)), (0.3, (True, False)), (0.6, (True, True))):
+        made = [
+            Visit(first_s=0.1, token_s=0.1, generations=1, waited=0.0, others=others, tries=1, bearable=share)
+            for share in (cpu, gpu)
+        ]
+        assert tuple(one.contended for one in made) == contended
 
 
 def test_an_arm_that_dies_is_a_reason_and_the_others_go_on(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_lock_s_overhead_is_measured_with_its_rounds_kept(
     out = tmp_path / "overhead.json"
     words = ["--lock", str(planted("sample", "bf16")), "--threads", str(flows.THREADS), "--workload", "chat-small"]
     words += ["--mode", "sampled", "--rounds", "3", "--processes", "1", "--cache", str(tmp_path), "--out", str(out)]
-    code = run(words, calm=lambda: None)
+    code = run(words, calm=lambda share: None)
     found = json.loads(out.read_text())
     assert (found["workload"], found["limit"], len(found["pairs"])) == ("sample.chat-small.sampled", 0.01, 3)
     assert all(pair["collected_s"] > 0 for pair in found["pairs"])

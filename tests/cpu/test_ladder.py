@@ -35,7 +35,7 @@ pytestmark = pytest.mark.alone
 
 TINY = ("eager", "merged-projections", "no-python", "first-templates")
 """Of those whose locks need no search."""
-CODE = "import sys; from agentcompile.bench.ladder.recipe import run; sys.exit(run(sys.argv[1:], calm=lambda: None))"
+CODE = "import sys; from agentcompile.bench.ladder.recipe import run; sys.exit(run(sys.argv[1:], calm=lambda _: None))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

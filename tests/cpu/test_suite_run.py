@@ -56,7 +56,7 @@ class Course:
 
 def impatient(home: Path, *words: object) -> Ended:
     """Run `agentcompile bench` in a process of its own that does not wait for a machine without other work."""
-    code = "import sys; from agentcompile.bench.suite.run import run; sys.exit(run(sys.argv[1:], calm=lambda: None))"
+    code = "import sys; from agentcompile.bench.suite.run import run; sys.exit(run(sys.argv[1:], calm=lambda _: None))"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], env=flows.environment(home), cwd=flows.ROOT,
         capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,

@@ -101,7 +101,7 @@ def setup(
         keep=keep,
         pause=pause,
         command=commands,
-        calm=nothing,
+        calm=lambda share: None,
     )
 
 
