@@ -16,9 +16,9 @@ import torch
 
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.model import STREAM_S, Completion, Finish, Request, chosen, ended, push
+from agentcompile.runtime.model import STREAM_S, Completion, Finish, Request, chosen, ended
 from agentcompile.runtime.sampling import Sampling
-from agentcompile.runtime.text import TextStream, Tokenizer
+from agentcompile.runtime.text import TextStream, Tokenizer, push
 
 
 class Seats(Protocol):

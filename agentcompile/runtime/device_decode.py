@@ -18,7 +18,7 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lengths import LENGTHS, PADDED, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
-from agentcompile.runtime.sampling import Sampling
+from agentcompile.runtime.sampling import Sampling, greatest
 
 
 class DeviceDecode:
@@ -55,6 +55,12 @@ class DeviceDecode:
                 logprobs=self._logprobs,
                 overlap=overlap,
             )
+        on_gpu = memory.device != "cpu"
+        self._tokens_here = torch.zeros(context + 1, dtype=torch.int64, pin_memory=on_gpu)
+        self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=on_gpu)
+        self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._ahead = 0
+        """Steps that are queued behind the last token that was told."""
         self._still: torch.cuda.CUDAGraph | None = None
         self._moving = Unrolled(lambda steps, _: step.graph(steps, then=self._ended))
         self._drawing = self._noting = False
@@ -72,21 +78,49 @@ class DeviceDecode:
         return DeviceLoop(self, frozenset(stop_ids), min(context, self.context))
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Choose so from now on; False without a sampler that could."""
+        """Choose so from now on; False without a sampler that could. Steps that were queued ahead are forgotten."""
+        self._ahead = 0
         self._drawing, self._noting = not sampling.greedy or logprobs, logprobs
         if self._drawing and self._sampler is not None:
             self._sampler.set(sampling, first=first, logprobs=logprobs)
         return not self._drawing or self._sampler is not None
 
-    def advance(self, steps: int) -> tuple[list[int], list[float]]:
-        """Make `steps` tokens from where memory stands; there must be as many slots left. Also their log-probabilities,
-        when they were asked for."""
+    def draw(self, logits: torch.Tensor, at: int, *, ahead: bool) -> tuple[list[int], list[float]] | None:
+        """The token that logits [vocab] of the position `at` give, as `advance` tells it; memory stands behind `at`
+        with it. None for logits that the step's own choice was not made for."""
+        own = self._step.logits
+        if (logits.shape, logits.dtype, logits.device) != (own.shape, own.dtype, own.device):
+            return None
+        with on_device("the first token"):
+            self._memory.position.fill_(at)
+            if self._drawing and self._sampler is not None:
+                if logits.data_ptr() != own.data_ptr():
+                    own.copy_(logits)
+                self._sampler.enqueue()
+            else:
+                self._memory.token.copy_(greatest(logits))
+            self._advance()
+            return self._told(at, 1, ahead=ahead)
+
+    def advance(self, first: int, steps: int, *, ahead: bool) -> tuple[list[int], list[float]]:
+        """Make `steps` tokens from position `first`, where memory stands; there must be as many slots left. Also their
+        log-probabilities, when they were asked for. With `ahead` the next step is queued before these are waited for,
+        so that the device does not stand still until the next call."""
         with on_device("decode steps"):
-            first = self.position
-            self._moving.run(steps, self._drawing)
-            made: list[int] = self._history[first : first + steps].tolist()
-            noted: list[float] = self._logprobs[first : first + steps].tolist() if self._noting else []
-        return made, noted
+            self._moving.run(steps - self._ahead, self._drawing)
+            return self._told(first, steps, ahead=ahead)
+
+    def _told(self, first: int, count: int, *, ahead: bool) -> tuple[list[int], list[float]]:
+        self._tokens_here[:count].copy_(self._history[first : first + count], non_blocking=True)
+        if self._noting:
+            self._logprobs_here[:count].copy_(self._logprobs[first : first + count], non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
+        self._ahead = int(ahead)
+        self._moving.run(self._ahead, self._drawing)
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tokens_here[:count].tolist(), self._logprobs_here[:count].tolist() if self._noting else []
 
     def _ended(self) -> None:
         """What follows a step of a running generation."""
@@ -95,13 +129,9 @@ class DeviceDecode:
         self._advance()
 
     def rewind(self, token: int, position: int) -> None:
-        """Stand at `position` with `token` to be read next."""
+        """Stand at `position` with `token` to be read next. Steps that were queued ahead are forgotten."""
+        self._ahead = 0
         self._memory.stand(token, position)
-
-    @property
-    def position(self) -> int:
-        """Where memory stands."""
-        return int(self._memory.position.item())
 
 
 class DeviceLoop:
@@ -114,15 +144,21 @@ class DeviceLoop:
         """Choose so from now on, on the device."""
         return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
-    def steps(self, count: int) -> Made:
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+        """The token that logits [vocab] of a prompt's last token, at position `at`, give."""
+        drawn = self._decode.draw(logits, at, ahead=more and at + 1 < self._context)
+        return None if drawn is None else Made(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
+
+    def steps(self, count: int, *, at: int, more: bool) -> Made:
         """Make up to `count` tokens; a stop id is the last of them. At a position past the cache it makes none."""
-        first = self._decode.position
-        room = max(self._context - first, 0)
-        tokens, noted = self._decode.advance(min(count, room)) if room and count else ([], [])
-        for at, token in enumerate(tokens):
+        room = max(self._context - at, 0)
+        able, tokens, noted = min(count, room), list[int](), list[float]()
+        if able:
+            tokens, noted = self._decode.advance(at, able, ahead=more and able < room)
+        for index, token in enumerate(tokens):
             if token in self._stops:
-                self._decode.rewind(token, first + at + 1)
-                return Made(tokens=tuple(tokens[: at + 1]), reason="stop", logprobs=tuple(noted[: at + 1]))
+                self._decode.rewind(token, at + index + 1)
+                return Made(tokens=tuple(tokens[: index + 1]), reason="stop", logprobs=tuple(noted[: index + 1]))
         reason: StopReason = "context" if len(tokens) >= room else "limit"
         return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
 

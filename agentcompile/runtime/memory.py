@@ -60,6 +60,8 @@ class Memory:
         self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
         self.token, self.position = self.tokens[:1], self.positions[:1]
         """Of the first seat."""
+        self.stood = 0
+        """Where `stand` last put the first seat, known without asking the device."""
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +92,7 @@ class Memory:
         """Let the first seat stand at `position`, with `token` to be read next."""
         self.token.fill_(token)
         self.position.fill_(position)
+        self.stood = position
 
     def states(self) -> list[torch.Tensor]:
         """The KV state, a tensor [seats, kv_heads, context, head_dim] each."""

@@ -18,7 +18,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Clock, Made
 from agentcompile.runtime.openmp import dismiss_threads, one_thread
 from agentcompile.runtime.sampling import Sampling, choose
-from agentcompile.runtime.text import TextStream, Tokenizer
+from agentcompile.runtime.text import TextStream, Tokenizer, push
 
 Prompt = str | Sequence[int]
 Finish = Literal["length", "eos", "stop", "context"]
@@ -32,8 +32,13 @@ class Loop(Protocol):
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
         """Choose so from now on, the token at position `first + n` being draw n; False when it cannot."""
 
-    def steps(self, count: int) -> Made:
-        """Make up to `count` tokens from where memory stands."""
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+        """The token that logits [vocab] of a prompt's last token, at position `at`, give, and memory standing behind
+        the prompt with it; None when the host is to choose. `more`: further ones are wanted after it."""
+
+    def steps(self, count: int, *, at: int, more: bool) -> Made:
+        """Make up to `count` tokens from position `at`, where memory stands. `more`: further ones are wanted after
+        them, unless one of them ends the sequence; a device may already begin."""
 
 
 class Decode(Protocol):
@@ -290,26 +295,30 @@ class CompiledModel:
             yield Piece(tokens=(), finish="length")
             return
         logits = self._run_prefill(ids)
-        token, logprobs = chosen(logits, request, 0)
-        made = 1
-        finish = ended(self.info, token, made, len(ids), request)
-        yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
-        if finish is not None:
-            return
-        self._memory.stand(token, len(ids))
+        last = len(ids) - 1
         loop = self._unstopped if request.ignore_eos else self._native
-        if loop is not None and loop.begin(request.sampling, first=len(ids) - 1, logprobs=request.logprobs):
-            yield from self._native_loop(loop, made, request)
+        if loop is not None and not loop.begin(request.sampling, first=last, logprobs=request.logprobs):
+            loop = None
+        first = loop.draw(logits, last, more=request.max_new_tokens > 1) if loop is not None else None
+        if first is None:
+            token, logprobs = chosen(logits, request, 0)
+            self._memory.stand(token, len(ids))
         else:
-            yield from self._python_loop(made, len(ids), request)
+            (token,), logprobs = first.tokens, first.logprobs
+        finish = ended(self.info, token, 1, len(ids), request)
+        yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
+        if finish is None and loop is not None:
+            yield from self._native_loop(loop, len(ids), request)
+        elif finish is None:
+            yield from self._python_loop(1, len(ids), request)
 
-    def _native_loop(self, loop: Loop, made: int, request: Request) -> Iterator[Piece]:
-        """Whole chunks of steps without Python, each about `STREAM_S` long."""
+    def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
+        """All but the first token in whole chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
-        chunk = 1
+        chunk = made = 1
         while True:
-            begin = time.perf_counter()
-            result = loop.steps(min(chunk, request.max_new_tokens - made))
+            begin, left = time.perf_counter(), request.max_new_tokens - made
+            result = loop.steps(min(chunk, left), at=prompt + made - 1, more=left > chunk)
             spent = time.perf_counter() - begin
             made += len(result.tokens)
             finish: Finish | None = None
@@ -367,18 +376,6 @@ def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request)
     if made >= request.max_new_tokens:
         return "length"
     return "context" if prompt + made > info.context else None
-
-
-def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
-    """The text of `tokens` and how many of them it took: with stop strings one at a time, up to the one that stops."""
-    if not stop:
-        return stream.push(tokens), len(tokens)
-    text = ""
-    for pushed, token in enumerate(tokens, 1):
-        text += stream.push((token,))
-        if stream.stopped:
-            return text, pushed
-    return text, len(tokens)
 
 
 class _Turn:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runtime.sampling import Sampling
 
@@ -302,8 +304,14 @@ class Decoder:
             self._state.draw = None if sampling.greedy else self._drawing(sampling, first)
         return True
 
-    def steps(self, count: int) -> Made:
-        """Make up to `count` steps. At a position past the cache it makes none and says `context`."""
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+        """None: a prompt's last logits are the host's to choose from, beside which they lie."""
+
+    def steps(self, count: int, *, at: int = 0, more: bool = False) -> Made:
+        """Make up to `count` steps. At a position past the cache it makes none and says `context`.
+
+        It finds out itself where it stands; whether more are wanted after these changes nothing.
+        """
         with self._lock:
             self._cancel.value = 0
             out = (ctypes.c_int64 * max(count, 1))()

@@ -33,8 +33,8 @@ class Regimes:
         """Each step has its own."""
 
     def again(self) -> torch.Tensor:
-        """Run one step on what memory's token and position hold; the logits, [vocab]."""
-        at = serving(self._ends, int(self._memory.position[0]))
+        """Run one step on memory's token, where it was last told to stand; the logits, [vocab]."""
+        at = serving(self._ends, self._memory.stood)
         return self._steps[-1 if at is None else at][1].again()
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
@@ -42,7 +42,7 @@ class Regimes:
         ends = [min(end, context) for end in self._ends]
         loops = [step.decoder(stop_ids, end) for end, (_, step) in zip(ends, self._steps, strict=True)]
         whole = [loop for loop in loops if loop is not None]
-        return _Loops(ends, whole, self._memory) if len(whole) == len(loops) else None
+        return _Loops(ends, whole) if len(whole) == len(loops) else None
 
     def rewind(self, token: int, position: int) -> None:
         """Stand at `position` with `token` to be read next."""
@@ -56,25 +56,30 @@ class Regimes:
 class _Loops:
     """One loop after another; the end of a range is no end of the sequence."""
 
-    def __init__(self, ends: Sequence[int], loops: Sequence[Loop], memory: Memory) -> None:
-        self._ends, self._loops, self._memory = tuple(ends), tuple(loops), memory
+    def __init__(self, ends: Sequence[int], loops: Sequence[Loop]) -> None:
+        self._ends, self._loops = tuple(ends), tuple(loops)
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
         """Whether all of them can choose so."""
         return all(loop.begin(sampling, first=first, logprobs=logprobs) for loop in self._loops)
 
-    def steps(self, count: int) -> Made:
-        """Make up to `count` tokens from where memory stands."""
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+        """The token that a prompt's last logits give, by the loop that serves its last token."""
+        serves = serving(self._ends, at)
+        return None if serves is None else self._loops[serves].draw(logits, at, more=more)
+
+    def steps(self, count: int, *, at: int, more: bool) -> Made:
+        """Make up to `count` tokens from position `at`."""
         tokens: list[int] = []
         logprobs: list[float] = []
         while True:
-            at = serving(self._ends, int(self._memory.position[0]))
-            if at is None:
+            serves = serving(self._ends, at + len(tokens))
+            if serves is None:
                 return Made(tokens=tuple(tokens), reason="context", logprobs=tuple(logprobs))
-            made = self._loops[at].steps(count - len(tokens))
+            made = self._loops[serves].steps(count - len(tokens), at=at + len(tokens), more=more)
             tokens += made.tokens
             logprobs += made.logprobs
-            if made.reason != "context" or at == len(self._loops) - 1:
+            if made.reason != "context" or serves == len(self._loops) - 1:
                 return Made(tokens=tuple(tokens), reason=made.reason, logprobs=tuple(logprobs))
             if len(tokens) >= count:
                 return Made(tokens=tuple(tokens), reason="limit", logprobs=tuple(logprobs))

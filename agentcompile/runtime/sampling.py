@@ -82,7 +82,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
     vocabulary takes longer than a small model's step.
     """
     if sampling.greedy:
-        return _greatest(logits)
+        return int(greatest(logits).item())
     scores = logits.float() / sampling.temperature
     point, count = uniform(sampling.seed, counter), sampling.top_k or _FIRST
     while True:
@@ -104,11 +104,12 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
         count = count * _MORE if mass[-1] > _PEAKED * total else scores.numel()
 
 
-def _greatest(logits: torch.Tensor) -> int:
-    """The first of the largest. A GPU takes one long row with few of its blocks, so there it is many short ones."""
+def greatest(logits: torch.Tensor) -> torch.Tensor:
+    """The argmax of logits [vocab], the first of equals. A GPU takes one long row with few of its blocks, so there it
+    is many short ones."""
     width = math.gcd(logits.numel(), _ROW)
     long = logits.is_cuda and width >= _ROW // 8
-    return int((greatest_of_rows(logits, width) if long else torch.argmax(logits.float())).item())
+    return greatest_of_rows(logits, width) if long else torch.argmax(logits.float())
 
 
 def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:

@@ -102,6 +102,18 @@ class TextStream:
         return text[: min(ends)]
 
 
+def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
+    """The text of `tokens` and how many of them it took: with stop strings one at a time, up to the one that stops."""
+    if not stop:
+        return stream.push(tokens), len(tokens)
+    text = ""
+    for pushed, token in enumerate(tokens, 1):
+        text += stream.push((token,))
+        if stream.stopped:
+            return text, pushed
+    return text, len(tokens)
+
+
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that could be the start of `stop`."""
     longest = min(len(text), len(stop) - 1)

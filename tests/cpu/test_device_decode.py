@@ -231,10 +231,59 @@ def test_the_loop_makes_what_single_steps_make(rig: Rig, count: int) -> None:
     first = begin(rig, IDS)
     loop = rig.decode.decoder((), CONTEXT)
     assert loop.begin(Sampling(), first=len(IDS) - 1, logprobs=False)
-    made = loop.steps(count)
+    made = loop.steps(count, at=len(IDS), more=False)
     assert [first, *made.tokens] == rig.expected(IDS, count + 1)
     assert made.reason == "limit"
-    assert rig.decode.position == len(IDS) + count
+    assert int(rig.memory.position) == len(IDS) + count
+
+
+def test_with_more_to_come_the_next_step_is_queued_and_no_token_is_made_twice(rig: Rig) -> None:
+    first = begin(rig, IDS)
+    loop = rig.decode.decoder((), CONTEXT)
+    assert loop.begin(Sampling(), first=len(IDS) - 1, logprobs=False)
+    made, at = list[int](), len(IDS)
+    for count in (1, 3, 8, 9):
+        made += loop.steps(count, at=at, more=count < 9).tokens
+        at += count
+        assert int(rig.memory.position) == at + (count < 9)
+    assert [first, *made] == rig.expected(IDS, len(made) + 1)
+
+
+def test_no_step_is_queued_past_the_end_of_the_cache(rig: Rig) -> None:
+    begin(rig, IDS)
+    made = rig.decode.decoder((), 20).steps(20 - len(IDS), at=len(IDS), more=True)
+    assert made.reason == "context"
+    assert int(rig.memory.position) == 20
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_prompts_last_logits_are_chosen_from_on_the_device(rig: Rig, more: bool) -> None:
+    expected = rig.expected(IDS, 6)
+    logits = rig.prefill.run(torch.tensor(IDS), torch.arange(len(IDS)))
+    loop = rig.decode.decoder((), CONTEXT)
+    assert loop.begin(Sampling(), first=len(IDS) - 1, logprobs=False)
+    made = loop.draw(logits, len(IDS) - 1, more=more)
+    assert made is not None
+    assert list(made.tokens) == expected[:1]
+    assert int(rig.memory.position) == len(IDS) + more
+    assert list(loop.steps(5, at=len(IDS), more=False).tokens) == expected[1:]
+
+
+def test_logits_of_another_kind_are_the_hosts_to_choose_from(rig: Rig) -> None:
+    logits = rig.prefill.run(torch.tensor(IDS), torch.arange(len(IDS)))
+    loop = rig.decode.decoder((), CONTEXT)
+    assert loop.draw(logits.double(), len(IDS) - 1, more=False) is None
+    assert loop.draw(logits[:-1], len(IDS) - 1, more=False) is None
+
+
+def test_a_generation_that_was_left_with_a_step_queued_does_not_show_in_the_next(rig: Rig) -> None:
+    loop = rig.decode.decoder((), CONTEXT)
+    for more in (True, False):
+        logits = rig.prefill.run(torch.tensor(IDS), torch.arange(len(IDS)))
+        assert loop.begin(Sampling(), first=len(IDS) - 1, logprobs=False)
+        assert loop.draw(logits, len(IDS) - 1, more=more) is not None
+        made = loop.steps(4, at=len(IDS), more=more)
+    assert list(made.tokens) == rig.expected(IDS, 5)[1:]
 
 
 def test_a_stop_token_ends_the_loop_and_memory_stands_behind_it(rig: Rig) -> None:
@@ -242,20 +291,20 @@ def test_a_stop_token_ends_the_loop_and_memory_stands_behind_it(rig: Rig) -> Non
     late = next(token for at, token in enumerate(expected[1:], 1) if token not in expected[:at])
     at = expected.index(late)
     begin(rig, IDS)
-    made = rig.decode.decoder((late,), CONTEXT).steps(19)
+    made = rig.decode.decoder((late,), CONTEXT).steps(19, at=len(IDS), more=True)
     assert made.reason == "stop"
     assert list(made.tokens) == expected[1 : at + 1]
-    assert rig.decode.position == len(IDS) + at
+    assert int(rig.memory.position) == len(IDS) + at
     assert int(rig.memory.token) == late
 
 
 def test_the_loop_ends_with_the_cache(rig: Rig) -> None:
     begin(rig, IDS)
     loop = rig.decode.decoder((), CONTEXT)
-    made = loop.steps(1000)
+    made = loop.steps(1000, at=len(IDS), more=False)
     assert made.reason == "context"
     assert len(made.tokens) == CONTEXT - len(IDS)
-    assert loop.steps(5).tokens == ()
+    assert loop.steps(5, at=CONTEXT, more=False).tokens == ()
 
 
 def test_without_a_sampler_only_greedy_tokens_are_made_on_the_device(rig: Rig) -> None:

@@ -111,8 +111,12 @@ class Fake:
     def again(self) -> Any:
         return self.name
 
-    def steps(self, count: int) -> Made:
+    def draw(self, logits: Any, at: int, *, more: bool) -> Made | None:
+        return Made(tokens=(at,), reason="limit", logprobs=(float(self.end),))
+
+    def steps(self, count: int, *, at: int, more: bool) -> Made:
         first = int(self.memory.position[0])
+        assert first == at
         self.called.append((self.name, first, count))
         made = list(range(first, min(first + count, self.end)))
         if self.stop in made:
@@ -128,9 +132,11 @@ class Cache:
 
     def __init__(self) -> None:
         self.token, self.position = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+        self.stood = 0
 
     def stand(self, token: int, position: int) -> None:
         self.token[0], self.position[0] = token, position
+        self.stood = position
 
 
 def over(*names: str) -> tuple[Regimes, Any, list[tuple[str, int, int]]]:
@@ -164,7 +170,7 @@ def test_loops_follow_one_another(
     loop = found.decoder((), 25 if position == 12 else 30)
     assert loop is not None
     found.rewind(0, position)
-    result = loop.steps(count)
+    result = loop.steps(count, at=position, more=False)
     assert (result.tokens, result.reason) == (made, reason)
     assert called == calls
 
@@ -174,9 +180,18 @@ def test_a_stop_ends_the_loops_in_the_range_where_it_is_found() -> None:
     loop = found.decoder((14,), 30)
     assert loop is not None
     found.rewind(0, 8)
-    result = loop.steps(20)
+    result = loop.steps(20, at=8, more=True)
     assert (result.tokens[-1], result.reason, int(memory.position[0])) == (14, "stop", 15)
     assert [name for name, _, _ in called] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("at", "end"), [(0, 10), (9, 10), (10, 20), (29, 30)])
+def test_a_prompts_last_logits_are_for_the_loop_that_serves_its_last_token(at: int, end: int) -> None:
+    loop = over("a", "b", "c")[0].decoder((), 30)
+    assert loop is not None
+    made = loop.draw(torch.empty(0), at, more=False)
+    assert made is not None
+    assert (made.tokens, made.logprobs) == ((at,), (end,))
 
 
 def test_loops_need_every_step_to_do_without_python_and_to_choose_so() -> None:

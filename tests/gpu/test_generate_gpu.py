@@ -88,6 +88,20 @@ def test_greedy_again_after_a_draw(model: CompiledModel) -> None:
     assert one(model, IDS, max_new_tokens=20, ignore_eos=True).tokens == before
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 4, "logprobs": True}], ids=["greedy", "drawn"])
+def test_a_stream_that_was_left_does_not_show_in_the_next_generation(
+    model: CompiledModel, settings: dict[str, object]
+) -> None:
+    expected = one(model, IDS, max_new_tokens=40, ignore_eos=True, **settings)
+    for pieces in range(1, 6):
+        stream = model.stream(IDS, max_new_tokens=40, ignore_eos=True, **settings)  # type: ignore[arg-type]
+        left = [token for _, piece in zip(range(pieces), stream, strict=False) for token in piece.tokens]
+        stream.close()  # type: ignore[attr-defined]
+        assert left == list(expected.tokens[: len(left)])
+        again = one(model, IDS, max_new_tokens=40, ignore_eos=True, **settings)
+        assert (again.tokens, again.logprobs) == (expected.tokens, expected.logprobs)
+
+
 def test_a_generation_ends_where_the_cache_does(model: CompiledModel) -> None:
     made = one(model, IDS, max_new_tokens=10_000, ignore_eos=True)
     assert made.finish == "context"
