@@ -233,5 +233,6 @@ def _visits(
     for kind in (first, then, then, first):
         if kind is collected:
             read()
-        kind.append(visit(arm, workload, LEAST_S, calm, whole=kind is plain, bearable=bearable))
+        steady, whole = arm.name == OURS, kind is plain
+        kind.append(visit(arm, workload, LEAST_S, calm, steady=steady, whole=whole, bearable=bearable))
     return collected, plain

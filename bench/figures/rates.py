@@ -33,6 +33,8 @@ CALM_LIMIT_S = 15.0
 LONG_S = 5.0
 """Seconds of generating from which on one visit of a round is enough: it is a mean over more time than two short ones
 and what lies between them."""
+VARIES = "its tokens differ from one generation to the next"
+"""The note on a peer whose greedy tokens do: of ours it is a failure."""
 _LOOK_S = 0.2
 
 Tops = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
@@ -62,6 +64,8 @@ class Visit:
     """That the GPU drew from the request to the answer; None where nobody counts."""
     bearable: float = CALM_SHARE
     """What others may take of all processors without disturbing it."""
+    same: bool = True
+    """Whether every generation of the visit gave the same tokens, those of disturbed tries too."""
 
     @property
     def contended(self) -> bool:
@@ -96,6 +100,16 @@ class Round:
 def first_s(timed: Round, arm: str) -> float:
     """The arm's time to the first token in a round."""
     return fmean(visit.first_s for visit in timed.visits[arm])
+
+
+def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
+    """Whether within each of the arm's visits every generation gave the same tokens, in dropped rounds too."""
+    return all(visit.same for timed in rounds for visit in timed.visits.get(arm, ()))
+
+
+def note_of(told: str, *, same: bool) -> str:
+    """What is told of an arm's row; unless its tokens were the `same`, also that they vary."""
+    return told if same else "; ".join(filter(None, (told, VARIES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +158,7 @@ def run_round(
     quiet: Callable[[], AbstractContextManager[object]],
     bandwidth: Callable[[], float],
     beside: str,
+    steady: Callable[[str], bool],
     calm: Callable[[float], None] = wait_for_calm,
     joules: Callable[[], float | None] = lambda: None,
     limit_s: float = LIMIT_S,
@@ -152,7 +167,7 @@ def run_round(
     """One round; also why arms failed in it, by name. An arm that failed is not in the round.
 
     The bandwidth of a shared host changes within minutes, so it is measured right before each visit to `beside`, or
-    once when that arm is not there.
+    once when that arm is not there. `steady` says of an arm's name whether it fails when its tokens vary.
     """
     order = list(arms)
     generator.shuffle(order)
@@ -166,7 +181,10 @@ def run_round(
             try:
                 if arm.name == beside:
                     reads.append(bandwidth())
-                seen[arm.name].append(visit(arm, workload, least_s, calm, joules, limit_s=limit_s, bearable=bearable))
+                promised = steady(arm.name)
+                seen[arm.name].append(
+                    visit(arm, workload, least_s, calm, joules, steady=promised, limit_s=limit_s, bearable=bearable)
+                )
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
                 arm.close()  # one that hangs would disturb the others for the rest of the round
@@ -181,11 +199,13 @@ def visit(
     calm: Callable[[float], None],
     joules: Callable[[], float | None] = lambda: None,
     *,
+    steady: bool,
     whole: bool = False,
     limit_s: float = LIMIT_S,
     bearable: float = CALM_SHARE,
 ) -> Visit:
-    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed.
+    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed, for a `steady` one
+    also when its tokens vary.
 
     With `whole` nothing looks at a clock within a generation, and `rests_s` are the times from its begin to its end.
     """
@@ -198,6 +218,7 @@ def visit(
         "sampling": workload.sampling,
         "whole": whole,
     }
+    same = True
     for tried in range(1, TRIES + 1):
         calm(bearable)
         waited, begin = waited_s(arm.pid), time.monotonic()
@@ -207,7 +228,8 @@ def visit(
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
         (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)
         others = max(0, (busy_now - busy) - (own_now - own)) / max(total_now - total, 1)
-        if not reply["same"]:
+        same = same and reply["same"]
+        if steady and not same:
             raise ArmFailed("one prompt gave different tokens from one generation to the next")
         done = Visit(
             first_s=median(reply["first_s"]),
@@ -221,6 +243,7 @@ def visit(
             peak_memory_bytes=reply["peak_memory_bytes"],
             joules=None if drawn is None or drawn_now is None else drawn_now - drawn,
             bearable=bearable,
+            same=same,
         )
         if not done.contended:
             break

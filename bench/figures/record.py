@@ -17,7 +17,7 @@ from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
 from .course import nameless
-from .rates import Round, bandwidth_share, estimate, first_s, speedup
+from .rates import Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
 from .report import (
     BANDWIDTH,
     FIRST_TOKEN_PEERS,
@@ -143,13 +143,15 @@ def _device_figures(part: Part) -> Iterator[Figure]:
 
 
 def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:
-    """Model, arm, median tokens/s and seconds to the first token over the rounds that count, and what is wrong."""
+    """Model, arm, median tokens/s and seconds to the first token over the rounds that count, and what is wrong
+    or varies."""
     outcome = part.outcome
     for arm in part.arms:
         kept = _kept(outcome.rounds, arm)
         disturbed = not kept and any(arm in timed.visits for timed in outcome.rounds)
         lost = "other work on the machine disturbed all of its rounds" if disturbed else ""
-        note = outcome.reasons.get(arm) or outcome.agreement.get(arm) or lost
+        told = outcome.reasons.get(arm) or outcome.agreement.get(arm) or lost
+        note = note_of(told, same=same_tokens(outcome.rounds, arm))
         if kept or note:
             rate = median(1 / timed.token_s(arm) for timed in kept) if kept else None
             first = median(visit.first_s for timed in kept for visit in timed.visits[arm]) if kept else None

@@ -115,6 +115,10 @@ class Setup:
         """Of the device."""
         return "cpu" if self.device == "cpu" else "cuda"
 
+    def steady(self, name: str) -> bool:
+        """Whether an arm promises one prompt the same tokens every time: ours does, by any lock and under any name."""
+        return kind_of(name) == OURS or name in self.builds
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -217,6 +221,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             quiet=setup.quiet,
             bandwidth=setup.bandwidth,
             beside=OURS,
+            steady=setup.steady,
             calm=setup.calm,
             joules=setup.joules,
             limit_s=setup.limit_s,

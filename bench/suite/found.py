@@ -10,7 +10,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.unlock import Opened
 
-from ..figures.rates import Estimate, Round, Visit, estimate, first_s
+from ..figures.rates import Estimate, Round, Visit, estimate, first_s, same_tokens
 from ..figures.trial import FP32, Outcome
 from ..figures.workload import Workload
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
@@ -82,9 +82,9 @@ def _arm(
     wrong = outcome.agreement.get(name)
     state, reason = _state(absent, outcome.reasons.get(name, ""), wrong or "", bool(visits))
     facts = {fact: str(value) for fact, value in outcome.facts.get(name, {}).items()}
+    same, load_s = same_tokens(outcome.rounds, name), outcome.load_s.get(name, ())
     if not visits:
-        load_s = outcome.load_s.get(name, ())
-        return ArmResult(name=name, state=state, reason=reason, facts=facts, load_s=load_s, agrees=wrong)
+        return ArmResult(name=name, state=state, reason=reason, facts=facts, load_s=load_s, agrees=wrong, same=same)
     firsts = [first for visit in visits for first in visit.firsts_s]
     rests = [rest for visit in visits for rest in visit.rests_s]
     tokens = spread([rest / (asked.new - 1) for rest in rests])
@@ -100,10 +100,11 @@ def _arm(
         total_s=spread([first + rest for first, rest in zip(firsts, rests, strict=True)]),
         tokens_per_s=1 / tokens.median,
         peak_memory_bytes=max(visit.peak_memory_bytes for visit in visits) or None,
-        load_s=outcome.load_s.get(name, ()),
+        load_s=load_s,
         compile_s=compile_s,
         joules_per_token=_joules_per_token(visits, asked.new),
         agrees=wrong,
+        same=same,
         times_floor=tokens.median / floor.token_s if floor else None,
         speedup=_interval([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
         first_speedup=_interval([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),

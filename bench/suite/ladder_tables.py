@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agentcompile.tables import Table
 
+from ..figures.rates import note_of
 from .cells import NOTHING, number
 from .result import Case, Interval, Owner
 
@@ -31,16 +32,15 @@ def rungs_table(case: Case) -> Table:
     for rung in case.rungs:
         arm = case.arm(rung.name)
         if arm is None or arm.state != "measured" or arm.token_s is None:
-            why = f"{arm.state}: {arm.reason}" if arm else "absent"
+            why = note_of(f"{arm.state}: {arm.reason}", same=arm.same) if arm else "absent"
             rows.append((rung.name, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, why))
             continue
         over = _interval(rung.gain.speedup) if rung.gain else NOTHING
         whole = _interval(arm.speedup) if arm.speedup else NOTHING
         token = number(arm.token_s.median * 1e3)
         lock = rung.lock.removeprefix("sha256:")[:12] or NOTHING
-        rows.append(
-            (rung.name, token, number(arm.tokens_per_s), over, whole, number(arm.compile_s, 3), lock, rung.about)
-        )
+        about = note_of(rung.about, same=arm.same)
+        rows.append((rung.name, token, number(arm.tokens_per_s), over, whole, number(arm.compile_s, 3), lock, about))
     heads = (
         "rung",
         "ms a token",

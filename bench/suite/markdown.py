@@ -12,6 +12,7 @@ from statistics import median
 
 from agentcompile.tables import Table, amount
 
+from ..figures.rates import note_of
 from ..figures.trial import OURS
 from .cells import NOTHING, number, plain
 from .ladder_tables import ABOUT_GAINS, ABOUT_RUNGS, ABOUT_SHARES, gains_table, rungs_table, shares_table
@@ -141,13 +142,16 @@ def parts(result: SuiteResult, model: str) -> Iterator[Part]:
 
 
 def arms_table(cases: Sequence[Case], columns: Sequence[str] = ()) -> Table:
-    """Arms by workloads; a column of which nothing is known is left out, an arm never. `columns` are the heads that are
-    wanted; none: all."""
+    """Arms by workloads; a column of which nothing is known is left out, an arm never, but one that is absent for one
+    reason from all of several cases has one row. `columns` are the heads that are wanted; none: all."""
+    away = _away(cases)
     rows = [
         (f"{case.workload}, {case.mode}", arm.name, *_cells(case, arm), _note(arm))
         for case in cases
         for arm in case.arms
+        if arm.name not in away
     ]
+    rows += [("all", arm.name, *_cells(cases[0], arm), _note(arm)) for arm in away.values()]
     heads = ("workload", "arm", *_COLUMNS, "note")
     told = [
         at
@@ -234,10 +238,22 @@ def _rendered(table: Table) -> list[str]:
     return [rows[0], f"|{'|'.join(marks)}|", *rows[1:]]
 
 
+def _away(cases: Sequence[Case]) -> dict[str, ArmResult]:
+    """By name, the arms that all of several cases say the same absence of."""
+    found = {name: [arm for case in cases if (arm := case.arm(name))] for name in arm_names(cases)}
+    return {
+        name: arms[0]
+        for name, arms in found.items()
+        if len(arms) == len(cases) > 1 and {(arm.state, arm.reason) for arm in arms} == {("absent", arms[0].reason)}
+    }
+
+
 def _note(arm: ArmResult) -> str:
-    if arm.state != "measured":
-        return f"{arm.state}: {arm.reason}" if arm.reason else arm.state
-    return "output not compared" if arm.agrees is None else arm.agrees
+    if arm.state == "measured":
+        told = "output not compared" if arm.agrees is None else arm.agrees
+    else:
+        told = f"{arm.state}: {arm.reason}" if arm.reason else arm.state
+    return note_of(told, same=arm.same)
 
 
 def _floor(case: Case) -> tuple[str, ...]:

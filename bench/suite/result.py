@@ -16,7 +16,7 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 
-FORMAT = 2
+FORMAT = 3
 """The version of the file; a greater one is refused."""
 Mode = Literal["greedy", "sampled"]
 State = Literal["measured", "absent", "failed", "wrong"]
@@ -66,6 +66,8 @@ class ArmResult:
     joules_per_token: float | None = None
     agrees: str | None = None
     """Empty: its greedy tokens hold the mutual top-5 rule against fp32; None: not compared; else what is wrong."""
+    same: bool = True
+    """Whether every generation of a visit gave the same tokens; of our own arms, one that does not has failed."""
     times_floor: float | None = None
     """Its median time per output token over the time that reading the case's bytes takes."""
     speedup: Interval | None = None

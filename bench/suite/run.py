@@ -32,7 +32,7 @@ from ..figures.course import nameless, say, threads_of, whole
 from ..figures.engines import ENGINES
 from ..figures.identity import Job, identity_of
 from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import wait_for_calm
+from ..figures.rates import note_of, wait_for_calm
 from ..figures.record import revision
 from ..figures.trial import LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..figures.twins import fault, kind_of
@@ -301,7 +301,7 @@ def _table(cases: Sequence[Case]) -> list[str]:
             gain = arm.speedup
             beside = "-" if gain is None else f"{gain.value:.2f} ({gain.low:.2f} … {gain.high:.2f})"
             note = f"fp32: {case.reference}" if case.reference else ""
-            note = note if arm.state == "measured" else f"{arm.state}: {arm.reason}"
+            note = note_of(note if arm.state == "measured" else f"{arm.state}: {arm.reason}", same=arm.same)
             rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
     heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
     return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))

@@ -29,9 +29,10 @@ from agentcompile.bench.figures.rates import (
     bearable_on,
     run_round,
     speedup,
+    visit,
 )
 from agentcompile.bench.figures.record import arm_rows, import_figure
-from agentcompile.bench.figures.report import Figure, accuracy_figures, figure_table
+from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
 from agentcompile.bench.figures.serving import Arm, ArmFailed
 from agentcompile.bench.figures.times import Imported
 from agentcompile.bench.figures.trial import Outcome
@@ -57,6 +58,9 @@ class Fake:
         return [7] * new, [[7, 1, 2, 3, 4]] * new
 serve(lambda request: Fake())
 """
+TOLD = "import time; time.sleep(0.02); return Generation([{token}] * new, 0.1, 0.07)"
+"""Generates a token for so long that a visit of `LEAST_S` has several generations, and is none that takes long."""
+LEAST_S = 0.3
 
 
 def fake(name: str, tmp_path: Path, *, token_s: float = 0.01, act: str = "pass") -> Arm:
@@ -80,17 +84,18 @@ def workload(new: int = 8) -> Workload:
     )
 
 
-def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
+def one_round(*arms: Arm, least_s: float = 0.0) -> tuple[Round, dict[str, str]]:
     try:
         return run_round(
             0,
             arms,
             workload(),
-            least_s=0.0,
+            least_s=least_s,
             generator=random.Random(0),
             quiet=nullcontext,
             bandwidth=lambda: 1e6,
             beside="fast",
+            steady=lambda name: name == "ours",
             calm=lambda share: None,
         )
     finally:
@@ -99,7 +104,7 @@ def one_round(tmp_path: Path, *arms: Arm) -> tuple[Round, dict[str, str]]:
 
 
 def test_a_round_visits_every_arm_twice_and_knows_its_time_a_token(tmp_path: Path) -> None:
-    timed, failed = one_round(tmp_path, fake("fast", tmp_path), fake("slow", tmp_path, token_s=0.02))
+    timed, failed = one_round(fake("fast", tmp_path), fake("slow", tmp_path, token_s=0.02))
     assert not failed
     assert timed.token_s("fast") == pytest.approx(0.01)
     assert timed.token_s("slow") == pytest.approx(0.02)
@@ -108,7 +113,7 @@ def test_a_round_visits_every_arm_twice_and_knows_its_time_a_token(tmp_path: Pat
 
 def test_an_arm_that_takes_long_is_visited_once_a_round(tmp_path: Path) -> None:
     long = fake("long", tmp_path, token_s=rates.LONG_S / 7)
-    timed, failed = one_round(tmp_path, fake("fast", tmp_path), long)
+    timed, failed = one_round(fake("fast", tmp_path), long)
     assert not failed
     assert [len(timed.visits[name]) for name in ("fast", "long")] == [2, 1]
     assert timed.token_s("long") == pytest.approx(rates.LONG_S / 7)
@@ -127,14 +132,14 @@ def test_what_disturbs_on_a_cpu_may_be_borne_where_the_host_feeds_a_gpu() -> Non
 
 def test_an_arm_that_dies_is_a_reason_and_the_others_go_on(tmp_path: Path) -> None:
     dying = fake("dying", tmp_path, act="raise RuntimeError('out of ideas')")
-    timed, failed = one_round(tmp_path, dying, fake("living", tmp_path))
+    timed, failed = one_round(dying, fake("living", tmp_path))
     assert list(timed.visits) == ["living"]
     assert "out of ideas" in failed["dying"]
 
 
 def test_an_arm_that_is_killed_says_by_what(tmp_path: Path) -> None:
     killed = fake("killed", tmp_path, act="import os; os.kill(os.getpid(), 9)")
-    _, failed = one_round(tmp_path, killed)
+    _, failed = one_round(killed)
     assert "signal 9" in failed["killed"]
 
 
@@ -163,20 +168,38 @@ def test_an_arm_does_not_outlive_the_recipe_that_started_it(tmp_path: Path) -> N
         time.sleep(0.02)
 
 
-def test_an_arm_whose_tokens_change_is_no_baseline(tmp_path: Path) -> None:
-    text = "return Generation([Fake.calls] * new, 0.5, 0.0)"
-    arm = fake("moody", tmp_path, act=text)
-    request = {"do": "generate", "ids": [1], "new": 2, "warm": 1, "least_s": 0.05}
-    assert not arm.ask(request, 60)["same"]
-    arm.close()
+def test_a_peer_whose_tokens_change_keeps_its_round_and_ours_fails(tmp_path: Path) -> None:
+    tokens = {"fast": "7", "peer": "Fake.calls", "ours": "Fake.calls"}
+    arms = [fake(name, tmp_path, act=TOLD.format(token=token)) for name, token in tokens.items()]
+    timed, failed = one_round(*arms, least_s=LEAST_S)
+    assert failed == {"ours": "one prompt gave different tokens from one generation to the next"}
+    assert set(timed.visits) == {"fast", "peer"}
+    assert {name: [one.same for one in both] for name, both in timed.visits.items()} == {
+        "fast": [True, True],
+        "peer": [False, False],
+    }
+    assert timed.token_s("peer") == pytest.approx(0.01)
+    assert decode(Round, encode(timed)) == timed
 
 
-def rounds(times: list[tuple[float, float]], others: float = 0.0) -> list[Round]:
-    def pair(token_s: float) -> tuple[Visit, Visit]:
-        visit = Visit(first_s=1.0, token_s=token_s, generations=1, waited=0.0, others=others, tries=1)
-        return visit, visit
+def test_what_changed_in_a_disturbed_try_is_not_forgotten(tmp_path: Path) -> None:
+    # No try is undisturbed, so there are all of them; the second call is the first that is timed.
+    for token, same in (("min(Fake.calls, 3)", False), ("7", True)):
+        arm = fake("peer", tmp_path, act=TOLD.format(token=token))
+        made = visit(arm, workload(), LEAST_S, lambda share: None, steady=False, bearable=-1.0)
+        last = arm.ask({"do": "generate", "ids": [1], "new": 2, "warm": 1, "least_s": LEAST_S}, 60)
+        arm.close()
+        assert (made.tries, made.same, last["same"]) == (rates.TRIES, same, True)
 
-    return [Round(process=0, visits={"a": pair(a), "b": pair(b)}, read_bytes_per_s=1e6) for a, b in times]
+
+def rounds(times: list[tuple[float, float]], others: float = 0.0, same: bool = True) -> list[Round]:
+    """Of two arms; whether the tokens of the second were always the same."""
+
+    def pair(token_s: float, same: bool) -> tuple[Visit, Visit]:
+        made = Visit(first_s=1.0, token_s=token_s, generations=1, waited=0.0, others=others, tries=1, same=same)
+        return made, made
+
+    return [Round(process=0, visits={"a": pair(a, True), "b": pair(b, same)}, read_bytes_per_s=1e6) for a, b in times]
 
 
 def test_a_speedup_is_paired_by_round_so_that_drift_leaves_it_alone() -> None:
@@ -200,6 +223,16 @@ def test_an_arm_that_was_always_disturbed_has_a_row_that_says_so() -> None:
     ((model, arm, rate, first, note),) = arm_rows(part)
     assert (model, arm, rate, first) == ("sample", "a", None, None)
     assert "disturbed" in note
+
+
+def test_the_row_of_an_arm_whose_tokens_varied_says_so_beside_its_rate_and_what_else_is_wrong() -> None:
+    clean, disturbed = rounds([(1.0, 2.0)] * 3), rounds([(1.0, 2.0)], others=0.5, same=False)
+    outcome = Outcome(rounds=(*clean, *disturbed))
+    part: Any = SimpleNamespace(workload=SimpleNamespace(name="sample"), arms=("a", "b"), outcome=outcome)
+    assert list(arm_rows(part)) == [("sample", "a", 1.0, 1.0, ""), ("sample", "b", 0.5, 1.0, rates.VARIES)]
+    outcome.agreement["b"] = "token 3 is 7"
+    assert [row[-1] for row in arm_rows(part)] == ["", f"token 3 is 7; {rates.VARIES}"]
+    assert rates.VARIES in arm_table(list(arm_rows(part)))[-1]
 
 
 def test_the_share_of_bandwidth_is_bytes_a_token_over_time_and_ceiling() -> None:

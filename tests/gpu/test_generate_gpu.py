@@ -88,17 +88,17 @@ def test_greedy_again_after_a_draw(model: CompiledModel) -> None:
     assert one(model, IDS, max_new_tokens=20, ignore_eos=True).tokens == before
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 4, "logprobs": True}], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.9, "seed": 4, "logprobs": True}], ids=["greedy", "drawn"])
 def test_a_stream_that_was_left_does_not_show_in_the_next_generation(
-    model: CompiledModel, settings: dict[str, object]
+    model: CompiledModel, how: dict[str, object]
 ) -> None:
-    expected = one(model, IDS, max_new_tokens=40, ignore_eos=True, **settings)
+    expected = one(model, IDS, max_new_tokens=40, ignore_eos=True, **how)
     for pieces in range(1, 6):
-        stream = model.stream(IDS, max_new_tokens=40, ignore_eos=True, **settings)  # type: ignore[arg-type]
+        stream = model.stream(IDS, max_new_tokens=40, ignore_eos=True, **how)  # type: ignore[arg-type]
         left = [token for _, piece in zip(range(pieces), stream, strict=False) for token in piece.tokens]
         stream.close()  # type: ignore[attr-defined]
         assert left == list(expected.tokens[: len(left)])
-        again = one(model, IDS, max_new_tokens=40, ignore_eos=True, **settings)
+        again = one(model, IDS, max_new_tokens=40, ignore_eos=True, **how)
         assert (again.tokens, again.logprobs) == (expected.tokens, expected.logprobs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from agentcompile.bench.figures.trial import Outcome
 from agentcompile.bench.figures.workload import Workload
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import read_lock, write_lock
 
@@ -102,6 +104,14 @@ def test_what_is_kept_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     PartialFile(tmp_path / "figures-x.json", content).keep()
     assert read_partial(tmp_path / "figures-x.json") == content
     assert [path.name for path in tmp_path.iterdir()] == ["figures-x.json"]
+
+
+def test_a_visit_that_was_kept_before_it_was_noted_whether_tokens_varied_is_read_back() -> None:
+    (steady, _), data = timed(0, 0.1).visits["hf-eager"], json.loads(json.dumps(encode(timed(0, 0.1))))
+    assert [noted.pop("same") for noted in data["visits"]["hf-eager"]] == [True, True]
+    assert decode(Round, data) == timed(0, 0.1)
+    varying = replace(steady, same=False)
+    assert decode(Visit, encode(varying)) == varying != steady
 
 
 def test_a_run_that_is_cut_goes_on_with_what_it_kept(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agentcompile.bench.figures.rates import VARIES
 from agentcompile.bench.ladder.rungs import RUNGS
 from agentcompile.bench.suite.ladder_tables import gains_table, rungs_table, shares_table
 from agentcompile.bench.suite.markdown import markdown
@@ -115,6 +116,13 @@ def test_the_rungs_stand_in_their_order_and_one_that_failed_says_why(case: Case)
     assert rows[1][1:4] == ("4.000", "250.0", "2.50× (2.27–2.75)")
     assert rows[2][-1].startswith("failed: killed by signal 9")
     assert rows[3][6] == "a" * 12
+
+
+def test_a_rung_whose_tokens_varied_says_so_beside_what_runs(case: Case) -> None:
+    varied = replace(case, arms=tuple(replace(one, same=one.name != "static-cache") for one in case.arms))
+    before, after = ({row[0]: row for row in rungs_table(one).rows} for one in (case, varied))
+    assert after.pop("static-cache") == (*before.pop("static-cache")[:-1], f"more; {VARIES}")
+    assert after == before
 
 
 def test_the_owners_of_a_gain_are_followed_by_the_rest_and_the_whole(case: Case) -> None:

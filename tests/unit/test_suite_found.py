@@ -196,6 +196,18 @@ def test_an_arm_that_is_not_measured_says_why(outcome: Outcome, absent: str, sta
     assert (made.token_s is None) == (not any(not one.contended for one in outcome.rounds))
 
 
+@pytest.mark.parametrize("others", [0.0, 0.5])
+def test_one_visit_with_other_tokens_is_told_of_its_arm_alone_though_the_round_does_not_count(others: float) -> None:
+    last = timed({"base": (0.4, 0.4), "ours": (0.1, 0.1)}, others=others)
+    first, then = last.visits["ours"]
+    moody = replace(last, visits={**last.visits, "ours": (first, replace(then, same=False))})
+    ours, base = (arm(Outcome(rounds=(*ROUNDS, moody)), name) for name in ("ours", "base"))
+    assert (ours.state, ours.reason, ours.same, base.same) == ("measured", "", False, True)
+    assert ours == replace(arm(Outcome(rounds=(*ROUNDS, last))), same=False)
+    lone = arm(Outcome(rounds=(moody,)))
+    assert (lone.state, lone.same) == ("failed" if others else "measured", False)
+
+
 def test_what_is_told_beside_the_times_is_the_arms_own() -> None:
     outcome = Outcome(
         rounds=ROUNDS, facts={"ours": {"threads": 2, "torch": "2.12.0", "freezing": True}},
@@ -230,6 +242,17 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_result(path, made)
     assert read_result(path) == made
     assert "»7«" in path.read_text(encoding="utf-8")
+
+
+def test_a_result_of_an_older_format_says_of_no_arm_that_its_tokens_varied(tmp_path: Path) -> None:
+    made = result(found(Outcome(rounds=ROUNDS))[0])
+    path = tmp_path / "result.json"
+    write_result(path, made)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["format"] = 2
+    assert [one.pop("same") for one in data["cases"][0]["arms"]] == [True, True]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert read_result(path) == replace(made, format=2)
 
 
 def test_a_result_that_cannot_be_written_is_an_error_that_can_be_mended(tmp_path: Path) -> None:

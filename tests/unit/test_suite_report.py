@@ -209,7 +209,17 @@ def test_absent_and_failed_arms_are_rows_with_their_reason_and_no_number() -> No
     row = cells(markdown(RESULT, {}), "| reasoning, greedy | vllm")
     assert row[-1] == "failed: out of memory"
     assert set(row[2:-1]) == {"-"}
-    assert cells(markdown(RESULT, {}), "| chat, greedy | llama.cpp")[-1] == r"absent: not \| installed here"
+    assert cells(markdown(RESULT, {}), "| all | llama.cpp")[-1] == r"absent: not \| installed here"
+
+
+def test_an_arm_that_is_not_absent_from_all_cases_for_one_reason_has_a_row_for_each() -> None:
+    first, *rest = [case for case in RESULT.cases if case.arm("llama.cpp")]
+    for arm in (replace(ABSENT, reason="another"), replace(ABSENT, state="failed")):
+        others = tuple(arm if one.name == arm.name else one for one in first.arms)
+        rows = arms_table([replace(first, arms=others), *rest]).rows
+        assert len([row for row in rows if row[1] == "llama.cpp"]) == 1 + len(rest)
+    rows = arms_table([first]).rows
+    assert [row[0] for row in rows if row[1] == "llama.cpp"] == [f"{first.workload}, {first.mode}"]
 
 
 def test_a_wrong_arms_times_are_not_shown() -> None:
