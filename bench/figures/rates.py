@@ -65,7 +65,7 @@ class Visit:
     bearable: float = CALM_SHARE
     """What others may take of all processors without disturbing it."""
     same: bool = True
-    """Whether every generation of the visit gave the same tokens, those of disturbed tries too."""
+    """Whether every generation of the visit, those of disturbed tries too, gave the tokens of its process's first."""
 
     @property
     def contended(self) -> bool:

@@ -84,7 +84,7 @@ def workload(new: int = 8) -> Workload:
     )
 
 
-def one_round(*arms: Arm, least_s: float = 0.0) -> tuple[Round, dict[str, str]]:
+def one_round(*arms: Arm, least_s: float = 0.0, bearable: float = rates.CALM_SHARE) -> tuple[Round, dict[str, str]]:
     try:
         return run_round(
             0,
@@ -97,6 +97,7 @@ def one_round(*arms: Arm, least_s: float = 0.0) -> tuple[Round, dict[str, str]]:
             beside="fast",
             steady=lambda name: name == "ours",
             calm=lambda share: None,
+            bearable=bearable,
         )
     finally:
         for arm in arms:
@@ -180,6 +181,15 @@ def test_a_peer_whose_tokens_change_keeps_its_round_and_ours_fails(tmp_path: Pat
     }
     assert timed.token_s("peer") == pytest.approx(0.01)
     assert decode(Round, encode(timed)) == timed
+
+
+def test_tokens_that_change_from_one_visit_to_the_next_are_told_where_a_visit_makes_one_generation(
+    tmp_path: Path,
+) -> None:
+    arms = [fake(name, tmp_path, act=TOLD.format(token="Fake.calls")) for name in ("peer", "ours")]
+    timed, failed = one_round(*arms, bearable=1.0)
+    assert [one.same for one in timed.visits["peer"]] == [True, False]
+    assert failed == {"ours": "one prompt gave different tokens from one generation to the next"}
 
 
 def test_what_changed_in_a_disturbed_try_is_not_forgotten(tmp_path: Path) -> None:
