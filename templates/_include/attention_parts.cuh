@@ -3,13 +3,24 @@
 
 // The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum
 // and sum of weights, [GROUP, SPLITS]. Every warp weighs blocks, then teams of threads add their shares of the blocks up,
-// four elements a thread. `room` holds four floats a thread and the weights.
+// four elements a thread. The first of these are asked for before the weights are: each way to memory is long while the
+// next kernel's weights are on theirs. `room` holds four floats a thread and the weights.
 template <class Y> __device__ inline void join(const float* sums, const float2* ends, float* room, Y* y) {
     constexpr int QUADS = ELEMENTS / 4, TEAMS = THREADS > QUADS ? THREADS / QUADS : 1;
     constexpr int SHARE = (SPLITS + TEAMS - 1) / TEAMS, AHEAD = SHARE < 16 ? SHARE : 16;
     float4* parts = reinterpret_cast<float4*>(room);
     float* weights = room + 4 * THREADS;
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, team = threadIdx.x / QUADS, begin = TEAMS == 1 ? 0 : team;
+    int quad = TEAMS == 1 ? int(threadIdx.x) : int(threadIdx.x % QUADS);
+    Words raw[AHEAD];
+    const auto ask = [&](int from) {
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) {
+            const int n = from + j * TEAMS;
+            raw[j] = n < SPLITS ? load16(sums + long(n) * ELEMENTS + quad * 4) : Words{};
+        }
+    };
+    if (begin < TEAMS && quad < QUADS) ask(begin);
     for (int g = threadIdx.x / WARP; g < GROUP; g += WARPS) {
         constexpr int EACH = (SPLITS + WARP - 1) / WARP;
         float2 end[EACH];
@@ -29,19 +40,14 @@ template <class Y> __device__ inline void join(const float* sums, const float2* 
             if (e * WARP + lane < SPLITS) weights[g * SPLITS + e * WARP + lane] = end[e].x / total;
     }
     __syncthreads();
-    const int team = threadIdx.x / QUADS;
 #pragma unroll 1
-    for (int quad = TEAMS == 1 ? int(threadIdx.x) : int(threadIdx.x % QUADS); quad < QUADS; quad += THREADS) {
+    for (bool asked = true; quad < QUADS; quad += THREADS) {
         const float* weight = weights + quad * 4 / head_dim * SPLITS;
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 1
-        for (int from = TEAMS == 1 ? 0 : team; from < SPLITS && team < TEAMS; from += AHEAD * TEAMS) {
-            Words raw[AHEAD];
-#pragma unroll
-            for (int j = 0; j < AHEAD; ++j) {
-                const int n = from + j * TEAMS;
-                raw[j] = n < SPLITS ? load16(sums + long(n) * ELEMENTS + quad * 4) : Words{};
-            }
+        for (int from = begin; from < SPLITS && begin < TEAMS; from += AHEAD * TEAMS) {
+            if (!asked) ask(from);
+            asked = false;
 #pragma unroll
             for (int j = 0; j < AHEAD; ++j) {
                 const int n = from + j * TEAMS;
