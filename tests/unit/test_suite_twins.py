@@ -80,9 +80,9 @@ class Fake:
 
 def test_a_whole_generation_is_timed_from_its_begin_to_its_end() -> None:
     request = {"ids": [1], "new": 4, "warm": 1, "least_s": 0.0}
-    made = _timed(Fake(), request, 0.0)
+    made = _timed(Fake(), request, 0.0, {})
     assert (made["tokens"], made["first_s"], made["rest_s"]) == ([7] * 4, [1.0], [3.0])
-    plain = _timed(Fake(), {**request, "whole": True}, 0.0)
+    plain = _timed(Fake(), {**request, "whole": True}, 0.0, {})
     assert (plain["tokens"], plain["first_s"], len(plain["rest_s"])) == ([7] * 4, [0.0], 1)
     assert 0 <= plain["rest_s"][0] < 1
-    assert math.isclose(_timed(Fake(), request, 1e-9)["rest_s"][0], 3.0, rel_tol=1e-2)
+    assert math.isclose(_timed(Fake(), request, 1e-9, {})["rest_s"][0], 3.0, rel_tol=1e-2)
