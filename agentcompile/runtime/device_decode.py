@@ -93,13 +93,11 @@ class DeviceDecode:
             return None
         with on_device("the first token"):
             self._memory.position.fill_(at)
-            if self._drawing and self._sampler is not None:
-                if logits.data_ptr() != own.data_ptr():
-                    own.copy_(logits)
-                self._sampler.enqueue()
-            else:
+            if not self._drawing:
                 self._memory.token.copy_(greatest(logits))
-            self._advance()
+            elif logits.data_ptr() != own.data_ptr():
+                own.copy_(logits)  # where the sampler reads
+            self._ended()
             return self._told(at, 1, ahead=ahead)
 
     def advance(self, first: int, steps: int, *, ahead: bool) -> tuple[list[int], list[float]]:
@@ -111,6 +109,7 @@ class DeviceDecode:
             return self._told(first, steps, ahead=ahead)
 
     def _told(self, first: int, count: int, *, ahead: bool) -> tuple[list[int], list[float]]:
+        """The `count` tokens from position `first` on, once they are made, with the next step queued behind them."""
         self._tokens_here[:count].copy_(self._history[first : first + count], non_blocking=True)
         if self._noting:
             self._logprobs_here[:count].copy_(self._logprobs[first : first + count], non_blocking=True)

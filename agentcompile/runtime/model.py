@@ -310,7 +310,7 @@ class CompiledModel:
         if finish is None and loop is not None:
             yield from self._native_loop(loop, len(ids), request)
         elif finish is None:
-            yield from self._python_loop(1, len(ids), request)
+            yield from self._python_loop(len(ids), request)
 
     def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
         """All but the first token in whole chunks of steps without Python, each about `STREAM_S` long."""
@@ -333,7 +333,9 @@ class CompiledModel:
                 return
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
 
-    def _python_loop(self, made: int, prompt: int, request: Request) -> Iterator[Piece]:
+    def _python_loop(self, prompt: int, request: Request) -> Iterator[Piece]:
+        """All but the first token, each chosen by the host."""
+        made = 1
         finish: Finish | None = None
         dismiss_threads()
         while finish is None:

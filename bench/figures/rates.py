@@ -103,7 +103,7 @@ def first_s(timed: Round, arm: str) -> float:
 
 
 def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
-    """Whether within each of the arm's visits every generation gave the same tokens, in dropped rounds too."""
+    """Whether every generation of each of the arm's processes gave the same tokens, in dropped rounds too."""
     return all(visit.same for timed in rounds for visit in timed.visits.get(arm, ()))
 
 

@@ -67,7 +67,7 @@ class ArmResult:
     agrees: str | None = None
     """Empty: its greedy tokens hold the mutual top-5 rule against fp32; None: not compared; else what is wrong."""
     same: bool = True
-    """Whether every generation of a visit gave the same tokens; of our own arms, one that does not has failed."""
+    """Whether every generation of a process gave the same tokens; of our own arms, one that does not has failed."""
     times_floor: float | None = None
     """Its median time per output token over the time that reading the case's bytes takes."""
     speedup: Interval | None = None
