@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from agentcompile.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
+from agentcompile.arms import Arm, asked, candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit, RoundsProgress
+from agentcompile.events import Emit, RoundsProgress, StepsTimed
 from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
@@ -55,6 +55,10 @@ HOPE = 0.004
 
 class StepClock(Protocol):
     """Times whole steps beside one another."""
+
+    @property
+    def known(self) -> Mapping[str, Timing]:
+        """What an earlier process of the run found, by `arms.asked`."""
 
     def __call__(
         self,
@@ -345,9 +349,18 @@ class _Step:
         seed: int,
         trusted: bool = True,
     ) -> Timing | Crashed | TimedOut:
-        sources, at = self._rivals.sources(), self._cut.partition.regime
+        at, policy = self._cut.partition.regime, POLICY.digest(residency=self._cut.residency)
+        steps = asked(arms, at, rounds=rounds, processes=processes, claim=claim, seed=seed, policy=policy)
+        if (known := self._clock.known.get(steps)) is not None:
+            return known
+        sources = self._rivals.sources()
         programs = [(label, self._program(parts, sources)) for label, parts in arms]
-        return self._clock(programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted)
+        found = self._clock(
+            programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
+        )
+        if isinstance(found, Timing) and not found.failed:
+            self._emit(StepsTimed(steps=steps, timing=found))
+        return found
 
     def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
         cut = self._cut

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Choice, Kernel, Part
 from agentcompile.measure import Contrast, Timing, contrast
 
@@ -21,6 +24,15 @@ def swap(parts: Sequence[Part], index: int, choice: Choice) -> Arm:
 def labelled(arms: Sequence[Arm]) -> list[tuple[str, Arm]]:
     """Each with its number for a label."""
     return [(str(i), arm) for i, arm in enumerate(arms)]
+
+
+def asked(arms: Sequence[tuple[str, Sequence[Part]]], at: Regime, **how: Json) -> str:
+    """A digest of what whole steps run, where, and `how` they are timed: of equal questions to a clock."""
+    parts: list[Json] = [
+        [label, [[part.region, list(part.sites), candidate_of(part.choice), _source(part.choice)] for part in arm]]
+        for label, arm in arms
+    ]
+    return digest("steps/1", parts, encode(at), how)
 
 
 def gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:
@@ -49,6 +61,10 @@ def order(looks: Mapping[int, float], least: float = -math.inf) -> list[int]:
 def candidate_of(choice: Choice) -> str:
     """The id of a kernel's point; empty for a fallback."""
     return choice.candidate.id if isinstance(choice, Kernel) else ""
+
+
+def _source(choice: Choice) -> str:
+    return choice.source if isinstance(choice, Kernel) else ""
 
 
 def template_of(choice: Choice) -> str:

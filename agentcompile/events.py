@@ -7,7 +7,6 @@ creates it. Standard library only.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +23,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
+from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
 
 FlowStage = Literal[
@@ -234,6 +234,15 @@ class ChoiceMade(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepsTimed(_Clean):
+    """Whole steps were timed beside one another. `steps` is a digest of what they run and how they were timed."""
+
+    kind: Literal["steps-timed"] = "steps-timed"
+    steps: str
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAdmitted(_Clean):
     """A plan stood against the best baseline step, or was not to be timed. On disk before anything acts on it."""
 
@@ -349,7 +358,7 @@ Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
     | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
-    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched
+    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""
@@ -361,17 +370,6 @@ DURABLE = (
     ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied,
 )  # fmt: skip
 """Events that are on disk before anything acts on them."""
-
-
-def shared(emit: Callable[[Event], None]) -> tuple[Emit, threading.RLock]:
-    """The same `emit` for several threads, and the lock that it takes."""
-    lock = threading.RLock()
-
-    def locked(event: Event) -> None:
-        with lock:
-            emit(event)
-
-    return locked, lock
 
 
 def silent(event: Event) -> None:

@@ -10,8 +10,8 @@ from agentcompile.build.binary import Binary
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source, Template
+from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Crashed, NumericReport, TimedOut, Verdict
-from agentcompile.measure.samples import Timing
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""

@@ -18,10 +18,10 @@ from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Stage, TimedOut, Verdict
 from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
-from agentcompile.measure.samples import Samples, Timing
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.steering import Steering
 from agentcompile.worker import protocol as p

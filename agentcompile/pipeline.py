@@ -20,7 +20,6 @@ from agentcompile.events import (
     ReviewOpened,
     RunFinished,
     Warned,
-    shared,
     silent,
 )
 from agentcompile.history import History
@@ -38,7 +37,7 @@ from agentcompile.ready import Ready, counsel, prepare, started
 from agentcompile.rivals import Everywhere, RunnersUp
 from agentcompile.ruled import Bench, known_plan, legal, obey
 from agentcompile.seal import Facts, seal
-from agentcompile.stages import stage
+from agentcompile.stages import shared, stage
 from agentcompile.steering import Steering
 from agentcompile.survey import Survey
 from agentcompile.tune import Tuner, lengths_key

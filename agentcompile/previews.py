@@ -11,7 +11,7 @@ from agentcompile.advising import Inquiry, check, counsel_of, is_remote
 from agentcompile.captures import load_model
 from agentcompile.cuts import bound, cut
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Emit, shared, silent
+from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.region import Region
 from agentcompile.layouts import LAYOUTS
@@ -21,6 +21,7 @@ from agentcompile.options import Options
 from agentcompile.past import Past
 from agentcompile.ready import hot, informed, prepare, questions, started
 from agentcompile.regions.kinds import facts as kinds
+from agentcompile.stages import shared
 
 
 def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:

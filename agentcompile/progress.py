@@ -7,7 +7,7 @@ resuming, attaching and watching a past run need no second store. Standard libra
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -38,6 +38,7 @@ from agentcompile.events import (
     StageFinished,
     StageStarted,
     Steered,
+    StepsTimed,
     TrialFinished,
     TrialStarted,
     Undone,
@@ -48,6 +49,7 @@ from agentcompile.grown import Grown, Seen
 from agentcompile.ir.advice import Claim, Usage
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
+from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
 from agentcompile.rows import Best, Counts, Row, RowState, better, changed
 
@@ -110,6 +112,8 @@ class State:
     exchanges: tuple[str, ...] = ()
     """Digests of those that advice was taken from, in the order in which it came."""
     unadvised: tuple[AdviceMissed, ...] = ()
+    steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
+    """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
 
     @property
     def stage(self) -> FlowStage | None:
@@ -203,6 +207,8 @@ def apply(state: State, event: Event) -> State:
                 return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
             plans = (*_elsewhere(state.plans, event.plan), event.plan)
             return changed(state, plans=plans, layouts=event.layouts)
+        case StepsTimed():
+            return changed(state, steps={**state.steps, event.steps: event.timing})
         case LockWritten():
             return changed(state, lock=event)
         case DriftFound():
@@ -263,6 +269,7 @@ def _started(state: State, event: RunStarted) -> State:
         warnings=state.warnings,
         spent=state.spent,
         exchanges=state.exchanges,
+        steps=state.steps,
     )
 
 
@@ -271,14 +278,14 @@ def _asked(state: State, event: CandidateAsked) -> State:
     asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
     row = state.row(event.region)
     if event.what != "rerun" or row is None:
-        return changed(state, asked=asked)
+        return changed(state, asked=asked, steps={} if event.what == "rerun" else state.steps)
     kept = [trial for trial in state.trials if trial.candidate != event.point]
     best: Best | None = None
     for trial in kept:
         if trial.candidate.region == event.region:
             best = better(trial, best)
     rows = tuple(changed(old, best=best) if old.region == event.region else old for old in state.rows)
-    return changed(state, asked=asked, trials=Grown(kept), rows=rows)
+    return changed(state, asked=asked, trials=Grown(kept), rows=rows, steps={})
 
 
 def _elsewhere(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:

@@ -66,6 +66,11 @@ class StepClock:
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
+    @property
+    def known(self) -> Mapping[str, Timing]:
+        """What an earlier process of the run found, by what was asked."""
+        return self._steering.earlier.steps
+
     def __call__(
         self,
         programs: Sequence[tuple[str, Program]],

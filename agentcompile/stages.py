@@ -1,12 +1,13 @@
-"""Announces the stages of a run: each begins and ends as an event, with its time and one line of result."""
+"""How a flow says what happens: stages begin and end as events, and several threads may say so."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agentcompile.events import Emit, FlowStage, StageFinished, StageStarted
+from agentcompile.events import Emit, Event, FlowStage, StageFinished, StageStarted
 
 
 @contextmanager
@@ -17,3 +18,14 @@ def stage(emit: Emit, name: FlowStage) -> Iterator[Callable[[str], None]]:
     said = [""]
     yield lambda text: said.__setitem__(0, text)
     emit(StageFinished(stage=name, detail=said[0], seconds=time.monotonic() - begin))
+
+
+def shared(emit: Emit) -> tuple[Emit, threading.RLock]:
+    """The same `emit` for several threads, and the lock that it takes."""
+    lock = threading.RLock()
+
+    def locked(event: Event) -> None:
+        with lock:
+            emit(event)
+
+    return locked, lock

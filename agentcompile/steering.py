@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.template import Candidate
+from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling
 
 NOTHING = Usage()
@@ -31,6 +32,8 @@ class Earlier:
     asked: tuple[CandidateAsked, ...] = ()
     spent: Usage = NOTHING
     """On asking a model."""
+    steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
+    """Whole steps that were timed, by what was asked."""
 
 
 class Steering:

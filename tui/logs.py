@@ -101,6 +101,10 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             if isinstance(event.choice, Fallback):
                 return "choice", (f"{event.region[:6]}: PyTorch: {event.choice.reason}", "")
             return "choice", (f"{event.region[:6]}: {event.choice.candidate.label} {event.choice.speedup:.2f}×", "good")
+        case e.StepsTimed():
+            times = [event.timing.median_ns(arm) for arm in event.timing.live]
+            spread = f"{duration(min(times))} … {duration(max(times))}" if times else "none lived"
+            return "step", (f"{len(event.timing.arms)} ways beside one another: {spread}", "dim")
         case e.PlanAdmitted():
             return "plan", (plan_line(event.plan), "good")
         case e.LockWritten():

@@ -12,12 +12,13 @@ from agentcompile.commands.flow import REAL, Flow
 from agentcompile.commands.reviewing import goes_on, to_decide, undecided
 from agentcompile.control import steered
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit, shared
+from agentcompile.events import Emit
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.render import Reporter, Screen, tee
 from agentcompile.review import open_items
+from agentcompile.stages import shared
 from agentcompile.steering import Steering
 
 

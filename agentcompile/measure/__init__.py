@@ -3,8 +3,8 @@
 The protocol is one `Policy`, whose digest keys results.
 """
 
+from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.measure.policy import POLICY, Policy
-from agentcompile.measure.samples import Clock, Round, Samples, Timing
 from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.measure.statistics import Contrast, contrast, impossible, measurement
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agentcompile.measure.samples import Interval
+from agentcompile.ir.timing import Interval
 
 DEFAULT_QUANTUM_NS = 500
 _SWITCH_NS = 1_000_000

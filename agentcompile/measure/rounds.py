@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
+from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.measure.policy import Policy
-from agentcompile.measure.samples import Clock, Interval, Round, Samples
 
 _TRIES = 8
 _PLAUSIBLE = (1.7, 2.3)

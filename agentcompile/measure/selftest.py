@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentcompile.ir.timing import Timing
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.measure.samples import Timing
 from agentcompile.measure.statistics import contrast
 
 PLANTED = 0.02

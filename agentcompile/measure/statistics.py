@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from agentcompile.ir.timing import Round, Samples, Timing
 from agentcompile.ir.trial import NO_INTERVAL, Comparison, Measurement
 from agentcompile.measure.policy import POLICY, Policy
-from agentcompile.measure.samples import Round, Samples, Timing
 from agentcompile.measure.student import t_quantile
 
 CLEAR_ROUNDS = 5

@@ -15,13 +15,13 @@ import torch
 from agentcompile.build import compile
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.materialize.cpp import flags
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import block, rotation_bytes
 from agentcompile.measure.rounds import Arm
-from agentcompile.measure.samples import Interval
 from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.store import Store

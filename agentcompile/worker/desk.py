@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 from agentcompile.build import compile
 from agentcompile.ir.target import Ceiling
+from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
-from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.store import Store
 from agentcompile.worker import protocol as p

@@ -15,8 +15,8 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
+from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import NumericReport
-from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory

@@ -10,10 +10,10 @@ import torch
 from agentcompile.build import compile
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import rotation_bytes
-from agentcompile.measure.samples import Interval
 from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.driver import Call, Module

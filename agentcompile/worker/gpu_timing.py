@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from agentcompile.ir.target import Target
+from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.rounds import Arm
-from agentcompile.measure.samples import Interval, Samples
 from agentcompile.reference import Interpreter
 from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, first_chunk, overlaps_launches
 from agentcompile.runtime.driver import Module

@@ -8,9 +8,9 @@ import torch
 
 from agentcompile.build import compile_executor
 from agentcompile.ir.target import Ceiling
+from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import NumericReport
 from agentcompile.materialize import isa_flags
-from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.native import Executor
 from agentcompile.store import Store

@@ -15,9 +15,9 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Source
+from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
 from agentcompile.measure.policy import Policy
-from agentcompile.measure.samples import Samples
 from agentcompile.measure.selftest import SelfTest
 
 

@@ -9,8 +9,8 @@ import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import interval, quantum_ns, settle
-from agentcompile.measure.samples import Interval, Samples
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from agentcompile.ir.target import Target
+from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.measure.samples import Interval, Samples
 from agentcompile.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program

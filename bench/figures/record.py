@@ -17,7 +17,7 @@ from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
 from .course import nameless
-from .rates import Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from .rates import VARIES, Estimate, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
 from .report import (
     BANDWIDTH,
     FIRST_TOKEN_PEERS,
@@ -95,8 +95,8 @@ def figures_of(part: Part) -> list[Figure]:
     for target in [BANDWIDTH[name]] if name in BANDWIDTH else []:
         figures.append(ratio(name, "share of read bandwidth", target, share, reasons.get(OURS, "")))
     for peer, target in SPEEDUPS[name].items():
-        note = reasons.get(OURS) or reasons.get(peer) or ""
-        figures.append(ratio(name, f"decode vs {peer}", target, speedup(rounds, OURS, peer), note))
+        why, found = reasons.get(OURS) or reasons.get(peer) or "", speedup(rounds, OURS, peer)
+        figures.append(ratio(name, f"decode vs {peer}", target, found, _beside(rounds, peer, found, why)))
     figures += _device_figures(part)
     for what, most in WAITS_S.get(name, {}).items():
         took = part.times.get(what, Took(seconds=None, reason="not measured"))
@@ -106,6 +106,12 @@ def figures_of(part: Part) -> list[Figure]:
     if name == "sample":
         figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
     return figures
+
+
+def _beside(rounds: Sequence[Round], peer: str, found: Estimate | None, why: str) -> str:
+    """The note on a figure beside a peer; what is missing has only the reason for that."""
+    varies = found is not None and not same_tokens(rounds, peer)
+    return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
 
 
 def _device_figures(part: Part) -> Iterator[Figure]:
@@ -129,7 +135,8 @@ def _device_figures(part: Part) -> Iterator[Figure]:
     for peer in FIRST_TOKEN_PEERS:
         both = [timed for timed in kept if peer in timed.visits]
         logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
-        yield ratio(name, f"first token vs {peer}", 1.0, estimate(logs), part.outcome.reasons.get(peer, reason))
+        why, found = part.outcome.reasons.get(peer, reason), estimate(logs)
+        yield ratio(name, f"first token vs {peer}", 1.0, found, _beside(rounds, peer, found, why))
     held = part.outcome.facts.get(OURS, {}).get("memory_bytes")
     least = part.workload.weight_bytes + part.workload.cache_bytes
     yield Figure(

@@ -21,6 +21,7 @@ from agentcompile.measure.policy import POLICY
 from agentcompile.render import Screen
 from agentcompile.tables import Table, duration
 
+from ..figures.rates import VARIES
 from .result import Case, SuiteResult, read_result
 from .verdicts import Change, Compared, Report, Row, Unmeasured, common_cases, compare_arms, compare_runs
 
@@ -63,8 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     runs = [read_result(path) for path in asked.files]
     found: list[Difference] = []
     if asked.arms:
-        _known(asked.files[0], runs[0], asked.arms)
-        report = compare_arms(runs[0], *asked.arms, claim=asked.claim)
+        x, y = (_arm(asked.files[0], runs[0], name) for name in asked.arms)
+        report = compare_arms(runs[0], x, y, claim=asked.claim)
     else:
         found = differences(*runs)
         _comparable(asked.files, runs, found, asked.anyway)
@@ -150,14 +151,18 @@ def _share(text: str) -> float:
     return value
 
 
-def _known(path: Path, result: SuiteResult, names: Sequence[str]) -> None:
-    """Raise AgentCompileError for an arm that no case of the file has."""
+def _arm(path: Path, result: SuiteResult, name: str) -> str:
+    """The arm of the file that `name` means: its whole name, or the alias of one alone (``again``, ``slow:0.03`` or
+    ``slow`` of ``agentcompile=slow:0.03``). Raises AgentCompileError for a name that no case has."""
     known = list(dict.fromkeys(arm.name for case in result.cases for arm in case.arms))
-    for name in names:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else f"arms: {', '.join(known) or 'none'}"
-            raise AgentCompileError(f"{path}: --arms: no arm is called {name!r}", hint=hint)
+    if name in known:
+        return name
+    meant = [one for one in known if name in (one.partition("=")[2], one.partition("=")[2].partition(":")[0])]
+    if name and len(meant) == 1:
+        return meant[0]
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"arms: {', '.join(known) or 'none'}"
+    raise AgentCompileError(f"{path}: --arms: no arm is called {name!r}", hint=hint)
 
 
 def _comparable(paths: Sequence[Path], runs: Sequence[SuiteResult], found: Sequence[Difference], anyway: bool) -> None:
@@ -282,6 +287,7 @@ def _cells(report: Report, row: Row, other: str) -> tuple[str, ...]:
             times = ("-" if time is None else duration(time * 1e9) for time in (row.a_s, row.b_s))
             verdict, note = (change.comparison, change.why) if change else ("-", "the baseline")
             shown = _span(beside) if other else ()
+            note = "; ".join(filter(None, (note, *(f"{side}: {VARIES}" for side in row.varies))))
             agree = _AGREE[change.agrees if change else None]
             return (row.case, row.arm, _QUANTITIES[row.quantity], *times, *_span(change), agree, verdict, *shown, note)
 

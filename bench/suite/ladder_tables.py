@@ -32,7 +32,7 @@ def rungs_table(case: Case) -> Table:
     for rung in case.rungs:
         arm = case.arm(rung.name)
         if arm is None or arm.state != "measured" or arm.token_s is None:
-            why = note_of(f"{arm.state}: {arm.reason}", same=arm.same) if arm else "absent"
+            why = note_of(arm.away, same=arm.same) if arm else "absent"
             rows.append((rung.name, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, why))
             continue
         over = _interval(rung.gain.speedup) if rung.gain else NOTHING

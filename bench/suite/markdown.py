@@ -249,11 +249,7 @@ def _away(cases: Sequence[Case]) -> dict[str, ArmResult]:
 
 
 def _note(arm: ArmResult) -> str:
-    if arm.state == "measured":
-        told = "output not compared" if arm.agrees is None else arm.agrees
-    else:
-        told = f"{arm.state}: {arm.reason}" if arm.reason else arm.state
-    return note_of(told, same=arm.same)
+    return note_of(arm.away or ("output not compared" if arm.agrees is None else arm.agrees), same=arm.same)
 
 
 def _floor(case: Case) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ class ArmResult:
     first_speedup: Interval | None = None
     """Of its time to the first token."""
 
+    @property
+    def away(self) -> str:
+        """What became of it, for people; empty for one that is measured."""
+        return "" if self.state == "measured" else ": ".join(filter(None, (self.state, self.reason)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimes:

@@ -301,7 +301,7 @@ def _table(cases: Sequence[Case]) -> list[str]:
             gain = arm.speedup
             beside = "-" if gain is None else f"{gain.value:.2f} ({gain.low:.2f} … {gain.high:.2f})"
             note = f"fp32: {case.reference}" if case.reference else ""
-            note = note_of(note if arm.state == "measured" else f"{arm.state}: {arm.reason}", same=arm.same)
+            note = note_of(arm.away or note, same=arm.same)
             rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
     heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
     return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))

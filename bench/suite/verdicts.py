@@ -66,6 +66,8 @@ class Compared:
     """Medians, as the files have them."""
     changes: dict[View, Change]
     """The one that decides is missing for the baseline of two runs, which nothing else is beside."""
+    varies: tuple[str, ...] = ()
+    """Of its two sides those whose tokens changed from one generation of a process to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,12 +259,22 @@ class _Pair:
     b: Case
     arm_b: ArmResult
     label: str
+    sides: tuple[str, str]
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
         """What was found, beside the medians."""
         spreads = [arm.token_s if quantity == "token" else arm.first_s for arm in (self.arm_a, self.arm_b)]
         a_s, b_s = (None if spread is None else spread.median for spread in spreads)
-        return Compared(case=self.a.key, arm=self.label, quantity=quantity, a_s=a_s, b_s=b_s, changes=changes)
+        both = zip(self.sides, (self.arm_a, self.arm_b), strict=True)
+        return Compared(
+            case=self.a.key,
+            arm=self.label,
+            quantity=quantity,
+            a_s=a_s,
+            b_s=b_s,
+            changes=changes,
+            varies=tuple(side for side, arm in both if not arm.same),
+        )
 
 
 def compare_runs(
@@ -363,9 +375,9 @@ def _pair(
     sides: tuple[str, str] = ("A", "B"),
 ) -> _Pair | Unmeasured:
     if arm_a and arm_b and arm_a.state == arm_b.state == "measured":
-        return _Pair(a=a, arm_a=arm_a, b=b, arm_b=arm_b, label=label)
+        return _Pair(a=a, arm_a=arm_a, b=b, arm_b=arm_b, label=label, sides=sides)
     told = [
-        ": ".join(filter(None, (side, arm.state if arm else "not listed", arm.reason if arm else "")))
+        f"{side}: {arm.away if arm else 'not listed'}"
         for side, arm in zip(sides, (arm_a, arm_b), strict=True)
         if arm is None or arm.state != "measured"
     ]

@@ -80,7 +80,7 @@ def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, 
 
 
 def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
-    """A run that is terminated, interrupted, and killed twice, and resumed each time until it is done."""
+    """A run that is terminated, interrupted, and killed three times, and resumed each time until it is done."""
     run, lock = root / "run", root / "agentcompile.lock.toml"
     start: list[object] = ["compile", model, *settings, "--out", lock, "--run-dir", run]
     resume: list[object] = ["compile", "--resume", "--run-dir", run]
@@ -89,6 +89,7 @@ def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
         "interrupted": leg(home, resume, run, "trial-finished", 1, signal.SIGINT),
         "killed in the search": leg(home, resume, run, "trial-finished", 3, signal.SIGKILL),
         "killed after a choice": leg(home, resume, run, "choice-made", 1, signal.SIGKILL),
+        "killed between steps": leg(home, resume, run, "steps-timed", 1, signal.SIGKILL),
     }
     done = flows.cli(home, *resume, limit_s=LIMIT_S)
     legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))

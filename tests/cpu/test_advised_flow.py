@@ -26,13 +26,13 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
+from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, Trial, Verdict
 from agentcompile.judge import Baseline, Depth, Job, Prepared
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Evidence, render_lock
 from agentcompile.machine import this_machine
 from agentcompile.measure import Timing
-from agentcompile.measure.samples import Clock, Round, Samples
 from agentcompile.notes import Notes
 from agentcompile.past import Past
 from agentcompile.plans import plan

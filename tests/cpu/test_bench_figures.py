@@ -31,7 +31,7 @@ from agentcompile.bench.figures.rates import (
     speedup,
     visit,
 )
-from agentcompile.bench.figures.record import arm_rows, import_figure
+from agentcompile.bench.figures.record import arm_rows, figures_of, import_figure
 from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
 from agentcompile.bench.figures.serving import Arm, ArmFailed
 from agentcompile.bench.figures.times import Imported
@@ -202,14 +202,19 @@ def test_what_changed_in_a_disturbed_try_is_not_forgotten(tmp_path: Path) -> Non
         assert (made.tries, made.same, last["same"]) == (rates.TRIES, same, True)
 
 
-def rounds(times: list[tuple[float, float]], others: float = 0.0, same: bool = True) -> list[Round]:
+def rounds(
+    times: list[tuple[float, float]], others: float = 0.0, same: bool = True, names: tuple[str, str] = ("a", "b")
+) -> list[Round]:
     """Of two arms; whether the tokens of the second were always the same."""
 
     def pair(token_s: float, same: bool) -> tuple[Visit, Visit]:
         made = Visit(first_s=1.0, token_s=token_s, generations=1, waited=0.0, others=others, tries=1, same=same)
         return made, made
 
-    return [Round(process=0, visits={"a": pair(a, True), "b": pair(b, same)}, read_bytes_per_s=1e6) for a, b in times]
+    def visits(a: float, b: float) -> dict[str, tuple[Visit, Visit]]:
+        return {names[0]: pair(a, True), names[1]: pair(b, same)}
+
+    return [Round(process=0, visits=visits(a, b), read_bytes_per_s=1e6) for a, b in times]
 
 
 def test_a_speedup_is_paired_by_round_so_that_drift_leaves_it_alone() -> None:
@@ -243,6 +248,20 @@ def test_the_row_of_an_arm_whose_tokens_varied_says_so_beside_its_rate_and_what_
     outcome.agreement["b"] = "token 3 is 7"
     assert [row[-1] for row in arm_rows(part)] == ["", f"token 3 is 7; {rates.VARIES}"]
     assert rates.VARIES in arm_table(list(arm_rows(part)))[-1]
+
+
+def test_a_figure_beside_a_peer_whose_tokens_varied_says_so() -> None:
+    peer = "static-max-autotune"
+
+    def notes(count: int, same: bool) -> list[str]:
+        outcome = Outcome(rounds=tuple(rounds([(1.0, 2.0)] * count, same=same, names=("agentcompile", peer))))
+        workload = SimpleNamespace(name="qwen3-1.7b", token_bytes=1, weight_bytes=1, cache_bytes=1)
+        part: Any = SimpleNamespace(workload=workload, outcome=outcome, times={})
+        return [figure.note for figure in figures_of(part) if figure.name.endswith(f"vs {peer}")]
+
+    assert notes(3, same=True) == ["", ""]
+    assert notes(3, same=False) == [f"{peer}: {rates.VARIES}"] * 2
+    assert notes(1, same=False) == ["too few rounds"] * 2
 
 
 def test_the_share_of_bandwidth_is_bytes_a_token_over_time_and_ceiling() -> None:

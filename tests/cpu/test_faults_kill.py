@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.events import TrialFinished
+from agentcompile.events import StepsTimed, TrialFinished
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
 from agentcompile.past import disturbed
@@ -41,14 +41,18 @@ def test_an_interrupted_run_ends_with_its_code_and_says_how_it_goes_on(course: C
 def test_a_kill_is_a_kill(course: Course) -> None:
     assert course.legs["killed in the search"].code == -signal.SIGKILL
     assert course.legs["killed after a choice"].code == -signal.SIGKILL
+    assert course.legs["killed between steps"].code == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("name", ["terminated", "interrupted", "killed in the search", "killed after a choice", "done"])
+@pytest.mark.parametrize(
+    "name",
+    ["terminated", "interrupted", "killed in the search", "killed after a choice", "killed between steps", "done"],
+)
 def test_no_process_outlives_its_run(name: str, course: Course) -> None:
     assert course.legs[name].left == ()
 
 
-def test_a_run_that_was_ended_four_times_reaches_its_lock(course: Course) -> None:
+def test_a_run_that_was_ended_five_times_reaches_its_lock(course: Course) -> None:
     assert course.legs["done"].code == 0, course.legs["done"].err
     assert {plan.phase for plan in read_lock(course.lock).plan} == {"decode", "prefill"}
 
@@ -63,6 +67,12 @@ def test_no_acknowledged_trial_is_repeated(course: Course) -> None:
     # A measurement that others disturbed says nothing: it may be made again.
     trials = [asked(event) for event in events if not disturbed(event.trial)]
     assert [trial for trial, times in Counter(trials).items() if times > 1] == []
+
+
+def test_no_step_that_was_timed_is_timed_again(course: Course) -> None:
+    timed = [event.steps for event in RunDirectory.open(course.run).events() if isinstance(event, StepsTimed)]
+    assert timed
+    assert [steps for steps, times in Counter(timed).items() if times > 1] == []
 
 
 def test_every_trial_of_a_killed_run_is_still_there(course: Course) -> None:

@@ -24,11 +24,11 @@ from agentcompile.cuts import CHUNK, cut
 from agentcompile.events import Event, PlanAdmitted, Warned, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source
+from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
 from agentcompile.machine import Machine
 from agentcompile.measure import POLICY, Timing
-from agentcompile.measure.samples import Clock, Interval, Round, Samples
 from agentcompile.pipeline import prove
 from agentcompile.plans import Planned
 from agentcompile.ready import Ready

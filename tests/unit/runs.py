@@ -15,6 +15,7 @@ from agentcompile.events import (
     SpaceBounded,
     StageFinished,
     StageStarted,
+    StepsTimed,
     TrialFinished,
     TrialStarted,
     Warned,
@@ -22,6 +23,7 @@ from agentcompile.events import (
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
+from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import (
     Check,
     Kernel,
@@ -39,6 +41,20 @@ REGIME = Regime(phase="decode", context=(1, 64))
 TARGET = Target(kind="cpu", device="a processor", arch="x86_64", isa=("avx2",), threads=2, cache_bytes=(1, 2, 3))
 REPORT = NumericReport(
     checks=(Check(name="element", ok=True, measured=0.5, allowed=1.0),), error_ratio=1.1, cases=3, repeats=16
+)
+
+
+TIMING = Timing(
+    arms=("pytorch", "plan"),
+    live=(0, 1),
+    processes=(
+        Samples(
+            batch=4,
+            clock=Clock(quantum_ns=1, doubling=(2.0, 1.9)),
+            rounds=(Round(intervals_ns=((80, 84), (40, 44)), waited_ns=(0, 1)),),
+        ),
+    ),
+    residency="dram",
 )
 
 
@@ -103,6 +119,7 @@ WHOLE: tuple[Event, ...] = (
     TrialFinished(trial=trial(fidelity="confirm")),
     StageFinished(stage="search", detail="2 trials", seconds=3.0),
     ChoiceMade(region=REGION, choice=KERNEL),
+    StepsTimed(steps="f" * 64, timing=TIMING),
     PlanAdmitted(plan=PLAN),
     Warned(text="the machine is busy"),
     LockWritten(path="x.lock.toml", digest="e"),

@@ -12,14 +12,14 @@ import pytest
 
 from agentcompile.admit import ABREAST, FEW, JUDGED, LOOK_ROUNDS, Admitted, admit
 from agentcompile.cuts import Cut
-from agentcompile.events import silent
+from agentcompile.events import Emit, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate, Launch, Source
+from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
-from agentcompile.measure.samples import Clock, Round, Samples
 from agentcompile.pipeline import _shares, _shares_of
 from agentcompile.plans import Planned
 from agentcompile.regions.cover import cover
@@ -121,6 +121,7 @@ class StepClock:
 
     def __init__(self, cost: Mapping[int, int]) -> None:
         self.cost, self.at = cost, list[Regime]()
+        self.known: dict[str, Timing] = {}
 
     def __call__(
         self,
@@ -154,10 +155,12 @@ class StepClock:
         return self.cost[int(call.launch.entry.rpartition(":")[2])]
 
 
-def admitted(cut: Cut, rivals: Rivals, clock: StepClock, settled: Mapping[str, Choice] | None = None) -> Admitted:
+def admitted(
+    cut: Cut, rivals: Rivals, clock: StepClock, settled: Mapping[str, Choice] | None = None, emit: Emit = silent
+) -> Admitted:
     parts = cover_of(cut)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
-    return admit(cut, parts, planned, rivals, clock, silent, 0, "cuda", settled or {})
+    return admit(cut, parts, planned, rivals, clock, emit, 0, "cuda", settled or {})
 
 
 def variants(found: Admitted) -> set[int]:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from agentcompile.ir.timing import Clock, Interval, Round, Samples, Timing
 from agentcompile.ir.trial import NO_INTERVAL
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.rounds import run_rounds
-from agentcompile.measure.samples import Clock, Interval, Round, Samples, Timing
 from agentcompile.measure.statistics import contrast, impossible, measurement
 from agentcompile.measure.student import t_cdf, t_quantile
 
