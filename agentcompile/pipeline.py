@@ -90,7 +90,9 @@ def compile_model(
             )  # fmt: skip
             steering.legal = legal(spaces)
             searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
-            survey = Survey(cuts, subjects, tuner, _countdown(searching_s, steering.clock))
+            survey = Survey(
+                cuts, subjects, tuner, _countdown(searching_s - steering.earlier.searched_s, steering.clock)
+            )
             if planned is not None:
                 survey.recall(past)
             if fresh and options.choose in TIMED:

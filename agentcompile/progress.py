@@ -112,6 +112,8 @@ class State:
     exchanges: tuple[str, ...] = ()
     """Digests of those that advice was taken from, in the order in which it came."""
     unadvised: tuple[AdviceMissed, ...] = ()
+    searched_s: float = 0.0
+    """That searches took which ended."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
 
@@ -167,8 +169,9 @@ def apply(state: State, event: Event) -> State:
             return changed(state, stages=stages)
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
-            stages = (*_without(state.stages, event.stage), done)
-            return changed(state, stages=stages, settled=state.settled or event.stage == "admit")
+            stages, settled = (*_without(state.stages, event.stage), done), state.settled or event.stage == "admit"
+            searched_s = state.searched_s + (event.seconds if event.stage == "search" else 0.0)
+            return changed(state, stages=stages, settled=settled, searched_s=searched_s)
         case GraphCaptured():
             return changed(state, graphs=(*state.graphs, event))
         case BoundaryFound():
@@ -269,6 +272,7 @@ def _started(state: State, event: RunStarted) -> State:
         warnings=state.warnings,
         spent=state.spent,
         exchanges=state.exchanges,
+        searched_s=state.searched_s,
         steps=state.steps,
     )
 

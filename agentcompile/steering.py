@@ -32,6 +32,8 @@ class Earlier:
     asked: tuple[CandidateAsked, ...] = ()
     spent: Usage = NOTHING
     """On asking a model."""
+    searched_s: float = 0.0
+    """That searches took which ended."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked."""
 

@@ -61,11 +61,12 @@ class Survey:
     def look(self, budget: int) -> None:
         """Try the head of every template of every region, largest share first, while half of the budget lasts.
 
-        The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step.
+        The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
+        time is up only what is known is taken beside it.
         """
         for id, subject in self._subjects.items():
-            few = self.candidates >= budget // 2 or self.left() <= 0
-            heads = self._tuner.heads(subject, 1 if few else HEADS)
+            most = 1 if self.candidates >= budget // 2 else HEADS
+            heads = self._tuner.heads(subject, most, HEADS if self.left() > 0 else 1)
             self.trials[id] = [*(t for t in self.trials.get(id, ()) if t not in heads), *heads]
             self.obey()
 
@@ -126,8 +127,8 @@ class Survey:
             fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
-            asked = Budget(trials=trials, seconds=self.left())
-            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()))
+            asked = Budget(trials=trials)
+            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()), self.left)
             self.obey()
 
     def confirm(self, chosen: Sequence[Subject]) -> None:

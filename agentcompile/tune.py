@@ -101,23 +101,29 @@ class Tuner:
         """What holds for a subject now."""
         return self._advised(subject)
 
-    def heads(self, subject: Subject, most: int) -> list[Trial]:
-        """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search."""
+    def heads(self, subject: Subject, most: int, fresh: int) -> list[Trial]:
+        """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
+        Behind the first `fresh` only those that are known."""
         order = self._advised(subject).sorted(tuple(subject.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         heads = [candidate for candidate in order if first[candidate.template] is candidate]
-        return self._timed(subject, heads[:most], POLICY.search_rounds, fidelity="search")
+        rounds = POLICY.search_rounds
+        late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
+        return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search")
 
-    def search(self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial]) -> list[Trial]:
-        """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials."""
-        found = list(trials)
-        space, begin = tuple(subject.space), self.steering.clock()
+    def search(
+        self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
+    ) -> list[Trial]:
+        """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
+        When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
+        where it was."""
+        found, space = list(trials), tuple(subject.space)
         while True:
-            left = replace(budget, seconds=budget.seconds - (self.steering.clock() - begin))
-            proposal = strategy(space, self._order(subject, found), found, left)
-            if not proposal.candidates:
+            asked = strategy(space, self._order(subject, found), found, budget)
+            known = [self._known(subject, one, asked.rounds, "search") for one in asked.candidates]
+            if not known or (None in known and left() <= 0):
                 return found
-            found += self._timed(subject, proposal.candidates, proposal.rounds, fidelity="search")
+            found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search")
 
     def _order(self, subject: Subject, found: Sequence[Trial]) -> Advice:
         """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
@@ -239,8 +245,7 @@ class Tuner:
         fresh: list[Job] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
         for candidate in candidates:
-            source = self.source(subject, candidate)
-            known = self._past.take(candidate, source.digest, fidelity, rounds * processes)
+            known = self._known(subject, candidate, rounds * processes, fidelity)
             if known is not None:
                 done[candidate.id] = known[0]
                 self._note_baseline(subject, known[0])
@@ -253,6 +258,10 @@ class Tuner:
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
         return [done[candidate.id] for candidate in candidates]
+
+    def _known(self, subject: Subject, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
+        """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
+        return self._past.take(candidate, self.source(subject, candidate).digest, fidelity, rounds)
 
     def _fresh(self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int) -> Iterator[Trial]:
         ready: list[Prepared] = []

@@ -38,6 +38,7 @@ def earlier(state: State) -> Earlier:
         decided=state.decided,
         asked=state.asked,
         spent=state.spent,
+        searched_s=state.searched_s,
         steps=state.steps,
     )
 

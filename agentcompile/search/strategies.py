@@ -23,10 +23,9 @@ from agentcompile.ir.trial import Measured, Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What the search of one region may spend: distinct candidates, and seconds that are still left."""
+    """What the search of one region may spend: distinct candidates."""
 
     trials: int
-    seconds: float = math.inf
     seed: int = 0
     rounds: int = 5
     """Paired rounds of the first rung; every later rung doubles them."""
@@ -69,8 +68,6 @@ def halving(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial],
     template that only fails is put off before it eats the budget. Each later rung keeps the better half at twice the
     rounds, down to `budget.finalists`.
     """
-    if budget.seconds <= 0:
-        return Proposal()
     history = _by_candidate(trials)
     order = {candidate.id: candidate for candidate in _with_every_template(advice.sorted(space))}
     chosen: list[str] = []
@@ -148,7 +145,7 @@ def _failing_last(order: Mapping[str, Candidate], history: Mapping[str, list[Tri
 def _untried(order: Sequence[Candidate], trials: Sequence[Trial], budget: Budget) -> Proposal:
     tried = {trial.candidate.id for trial in trials}
     left = budget.trials - len(tried)
-    if budget.seconds <= 0 or left <= 0:
+    if left <= 0:
         return Proposal()
     fresh = [candidate for candidate in order if candidate.id not in tried][:left]
     return Proposal(candidates=tuple(fresh), rounds=budget.rounds if fresh else 0)

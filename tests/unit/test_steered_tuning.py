@@ -14,11 +14,13 @@ from fakes import linear_region, rows_template, target
 from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.history import History
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Rejected, Trial, Verdict
 from agentcompile.jobs import Job, Prepared
 from agentcompile.notes import Notes
 from agentcompile.past import Past
 from agentcompile.ruled import legal
+from agentcompile.search import Budget, Proposal
 from agentcompile.space import Space
 from agentcompile.steering import Steering
 from agentcompile.store import Store
@@ -87,6 +89,39 @@ def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, 
         assert desk.judge.asked == [one.id], "once is enough"
         desk.tuner.tried(subject, [other])
         assert desk.judge.asked == [one.id, other.id]
+
+
+def by_two(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget) -> Proposal:
+    left = [one for one in space if one.id not in {trial.candidate.id for trial in trials}]
+    return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
+
+
+def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subject: Subject) -> None:
+    first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
+    made = first.tuner.search(subject, by_two, Budget(trials=100), [], lambda: next(looks))
+    assert len(made) == len(first.judge.asked) == 4
+    again = Desk(tmp_path, past=made)
+    assert again.tuner.search(subject, by_two, Budget(trials=100), [], lambda: 0.0) == made
+    assert again.judge.asked == []
+    # A proposal of which something is new is not taken by half.
+    part = Desk(tmp_path, past=made[:3])
+    assert part.tuner.search(subject, by_two, Budget(trials=100), [], lambda: 0.0) == made[:2]
+    assert part.judge.asked == []
+
+
+def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, subject: Subject) -> None:
+    twin = replace(subject.space.templates[0], id="linear/twin")
+    space = Space(subject.region, [*subject.space.templates, twin], target())
+    both = replace(subject, space=space)
+    known = Desk(tmp_path).tuner.heads(both, 8, 8)
+    assert {trial.candidate.template for trial in known} == {"linear/rows", "linear/twin"}
+    late = Desk(tmp_path)
+    assert [trial.candidate for trial in late.tuner.heads(both, 8, 1)] == [known[0].candidate]
+    assert len(late.judge.asked) == 1
+    resumed = Desk(tmp_path, past=known)
+    assert resumed.tuner.heads(both, 8, 1) == known
+    assert resumed.tuner.heads(both, 1, 8) == known[:1]
+    assert resumed.judge.asked == []
 
 
 def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: Subject) -> None:
