@@ -45,6 +45,7 @@ class ManifestLaunch:
     pdl: bool = False
     early: tuple[str, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
+    pitched: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,4 +113,5 @@ def _launch(launch: ManifestLaunch) -> Launch:
         pdl=launch.pdl,
         early=launch.early,
         in_place=launch.in_place,
+        pitched=launch.pitched,
     )

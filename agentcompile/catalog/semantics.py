@@ -239,6 +239,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
             yield from _expression(key, text, _visible(template, beside))
         yield from _early(launch, beside, f"{key}.early")
         yield from _in_place(launch, beside, f"{key}.in_place")
+        yield from _pitched(template, launch, beside, f"{key}.pitched")
 
 
 def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
@@ -263,6 +264,22 @@ def _in_place(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
             elif role != wanted:
                 hint = 'a pair is an output and an input: ["y", "x"]'
                 yield Fault(key=key, text=f'"{name}" is no {lacks}', hint=hint)
+
+
+def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+    spaces = {space.name: space for space in template.workspaces}
+    for name, told in launch.pitched:
+        role, space = _role(name, launch, beside), spaces.get(told)
+        if not role:
+            yield _not_passed(name, launch, key)
+        elif role != "activation":
+            hint = 'a pair is an input and a workspace: ["q", "pitch"]'
+            yield Fault(key=key, text=f'"{name}" is no activation that is read', hint=hint)
+        if space is None or told not in launch.arguments:
+            text = f'"{told}" is no workspace that the launch passes'
+            yield Fault(key=key, text=text, hint=hint_of(told, list(spaces)))
+        elif (space.dtype, space.count, space.initial) != ("int64", "1", "zero"):
+            yield Fault(key=key, text=f'"{told}" is not one int64 that begins as zero', hint="declare it so")
 
 
 def _role(name: str, launch: Launch, beside: Beside) -> str:

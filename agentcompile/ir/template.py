@@ -58,6 +58,9 @@ class Launch:
     in_place: tuple[tuple[str, str], ...] = ()
     """An output, and an input that may lie in the same buffer: what a thread writes no other reads, and it has read it
     before."""
+    pitched: tuple[tuple[str, str], ...] = ()
+    """An input, and a zeroed workspace of one int64 that says how many elements lie from one token of it to the next,
+    so that it may be some columns of a wider matrix; zero: it is dense. Only the host writes it, before any launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         for made, read in launch.in_place
         for output, source in zip(region.family(made), region.family(read), strict=False)
     )
+    pitched = tuple((port.name, space) for name, space in launch.pitched for port in region.family(name))
 
     def number(key: str, text: str) -> str:
         return str(_elements(text, f"{template.id}: {launch.entry}: {key}", names))
@@ -72,6 +73,7 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         arguments=tuple(arguments),
         early=early,
         in_place=in_place,
+        pitched=pitched,
         grid=tuple(number("grid", text) for text in launch.grid),
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),

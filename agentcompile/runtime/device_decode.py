@@ -279,8 +279,6 @@ class DevicePrefill:
         program, modules = self._known[length]
         if self._arena is None or self._arena.nbytes < program.arena_bytes:
             self._arena = self._larger(program.arena_bytes, length)
-        # What must stay from one run to the next (an arrival counter) may not lie where other lengths write.
-        own = any(buffer.zeroed for buffer in program.buffers)
         return DeviceStep(
             program,
             self._memory,
@@ -288,7 +286,7 @@ class DevicePrefill:
             overlap=self._overlap,
             fed=(self._token[:length], self._position[:length]),
             row=self._row,
-            arena=None if own else self._arena,
+            arena=self._arena,
             span=(first, first + length - 1),
         )
 

@@ -12,10 +12,10 @@ import torch
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.pairs import paired
+from agentcompile.runtime.merging import merged
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 UNROLL = 8
@@ -81,7 +81,8 @@ class DeviceStep:
         self.program, self._memory = program, memory
         self._fed = fed or (memory.tokens[: program.batch], memory.positions[: program.batch])
         self._row = row
-        self._arena = arena or Arena(program.arena_bytes, memory.device)
+        self._arena, self._shared = arena or Arena(program.arena_bytes, memory.device), arena is not None
+        self._spare: dict[tuple[tuple[int, ...], torch.dtype], torch.Tensor] = {}
         buffers = {buffer.name: buffer for buffer in program.buffers}
         regions = {region.id: region for region in program.regions}
         self._fixed = {name for call in program.calls if isinstance(call, NativeCall) for name in call.pointers}
@@ -90,11 +91,13 @@ class DeviceStep:
         placed = {name: self._tensor(buffer) for name, buffer in buffers.items()}
         self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         dead = dying_after(program, set(self.env))
-        pairs = paired(program, regions, self.env, dead, _blocks(memory.device)) if program.phase == "prefill" else {}
+        together: dict[int, Action] = {}
+        if program.phase == "prefill":
+            together = merged(program, regions, self.env, dead, _blocks(memory.device), self._room)
         self._actions = [
             self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
-            else pairs.get(at)
+            else together.get(at)
             or torch_site(call, regions[call.region], buffers, self.env, memory, span=span, dying=dying, direct=True)
             for at, (call, dying) in enumerate(zip(program.calls, dead, strict=True))
         ]
@@ -141,8 +144,22 @@ class DeviceStep:
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        view = self._arena.view(buffer.offset, shape, TORCH_DTYPES[buffer.dtype])
+        dtype = TORCH_DTYPES[buffer.dtype]
+        if buffer.zeroed and self._shared:  # what must stay from run to run may not lie where other programs write
+            return torch.zeros(shape, dtype=dtype, device=self._memory.device)
+        view = self._arena.view(buffer.offset, shape, dtype)
         return view.zero_() if buffer.zeroed else view
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor that every layer may use in turn: behind the activations, where the arena has been made longer."""
+        if (shape, dtype) not in self._spare:
+            begin = aligned(self.program.arena_bytes)
+            fits = begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare
+            view = self._arena.view(begin, shape, dtype) if fits else None
+            self._spare[shape, dtype] = (
+                torch.empty(shape, dtype=dtype, device=self._memory.device) if view is None else view
+            )
+        return self._spare[shape, dtype]
 
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]

@@ -31,7 +31,7 @@ class Memory:
     ) -> None:
         """Load and pack what `programs` name. Raises whatever `read` raises for a tensor that is not there."""
         buffers: dict[tuple[str, str, str], Buffer] = {}
-        for program in programs:
+        for program in sorted(programs, key=lambda one: one.phase == "decode"):
             for buffer in program.buffers:
                 known = buffers.setdefault(_key(buffer), buffer)
                 if buffer.role == "state" and _numel(buffer) > _numel(known):
@@ -41,7 +41,10 @@ class Memory:
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
-        for key, buffer in sorted(wanted.items()):
+        # In the order of their use in a prompt, so that what reads one activation lies together: see `merging`.
+        uses = {key[:2]: at for at, key in reversed([*enumerate(wanted)])}
+        for key in sorted(wanted, key=lambda key: (key[0], uses[key[:2]], key)):
+            buffer = wanted[key]
             shape = _static(buffer)
             tensor = self._arena.take((_numel(buffer),), TORCH_DTYPES[buffer.dtype])
             if buffer.role != "state":

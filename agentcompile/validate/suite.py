@@ -7,7 +7,7 @@ keep anything between calls. Crashes and hangs are the caller's: this runs insid
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +80,7 @@ def validate(
             suite.in_order(drawn, serial)
         if tried < _ORDERED and going:
             suite.in_place(drawn)
+            suite.pitched(drawn)
         if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
             suite.fence(drawn)
         tried += 1
@@ -193,6 +194,14 @@ class _Suite:
             run = functools.partial(_in_place, self.run, output, source)
             self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
+    def pitched(self, drawn: _Drawn) -> None:
+        """Launch with the inputs that may be columns of wider matrices being just that: the bits are the same."""
+        if self.facts.pitched:
+            where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
+            base = self._rig.launch(appends, POISONS[0], where)
+            run = functools.partial(_side_by_side, self.run, self.facts.pitched, self.tokens)
+            self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+
     def in_order(self, drawn: _Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
         if not self.facts.deterministic:
@@ -282,3 +291,22 @@ def _in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor])
     run({**buffers, output: buffers[source].view(buffers[output].shape)})
     buffers[output].copy_(buffers[source].view(buffers[output].shape))
     buffers[source].copy_(before)
+
+
+def _side_by_side(run: Run, pitched: Sequence[tuple[str, str]], tokens: int, buffers: Mapping[str, Tensor]) -> None:
+    """Launch on the inputs of every pitch as columns of one matrix, with columns between them that nobody may use."""
+    views, spaces = dict(buffers), {space for _, space in pitched}
+    for space in spaces:
+        dense = {name: buffers[name].view(tokens, -1) for name, told in pitched if told == space}
+        gap = min(tensor.shape[1] for tensor in dense.values())
+        width = sum(tensor.shape[1] + gap for tensor in dense.values())
+        first = next(iter(dense.values()))
+        wide = torch.full((tokens, width), torch.nan, dtype=first.dtype, device=first.device)
+        begin = 0
+        for name, tensor in dense.items():
+            views[name] = wide[:, begin : begin + tensor.shape[1]].copy_(tensor)
+            begin += tensor.shape[1] + gap
+        buffers[space].fill_(width)
+    run(views)
+    for space in spaces:
+        buffers[space].zero_()

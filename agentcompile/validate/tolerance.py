@@ -87,6 +87,8 @@ class Facts:
     """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch."""
     in_place: tuple[tuple[str, str], ...] = ()
     """Outputs, and the inputs that each may lie in the buffer of."""
+    pitched: tuple[tuple[str, str], ...] = ()
+    """Inputs that may be columns of a wider matrix, and the workspaces that tell how wide it is."""
 
     @property
     def coefficient(self) -> float:

@@ -73,6 +73,7 @@ def facts_of(implementation: Implementation) -> Facts:
         layouts=implementation.layouts,
         workspaces=implementation.source.workspaces,
         in_place=tuple(pair for launch in implementation.source.launches for pair in launch.in_place),
+        pitched=tuple(pair for launch in implementation.source.launches for pair in launch.pitched),
     )
 
 

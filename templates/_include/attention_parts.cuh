@@ -1,8 +1,6 @@
 // The end of split decode attention: records in memory, and the last block of a key-value head, which joins them.
 #include "attention_heads.cuh"
 
-constexpr int APART = 32;  // counters from head to head: side by side, their atomics would queue for one line of the cache
-
 // The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum
 // and sum of weights, [GROUP, SPLITS]. Every warp weighs blocks, then teams of threads add their shares of the blocks up,
 // four elements a thread. The first of these are asked for before the weights are: each way to memory is long while the
@@ -92,13 +90,16 @@ template <class A> __device__ inline void finish(const A& a, const Place& place,
         }
     });
     if (SPLITS == 1) return;
-    __threadfence();
+    // One thread's fences are its whole block's, for the barriers order what the others wrote and will read.
     __syncthreads();
-    unsigned* arrived = reinterpret_cast<unsigned*>(a.arrived) + place.row * APART;
-    if (threadIdx.x == 0) last = atomicAdd(arrived, 1u) + 1 == SPLITS;
+    unsigned* arrived = reinterpret_cast<unsigned*>(a.arrived) + place.row;
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(arrived, 1u) + 1 == SPLITS;
+        __threadfence();
+    }
     __syncthreads();
     if (!last) return;
-    __threadfence();
     join(sums, ends, room, y);
     if (threadIdx.x == 0) *arrived = 0;
 }

@@ -58,8 +58,8 @@ struct Head {
     }
 };
 
-// grid (tokens, SHARES). The norms are weights and read at once, as are the positions and angles, which the manifest
-// names `early`. Lanes without a piece, and groups without a head, work on another's and write nothing: the sums of a
+// grid (tokens, SHARES). Queries, keys and values are dense, or all `pitch` elements apart from token to token. The norms
+// are weights and read at once, as are the pitch, the positions and the angles, which the manifest names `early`. Lanes without a piece, and groups without a head, work on another's and write nothing: the sums of a
 // norm take whole warps.
 template <bool NORM, class A, class N>
 __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
@@ -73,7 +73,8 @@ __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k
     Halves<sin_t> sin;
     cos.load(a.cos + token * head_dim, from);
     sin.load(a.sin + token * head_dim, from);
-    const long slot = a.positions[token];
+    const long slot = a.positions[token], pitch = *a.pitch;
+    const long of_queries = pitch ? pitch : q_heads * head_dim, of_keys = pitch ? pitch : kv_heads * head_dim;
     wait_for_inputs();
     const int warp = int(blockIdx.y) * WARPS + int(threadIdx.x) / WARP;
     for (int first = warp * SIDE; first < HEADS; first += int(SHARES) * WARPS * SIDE) {
@@ -82,11 +83,11 @@ __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k
         const bool mine = wanted < HEADS && piece < PIECES;
         Head x;
         if (key < 0)
-            x.take(a.q + (token * q_heads + head) * head_dim, from);
+            x.take(a.q + token * of_queries + head * head_dim, from);
         else if (value < 0)
-            x.take(a.k + (token * kv_heads + key) * head_dim, from);
+            x.take(a.k + token * of_keys + key * head_dim, from);
         else
-            x.take(a.v + (token * kv_heads + value) * head_dim, from);
+            x.take(a.v + token * of_keys + value * head_dim, from);
         if (NORM) {
             const float squares = sum_over<LANES>(piece < PIECES ? x.squares() : 0.0f);
             const float inverse = rsqrtf(squares / float(head_dim) + eps);

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentcompile import reference
 from agentcompile.ir.codec import decode, encode
-from agentcompile.ir.graph import DType, Phase
+from agentcompile.ir.graph import DType, Phase, concrete
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.trial import NumericReport
 from agentcompile.regions.partition import partition
@@ -333,3 +333,24 @@ def test_an_output_in_its_input_must_leave_the_same_bits() -> None:
     report = validate(region, declared, twice, seed=0, repeats=2, depth="search")
     assert [check.name for check in report.checks if not check.ok] == ["in-place"]
     assert up != gate
+
+
+@pytest.mark.parametrize("heeded", [True, False])
+def test_inputs_that_may_be_columns_of_a_wider_matrix_must_be_read_so(heeded: bool) -> None:
+    region, tokens = region_for("silu-mul", "bf16"), 4
+    gate, up = (port.name for port in region.ports if port.role != "output")
+    safe = float32(region)
+
+    def columns(buffers: Mapping[str, Tensor]) -> None:
+        """Reads a token where the workspace says that it is, or where it would be in a dense matrix."""
+        dense = dict(buffers)
+        for name in (gate, up):
+            width = buffers[name].numel() // tokens
+            step = int(buffers["wide"]) if heeded and int(buffers["wide"]) else width
+            rows = buffers[name].as_strided((tokens, width), (step, 1))
+            dense[name] = rows.clone().view(concrete(region.port(name).shape))
+        safe(dense)
+
+    declared = Facts(workspaces=(("wide", "int64", 1, True),), pitched=((gate, "wide"), (up, "wide")))
+    report = validate(region, declared, columns, seed=0, repeats=2, depth="search", tokens=tokens)
+    assert [check.name for check in report.checks if not check.ok] == ([] if heeded else ["pitched"])

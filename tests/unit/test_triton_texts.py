@@ -127,6 +127,36 @@ def test_what_cannot_be_in_place_is_refused(tmp_path: Path, pairs: str, fault: s
         load([folder(tmp_path / "mine", f"in_place = [{pairs}]")], kinds=facts(), layouts=())
 
 
+SPACE = '[[workspaces]]\nname = "wide"\ndtype = "int64"\ncount = 1\ninitial = "zero"\n'
+
+
+def test_an_input_may_be_columns_of_a_wider_matrix(tmp_path: Path) -> None:
+    root = folder(tmp_path / "mine", 'pitched = [["g", "wide"], ["u", "wide"]]\n' + SPACE)
+    manifest = root / "silu-mul" / "mine" / "template.toml"
+    manifest.write_text(manifest.read_text().replace('"y"]\ngrid', '"y", "wide"]\ngrid'))
+    (found,) = load([root], kinds=facts(), layouts=()).templates
+    assert found.launches[0].pitched == (("g", "wide"), ("u", "wide"))
+
+
+@pytest.mark.parametrize(
+    ("pair", "space", "fault"),
+    [
+        ('"y", "wide"', SPACE, '"y" is no activation that is read'),
+        ('"z", "wide"', SPACE, '"z" is no port that the launch passes'),
+        ('"g", "width"', SPACE, '"width" is no workspace that the launch passes'),
+        ('"g", "wide"', SPACE.replace("int64", "int32"), '"wide" is not one int64 that begins as zero'),
+        ('"g", "wide"', SPACE.replace('initial = "zero"\n', ""), '"wide" is not one int64 that begins as zero'),
+        ('"g", "wide"', SPACE.replace("count = 1", "count = 2"), '"wide" is not one int64 that begins as zero'),
+    ],
+)
+def test_what_cannot_be_pitched_is_refused(tmp_path: Path, pair: str, space: str, fault: str) -> None:
+    root = folder(tmp_path / "mine", f"pitched = [[{pair}]]\n{space}")
+    manifest = root / "silu-mul" / "mine" / "template.toml"
+    manifest.write_text(manifest.read_text().replace('"y"]\ngrid', '"y", "wide"]\ngrid'))
+    with pytest.raises(AgentCompileError, match=fault):
+        load([root], kinds=facts(), layouts=())
+
+
 ALLOWED = '''
 """What it is."""
 import triton

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from agentcompile.attention import tokens_first
+from agentcompile.capture import capture
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.machine import this_machine
+from agentcompile.options import Options
+from agentcompile.proving import binaries
+from agentcompile.runtime import device_step
 from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.device_step import captured
-from agentcompile.runtime.pairs import _batched, _stepped
+from agentcompile.runtime.driver import Module
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.merging import _batched, _stepped
 from agentcompile.runtime.sampling import Sampling, choose
+from tests.gpu.conftest import CONTEXT
+from tests.models.planned import plan_of
 
 pytestmark = pytest.mark.gpu
+
+TOKENS = 16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -30,7 +44,7 @@ def test_two_products_in_one_arena_are_two_products(rows: int, hidden: int, colu
     assert y is not None
 
     def both() -> None:
-        _batched({"x": x}, "x", w.transpose(1, 2), y, ())
+        _batched({"x": x}, "x", w.transpose(1, 2), y)
 
     graph = captured(both)
     made.fill_(torch.nan)
@@ -39,6 +53,36 @@ def test_two_products_in_one_arena_are_two_products(rows: int, hidden: int, colu
         expected = x.double() @ weight.double().t()
         assert float((found - expected).norm() / expected.norm()) < 0.01
     assert between.isnan().all()
+
+
+def test_a_chunk_of_merged_products_is_the_chunk_of_single_ones(
+    settings: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, path = this_machine(settings, kind="cuda"), Path(settings.model)
+    found = capture(path, context=CONTEXT)
+    chunk = plan_of(found, CONTEXT).at(TOKENS)
+    sources = {job.source.digest: job.source for job in chunk.jobs if job.source.language != "library"}
+    modules = {name: Module(Path(built.path)) for name, built in binaries(here, sources, sorted(sources)).items()}
+    memory = Memory([chunk.program], Checkpoint.open(path).tensor, found.constants, "cuda")
+    arena = Arena(2 * chunk.program.arena_bytes + (1 << 20), "cuda")
+    made, pitches = [], []
+    for blocks in (132, 0):
+        monkeypatch.setattr(device_step, "_blocks", lambda _, blocks=blocks: blocks)
+        memory.clear_state()
+        tokens, positions = 7 * torch.arange(TOKENS, device="cuda") % 90, torch.arange(TOKENS, device="cuda")
+        step = device_step.DeviceStep(
+            chunk.program, memory, modules, overlap=True, fed=(tokens, positions), row=positions[-1:],
+            span=(0, TOKENS - 1), arena=arena,
+        )  # fmt: skip
+        graph = captured(step.enqueue)
+        memory.clear_state()
+        arena.view(0, (arena.nbytes,), torch.uint8).fill_(0xFF)  # as other lengths leave it
+        graph.replay()
+        made.append([step.logits.double(), *(state[:, :, :TOKENS].double() for state in memory.states())])
+        pitches.append(sum(int(step.env[name]) > 0 for name in step.env if name.startswith("pitch#")))
+    assert pitches == [1, 0]  # of two layers: in the first the angles are made between queries and keys
+    for merged, single in zip(*made, strict=True):
+        assert float((merged - single).norm() / single.norm()) < 0.02
 
 
 @pytest.mark.parametrize(("heads", "tokens", "width"), [(32, 128, 64), (16, 3000, 128), (5, 7, 80)])
