@@ -29,9 +29,7 @@ __device__ inline void choose(Key mine, Key* best, unsigned* arrived, int64_t* t
     if (threadIdx.x != 0) return;
     for (int w = 1; w < WARPS_HERE; ++w) mine = keys[w] > mine ? keys[w] : mine;
     atomicMax(best, mine);
-    __threadfence();
-    if (atomicAdd(arrived, 1u) + 1 != gridDim.x) return;
-    __threadfence();
+    if (counted(arrived) + 1 != gridDim.x) return;
     *token = int64_t(ALL - unsigned(atomicExch(best, 0ull)));
     *arrived = 0;
 }

@@ -90,14 +90,9 @@ template <class A> __device__ inline void finish(const A& a, const Place& place,
         }
     });
     if (SPLITS == 1) return;
-    // One thread's fences are its whole block's, for the barriers order what the others wrote and will read.
     __syncthreads();
     unsigned* arrived = reinterpret_cast<unsigned*>(a.arrived) + place.row;
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(arrived, 1u) + 1 == SPLITS;
-        __threadfence();
-    }
+    if (threadIdx.x == 0) last = counted(arrived) + 1 == SPLITS;
     __syncthreads();
     if (!last) return;
     join(sums, ends, room, y);

@@ -29,6 +29,7 @@ TARGET = Target(kind="cuda", device="none", arch="sm_90", isa=(), threads=2, cac
 INSTRUCTIONS = (
     ("griddepcontrol.launch_dependents", "nothing"),
     ("griddepcontrol.wait", "inputs_there"),
+    ("atom.acq_rel.gpu.global.add.u32", "add"),
     ("cvt.f32.f16", "from_half"),
     ("cvt.rn.f16.f32", "to_half"),
     ("cvt.rn.bf16.f32", "to_bf16"),

@@ -110,6 +110,8 @@ inline void inputs_there() {
     host::bring_inputs();
 }
 
+inline void add(unsigned& before, unsigned* at) { before = atomicAdd(at, 1u); }
+
 inline float float_of_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 inline float float_of_half(unsigned bits) { return float(__builtin_bit_cast(_Float16, Bits(bits))); }
 inline Bits bf16_of(float v) {
