@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -230,7 +231,7 @@ def judged(
     tuner = Tuner(target, Knowing(), Past((), None, "policy"), Notes(store), silent, 0, advised)
     found = {}
     for one in subjects:
-        trials = tuner.search(one, halving, Budget(trials=len(one.space)), [])
+        trials = tuner.search(one, halving, Budget(trials=len(one.space)), [], lambda: math.inf)
         found[one.region.id] = [*trials, *tuner.confirm(one, trials)]
     return found
 
