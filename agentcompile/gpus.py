@@ -93,8 +93,8 @@ def find_driver(load: Load = ctypes.CDLL) -> Driver | None:
         nvml.call("nvmlShutdown")
 
 
-class EnergyMeter:
-    """What one GPU has drawn since its driver was loaded, as NVML counts it (Volta and later)."""
+class Meter:
+    """Which one a GPU is, and what it has drawn since its driver was loaded, as NVML counts it (Volta and later)."""
 
     def __init__(self, device: str, visible: str | None, load: Load = ctypes.CDLL) -> None:
         """`device` is ``cuda:N``, `visible` what CUDA_VISIBLE_DEVICES holds, or None."""
@@ -105,6 +105,10 @@ class EnergyMeter:
             return
         if not self._nvml.start():
             self._handle = self._nvml.handle(*_device_of(device, visible))
+
+    def identity(self) -> str:
+        """The device's own, as NVML has it; empty where nobody tells."""
+        return "" if self._handle is None else self._nvml.text("nvmlDeviceGetUUID", self._handle)
 
     def joules(self) -> float | None:
         """Until now; None where nobody counts."""

@@ -113,6 +113,8 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
             tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
             return Generation(tokens, 0.0, time.perf_counter() - begin)
         one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+        if len(one.tokens) != new:  # else its time would be over tokens that nobody made
+            raise RuntimeError(f"made {len(one.tokens)} tokens where {new} were asked for")
         return _slowed(one, slower) if slower else one
 
     make(ids, min(new, request["warm"]))

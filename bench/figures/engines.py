@@ -247,7 +247,9 @@ class Ours:
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Logits of the decode step over prompt and new tokens, teacher-forced."""
         tokens = self.generate(ids, new).tokens
-        logits = self._model.logits([*ids, *tokens[:-1]])[len(ids) - 1 :]
+        forced = [*ids, *tokens[:-1]]
+        # The new ones' alone: the logits of a long prompt would be this process's peak memory.
+        logits = self._model.logits(forced, range(len(ids) - 1, len(forced)))
         return tokens, logits.topk(count).indices.tolist()
 
 

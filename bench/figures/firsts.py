@@ -85,6 +85,8 @@ def run(arguments: Sequence[str]) -> int:
     }
     asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print("\n".join(_table(rounds)))
+    for name, reason in reasons.items():
+        print(f"{name}: failed: {reason}")
     return 0
 
 

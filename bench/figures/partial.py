@@ -76,6 +76,15 @@ class Progress:
                 self.times = {}
         self.times = {name: took for name, took in self.times.items() if name == FIRST_COMPILE or not took.reason}
 
+    def forget_others(self, machine: str, rounds: int) -> int:
+        """Unless all of its `rounds` are there, drop those of a trial that another machine began: what two machines
+        timed is not pooled. Returns how many."""
+        known = self.outcome.rounds
+        if len(known) >= rounds or all(timed.machine == machine for timed in known):
+            return 0
+        self.outcome.rounds = ()
+        return len(known)
+
 
 @dataclass(slots=True, kw_only=True)
 class Partial:

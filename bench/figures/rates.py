@@ -86,6 +86,8 @@ class Round:
     visits: dict[str, tuple[Visit, ...]]
     read_bytes_per_s: float
     """Mean of the ceilings measured right before each visit to the arm that is held against it."""
+    machine: str = ""
+    """Which one it was timed on."""
 
     @property
     def contended(self) -> bool:

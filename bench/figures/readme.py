@@ -93,6 +93,8 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
     for prompt, arms in run["prompts"].items():
         for arm, row in arms.items():
             yield f"| {prompt} | {arm} | {row['median_ms']:.3g} | {row['time_over_ours'] or '-'} |"
+    for arm, reason in run["reasons"].items():
+        yield f"| | {arm} | - | failed: {reason} |"
     yield ""
 
 
@@ -114,7 +116,8 @@ def _suite(path: Path) -> Iterator[str]:
     result, plot = read_result(path), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
     yield f"revision {result.sources(digits=12)}. Speed-up: of the time per token beside the case's baseline, paired by"
-    yield "round, with a 95 % interval; × floor: over reading weights and cache at the read rate measured there."
+    yield f"round, with a 95 % interval {_knows(result)}; × floor: over"
+    yield f"reading weights and cache at the read rate measured there{_hosts(result)}."
     yield ""
     yield from brief(result)
     if plot.exists():
@@ -123,6 +126,21 @@ def _suite(path: Path) -> Iterator[str]:
     again = path.parent / REPEATS / path.name
     if again.exists():
         yield from _again(path, result, again)
+
+
+def _knows(result: SuiteResult) -> str:
+    """What the intervals are of."""
+    if "token" in result.luck:
+        return f"whose variance is {result.luck['token']:.2g} times that of rounds, as processes differ"
+    count = len({timed.process for case in result.cases for timed in case.rounds})
+    of = "one process of each arm" if count == 1 else f"{count} processes of each arm"
+    return f"over the rounds of {of} (how processes differ is not in it)"
+
+
+def _hosts(result: SuiteResult) -> str:
+    """That cases were timed on several machines, where they say so."""
+    count = len({timed.machine for case in result.cases for timed in case.rounds if timed.machine})
+    return f", on {count} machines of the kind, each case on one" if count > 1 else ""
 
 
 def _again(path: Path, result: SuiteResult, again: Path) -> Iterator[str]:
@@ -146,19 +164,23 @@ def _machine(machine: Mapping[str, Any]) -> str:
 def _run(run: Mapping[str, Any]) -> Iterator[str]:
     yield from _conditions(run)
     yield ""
-    yield "| model | arm | tokens/s | first token, ms |"
-    yield "|---|---|--:|--:|"
+    noted = any(found["note"] for part in run["models"].values() for found in part["arms"].values())
+    yield f"| model | arm | tokens/s | first token, ms |{' note |' if noted else ''}"
+    yield f"|---|---|--:|--:|{'---|' if noted else ''}"
     for model, part in run["models"].items():
         for arm, found in part["arms"].items():
             rate, first = found["tokens_per_s"], found["first_token_s"]
             cells = ["-", "-"] if rate is None else [f"{rate:.4g}", f"{first * 1e3:.3g}"]
+            cells += [found["note"].replace("|", "\\|")] if noted else []
             yield f"| {' | '.join([model, arm, *cells])} |"
     yield ""
     yield "| model | figure | found | 95 % interval | wanted | |"
     yield "|---|---|--:|--:|--:|---|"
     for found in run["figures"]:
         figure = Figure(**{name: value for name, value in found.items() if name != "verdict"})
-        verdict = {"PASS": "reached", "short": "**short**"}.get(figure.verdict, "not measured")
+        verdict = {"PASS": "reached", "short": "**short**"}.get(figure.verdict, figure.note or "not measured")
+        if figure.low is not None and figure.high is not None and figure.low < figure.target < figure.high:
+            verdict += ", undecided"  # by its interval
         name = figure.name.replace("|", "\\|")
         yield f"| {' | '.join([figure.model, name, *figure.cells, verdict])} |"
     yield ""
@@ -176,7 +198,9 @@ def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
     )
     shown = " · ".join(f"{name.replace('_', '-')} {version}" for name, version in versions.items())
     yield f"`{run['command']}` on {_machine(machine)}; {reads}; {machine['toolchain']} · {shown}; {run['made'][:10]},"
-    yield f"{_revision(run)}."
+    processes = max((one["process"] + 1 for part in run["models"].values() for one in part["rounds"]), default=0)
+    of = "one process of each arm" if processes == 1 else f"{processes} processes of each arm"
+    yield f"{_revision(run)}. Intervals are over the rounds of {of}; how processes differ is not in them."
 
 
 def _revision(run: Mapping[str, Any]) -> str:

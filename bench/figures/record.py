@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -33,6 +33,16 @@ from .report import (
 from .times import Imported, Took
 from .trial import OURS, Outcome
 from .workload import Workload
+
+_SOURCES = (
+    ":/agentcompile",
+    ":/bench",
+    ":/templates",
+    ":/pyproject.toml",
+    ":/constraints.txt",
+    ":(top,exclude)bench/results",
+)
+"""What a result comes from: a new file there is a change too, and a result that is written there is none."""
 
 
 @dataclass(slots=True)
@@ -103,9 +113,18 @@ def figures_of(part: Part) -> list[Figure]:
         figures.append(
             Figure(model=name, name=what, sense="<=", target=most, unit="s", value=took.seconds, note=took.reason)
         )
+    figures = [_right(figure, part.outcome.agreement) for figure in figures]
     if name == "sample":
         figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
     return figures
+
+
+def _right(figure: Figure, agreement: Mapping[str, str]) -> Figure:
+    """The figure; without its value when what was timed computes something else, ours or the peer's."""
+    for arm in (OURS, figure.name.partition(" vs ")[2]):
+        if (wrong := agreement.get(arm)) and figure.name not in WAITS_S.get(figure.model, {}):
+            return replace(figure, value=None, low=None, high=None, note=f"{arm} is wrong: {wrong}")
+    return figure
 
 
 def _beside(rounds: Sequence[Round], peer: str, found: Estimate | None, why: str) -> str:
@@ -242,5 +261,5 @@ def revision() -> dict[str, Any]:
         name = carried.read_text(encoding="utf-8").strip()
         return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
     name = git("rev-parse", "HEAD")
-    changed = git("status", "--porcelain", "--untracked-files=no")
+    changed = git("status", "--porcelain", "--untracked-files=all", "--", *_SOURCES)
     return {"revision": name, "changed_since": bool(changed)}

@@ -180,28 +180,30 @@ class Static:
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """The logits that the compiled step returns."""
         choose, step = self._choosing(None)
-        with torch.inference_mode(), self._attention():
+        with torch.inference_mode():
             token, position, logits = self._prompt(ids, choose)
             tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
-            for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, position, logits = step(token.clone(), position.clone())
-                tokens.append(int(token))
-                tops.append(logits[0].float().topk(count).indices.tolist())
+            with self._attention():
+                for _ in range(new - 1):
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                    token, position, logits = step(token.clone(), position.clone())
+                    tokens.append(int(token))
+                    tops.append(logits[0].float().topk(count).indices.tolist())
         return tokens, tops
 
     def _timed(self, ids: Sequence[int], new: int, sampling: Mapping[str, float] | None) -> Generation:
         choose, step = self._choosing(sampling)
-        with torch.inference_mode(), self._attention():
+        with torch.inference_mode():
             begin = time.perf_counter()
             token, position, _ = self._prompt(ids, choose)
             tokens = [token]
             int(token)
             first = time.perf_counter()
-            for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, position, _ = step(token.clone(), position.clone())
-                tokens.append(token.clone())
+            with self._attention():
+                for _ in range(new - 1):
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                    token, position, _ = step(token.clone(), position.clone())
+                    tokens.append(token.clone())
             made = torch.cat(tokens, dim=1)[0].tolist()
             return Generation(made, first - begin, time.perf_counter() - first)
 
@@ -220,7 +222,8 @@ class Static:
         return self._steps[key]
 
     def _attention(self) -> AbstractContextManager[object]:
-        """gpt-fast has the compiler write the attention of a step, instead of calling a kernel that PyTorch brings."""
+        """gpt-fast has the compiler write the attention of a decode step, instead of calling a kernel that PyTorch
+        brings; its prompt calls one."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         return sdpa_kernel(SDPBackend.MATH) if self._gpt_fast else nullcontext()

@@ -107,6 +107,8 @@ class Setup:
     """What the answer to one request may take; one for the likeliest tokens, twice as long."""
     builds: Mapping[str, Build] = field(default_factory=dict)
     """Locks of arms by name, of those that have one of their own."""
+    machine: str = ""
+    """Which one this is, as a short digest: its rounds are not pooled with another's."""
     looks: bool = False
     """Whether arms are asked, once each, where their decode step spends its time."""
 
@@ -227,7 +229,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             limit_s=setup.limit_s,
             bearable=bearable_on(setup.device),
         )
-        outcome.rounds += (timed,)
+        outcome.rounds += (replace(timed, machine=setup.machine),)
         outcome.reasons |= failed
         setup.keep()
         arms = _without(arms, failed)
@@ -369,6 +371,10 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
 def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
     new = min(workload.new, CHECKED_TOKENS)
     reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
+    if not len(reply["tokens"]) == len(reply["tops"]) == new:
+        raise ArmFailed(
+            f"made {len(reply['tokens'])} tokens, {len(reply['tops'])} with rivals, where {new} were asked for"
+        )
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 

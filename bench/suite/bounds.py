@@ -12,6 +12,8 @@ from pathlib import Path
 from agentcompile.decode import from_toml, read_text
 from agentcompile.errors import ExitCode
 
+from ..figures.trial import OURS
+from .found import UNDISTURBED
 from .result import SuiteResult
 
 BOUNDS = Path(__file__).resolve().parents[1] / "bounds.toml"
@@ -47,19 +49,30 @@ def load_bounds(path: Path = BOUNDS) -> tuple[Bound, ...]:
     return from_toml(Bounds, read_text(path), file=path.name).bound
 
 
-def breaches(result: SuiteResult, bounds: Sequence[Bound]) -> tuple[Breach, ...]:
-    """Wrong outputs, then speed-ups whose whole interval lies below their bound, then what could not be told.
+def breaches(result: SuiteResult, bounds: Sequence[Bound] | None) -> tuple[Breach, ...]:
+    """Wrong outputs; and with bounds, ours that failed or that nothing was held against, speed-ups whose whole interval
+    lies below their bound, and what could not be told.
 
     A bound of a case that was not run is passed over: a run may be of a part of a suite.
     """
-    return (*_wrong(result), *_slow(result, bounds))
+    return (*_wrong(result, unchecked=bounds is not None), *_slow(result, bounds or ()))
 
 
-def _wrong(result: SuiteResult) -> Iterator[Breach]:
+def _wrong(result: SuiteResult, *, unchecked: bool) -> Iterator[Breach]:
+    """Ours under its own name. A crash, a hang and tokens that vary are outputs that nobody can rely on."""
     for case in result.cases:
-        for arm in case.arms:
-            if arm.state == "wrong" and arm.name == "agentcompile":
-                yield Breach(code=ExitCode.CORRECTNESS, text=f"{case.key}: {arm.name}: {arm.reason}")
+        arm = case.arm(OURS)
+        if arm is None:
+            continue
+        text = ""
+        if arm.state == "wrong":
+            text = arm.reason
+        elif unchecked and arm.state == "failed" and arm.reason != UNDISTURBED:
+            text = arm.away
+        elif unchecked and arm.state == "measured" and arm.agrees is None:
+            text = f"nothing was held against its output: {case.reference or 'fp32 said nothing'}"
+        if text:
+            yield Breach(code=ExitCode.CORRECTNESS, text=f"{case.key}: {arm.name}: {text}")
 
 
 def _slow(result: SuiteResult, bounds: Sequence[Bound]) -> Iterator[Breach]:
@@ -70,7 +83,7 @@ def _slow(result: SuiteResult, bounds: Sequence[Bound]) -> Iterator[Breach]:
         arm = cases[bound.case].arm(bound.arm)
         if arm is None or arm.state != "measured" or arm.speedup is None:
             why = "is not among the arms" if arm is None else arm.reason or "has too few undisturbed rounds"
-            yield Breach(code=ExitCode.PERFORMANCE, text=f"{bound.case}: {bound.arm} {why}; {bound.speedup:g}× wanted")
+            yield Breach(code=ExitCode.UNDECIDED, text=f"{bound.case}: {bound.arm} {why}; {bound.speedup:g}× wanted")
         elif arm.speedup.high < bound.speedup:
             found = f"{arm.speedup.value:.2f}× ({arm.speedup.low:.2f} … {arm.speedup.high:.2f})"
             yield Breach(
@@ -80,6 +93,7 @@ def _slow(result: SuiteResult, bounds: Sequence[Bound]) -> Iterator[Breach]:
 
 
 def worst(found: Sequence[Breach]) -> ExitCode:
-    """Wrong output before a regression."""
+    """Wrong output before a regression, and that before what nobody knows."""
     codes = {breach.code for breach in found}
-    return next((code for code in (ExitCode.CORRECTNESS, ExitCode.PERFORMANCE) if code in codes), ExitCode.OK)
+    order = (ExitCode.CORRECTNESS, ExitCode.PERFORMANCE, ExitCode.UNDECIDED)
+    return next((code for code in order if code in codes), ExitCode.OK)

@@ -196,6 +196,11 @@ def differences(a: SuiteResult, b: SuiteResult) -> list[Difference]:
     common = common_cases(a, b)
     for key in common:
         found += _told(key, _workload(cases_a[key]), _workload(cases_b[key]), refuses=True)
+        if cases_a[key].prompt and cases_b[key].prompt:  # older files do not say
+            found += _told(key, {"prompt": cases_a[key].prompt}, {"prompt": cases_b[key].prompt}, refuses=True)
+    weights = [{model: one.weights for model, one in result.compiled.items() if one.weights} for result in (a, b)]
+    both = weights[0].keys() & weights[1].keys()
+    found += _told("weights of", *({model: side[model] for model in sorted(both)} for side in weights), refuses=True)
     only = [{"only": ", ".join(key for key in cases if key not in common)} for cases in (cases_a, cases_b)]
     found += _told("cases", only[0], only[1])
     found += _told("", _header(a), _header(b))
@@ -214,7 +219,14 @@ def _facts(a: Case, b: Case) -> Iterator[Difference]:
 
 def _device(result: SuiteResult) -> dict[str, str]:
     here = result.machine
-    return {"kind": here.kind, "device": here.device, "arch": here.arch, "threads": str(here.threads)}
+    return {
+        "kind": here.kind,
+        "device": here.device,
+        "arch": here.arch,
+        "isa": " ".join(here.isa),
+        "caches": " ".join(str(size) for size in here.cache_bytes),
+        "threads": str(here.threads),
+    }
 
 
 def _workload(case: Case) -> dict[str, str]:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from agentcompile.gpus import find_driver
+from agentcompile.gpus import Meter, find_driver
+from agentcompile.ir.digest import SHORT, digest
 from agentcompile.machine import Machine
+from agentcompile.options import visible_devices
 
 _PACKAGES = ("agentcompile", "torch", "transformers", "triton", "vllm", "llama-cpp-python")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host(device: str) -> str:
+    """Which machine and GPU this is, as a short digest: another one of the same kind, or this one begun anew, has
+    another."""
+    told = {"name": platform.node(), "boot": "", "gpu": ""}
+    with suppress(OSError):
+        told["boot"] = _BOOT.read_text(encoding="ascii").strip()
+    if device != "cpu":
+        told["gpu"] = Meter(device, visible_devices()).identity()
+    return digest("bench-host/1", dict(told))[:SHORT]
 
 
 def environment(machine: Machine, threads: int) -> dict[str, str]:

@@ -104,6 +104,8 @@ class Locks:
             settings["threads"] = str(self.setup.threads)
         try:
             open_lock(path, resolve(settings).options, locked=True)
+            if (held := read_lock(path).model.context) < case.shape.prompt + case.shape.new:
+                raise AgentCompileError(f"its cache holds {held} tokens alone")
         except AgentCompileError as error:
             self.setup.say(f"{path.name}: does not hold here, so {case.model} is compiled: {error}")
             return None
@@ -166,4 +168,6 @@ def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Comp
         regions = region_shares(opened, ceiling, where)
     except AgentCompileError as error:  # the times of the arms stand without them
         locks.setup.say(f"{case.model}: no shares by region: {error}")
-    return Compiled(lock=read_lock(build.lock).content_hash, compile_s=locks.compile_s(case), regions=regions)
+    lock = read_lock(build.lock)
+    spent = locks.compile_s(case)
+    return Compiled(lock=lock.content_hash, compile_s=spent, regions=regions, weights=lock.model.weights)

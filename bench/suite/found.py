@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 
+from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.lockfile import Lock, LockChoice
+from agentcompile.measure.policy import POLICY
 from agentcompile.unlock import Opened
 
 from ..figures.rates import Estimate, Round, Visit, estimate, first_s, same_tokens
-from ..figures.trial import FP32, Outcome
+from ..figures.trial import CHECKED_TOKENS, FP32, Outcome
 from ..figures.workload import Workload
+from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 
+UNDISTURBED = "no round was undisturbed"
+"""Why an arm that works has no times."""
 Samples = dict[str, list[list[float]]]
 """By arm: process, round of the process, seconds to the first token and from there to the last, a generation each."""
 
@@ -62,6 +68,8 @@ def case_of(
         floor=floor,
         arms=arms,
         rounds=tuple(_times(timed) for timed in outcome.rounds),
+        prompt=digest("suite-prompt/1", list(asked.ids)),
+        checked_tokens=min(asked.new, CHECKED_TOKENS) if outcome.reference is not None else 0,
         reference=outcome.reasons.get(FP32, ""),
         samples=samples_digest(samples),
     )
@@ -124,7 +132,7 @@ def _state(absent: str, failed: str, wrong: str, timed: bool) -> tuple[State, st
         return "failed", failed
     if wrong:
         return "wrong", wrong
-    return ("measured", "") if timed else ("failed", "no round was undisturbed")
+    return ("measured", "") if timed else ("failed", UNDISTURBED)
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -147,7 +155,37 @@ def _times(timed: Round) -> RoundTimes:
         token_s={name: timed.token_s(name) for name in timed.visits},
         first_s={name: fmean(visit.first_s for visit in pair) for name, pair in timed.visits.items()},
         read_bytes_per_s=timed.read_bytes_per_s,
+        machine=timed.machine,
+        others=max((visit.others for pair in timed.visits.values() for visit in pair), default=0.0),
+        waited={name: max(visit.waited for visit in pair) for name, pair in timed.visits.items()},
     )
+
+
+def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
+    """The cases with intervals that know how much processes differ, and the luck by quantity; as they are, and nothing,
+    where too few have more than one process."""
+    luck: dict[str, float] = {}
+    for quantity in QUANTITIES:
+        if (factor := luck_of(speedups(cases, quantity))) is not None:
+            luck[quantity] = factor
+    found = []
+    for case in cases:
+        arms = []
+        for arm in case.arms:
+            token, first = (_widened(case, arm, quantity, luck.get(quantity)) for quantity in QUANTITIES)
+            arms.append(replace(arm, speedup=token, first_speedup=first))
+        found.append(replace(case, arms=tuple(arms)))
+    return tuple(found), luck
+
+
+def _widened(case: Case, arm: ArmResult, quantity: Quantity, luck: float | None) -> Interval | None:
+    known = arm.speedup if quantity == "token" else arm.first_speedup
+    if known is None or luck is None:
+        return known
+    mean = logs_of(case, quantity, arm.name, case.baseline).mean(luck)
+    half = mean.half_width(POLICY.alpha)
+    low, high = math.exp(mean.value - half), math.exp(mean.value + half)
+    return Interval(value=math.exp(mean.value), low=low, high=high, rounds=known.rounds)
 
 
 def _samples(rounds: Sequence[Round]) -> Samples:

@@ -23,10 +23,11 @@ _BASELINE = "baseline"
 _BRIEF = ("workload", "arm", "tokens/s", "first token, median ms", "× floor", "speed-up (95 %)", "note")
 _ARMS = (
     "Time per output token and time to the first token: over the single generations of all kept rounds. "
-    "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval; above 1 "
-    "is faster. Tokens/s, whole: all new tokens over the whole generation, its prompt included, as gpt-fast counts. "
-    "× floor: the median over what reading the weights, and the keys and values at the mean context of the "
-    "generation, takes at the read rate of the same process. Load: the median of the processes that loaded alone."
+    "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval (widened "
+    "by how much processes differ, where the run has enough of them to tell); above 1 is faster. Tokens/s, whole: all "
+    "new tokens over the whole generation, its prompt included, as gpt-fast counts. × floor: the median over what "
+    "reading the weights, and the keys and values at the mean context of the generation, takes at the read rate of the "
+    "same process. Load: the median of the processes that loaded alone."
 )
 _CASES = "Floor: the weights and the cache's keys and values at the mean context, over the read rate of the process."
 _REGIONS = (

@@ -16,7 +16,7 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 
-FORMAT = 3
+FORMAT = 4
 """The version of the file; a greater one is refused."""
 Mode = Literal["greedy", "sampled"]
 State = Literal["measured", "absent", "failed", "wrong"]
@@ -33,7 +33,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A ratio as the mean of logarithms, paired by round, with a two-sided 95 % t interval."""
+    """A ratio as the mean of logarithms, paired by round, with a two-sided 95 % t interval, widened by the run's
+    `luck` where that is known."""
 
     value: float
     low: float
@@ -91,6 +92,12 @@ class RoundTimes:
     token_s: dict[str, float]
     first_s: dict[str, float]
     read_bytes_per_s: float
+    machine: str = ""
+    """Which one it was timed on, as a short digest; empty where nobody asked."""
+    others: float = 0.0
+    """Most that others took of all processors during one of its visits."""
+    waited: dict[str, float] = field(default_factory=dict)
+    """By arm, the largest share of a visit that its threads were ready and had no core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,8 @@ class Compiled:
     compile_s: float | None
     """None: it was given, not compiled in this run."""
     regions: tuple[RegionShare, ...]
+    weights: str = ""
+    """SHA-256 of the checkpoint's weights, as the lock has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +215,10 @@ class Case:
     floor: Floor | None
     arms: tuple[ArmResult, ...]
     rounds: tuple[RoundTimes, ...]
+    prompt: str = ""
+    """SHA-256 of the prompt's token ids; empty in files that are older than it."""
+    checked_tokens: int = 0
+    """How many of the new tokens were held against fp32's, at most."""
     reference: str = ""
     """Why fp32 said nothing to hold outputs against; empty when it did."""
     samples: str = ""
@@ -244,6 +257,9 @@ class SuiteResult:
     cases: tuple[Case, ...]
     compiled: dict[str, Compiled] = field(default_factory=dict)
     """By model."""
+    luck: dict[str, float] = field(default_factory=dict)
+    """By ``token`` and ``first``: how many times what rounds say the variance of a mean is, by how much processes
+    differ; empty where there are too few processes to tell, and intervals know of rounds alone."""
 
     def sources(self, digits: int | None = None) -> str:
         """The revision for people, `digits` of it, and whether the sources were changed since."""

@@ -21,7 +21,9 @@ from pathlib import Path
 
 from agentcompile.decode import hint_of
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.gpus import EnergyMeter
+from agentcompile.gpus import Meter
+from agentcompile.ir.digest import Json, digest
+from agentcompile.lockfile import read_lock
 from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve, visible_devices
 from agentcompile.proving import policy_digest
@@ -32,15 +34,16 @@ from ..figures.course import nameless, say, threads_of, whole
 from ..figures.engines import ENGINES
 from ..figures.identity import Job, identity_of
 from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import note_of, wait_for_calm
+from ..figures.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
 from ..figures.record import revision
-from ..figures.trial import LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
+from ..figures.trial import CHECKED_TOKENS, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..figures.twins import fault, kind_of
 from ..figures.workload import make_workload, mean_cache_bytes
 from ..models.locate import MAKERS
 from . import bounds as committed
-from .environment import environment
-from .finding import Asked, Found, Locks, find
+from .environment import environment, host
+from .finding import LEAST_S, Asked, Found, Locks, find
+from .found import widened
 from .result import Case, SuiteResult, write_result, write_text
 from .workloads import Suite, load_workloads
 
@@ -51,7 +54,26 @@ whether the verdicts on them are right.
 llama.cpp: python3 -m venv LLAMA; LLAMA/bin/pip install --no-binary llama-cpp-python llama-cpp-python gguf numpy (a C++
 compiler and some minutes; cmake and ninja come with it), then --llama-python LLAMA/bin/python.
 vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
-exit codes: 4 an output of ours is wrong, 5 slower than a bound, 7 --minutes ended it before all was found"""
+exit codes: 4 an output of ours is wrong, or where bounds are held, ours failed or nothing checked it; 5 slower than a
+bound; 7 --minutes ended it before all was found, or a bound has too few undisturbed rounds"""
+
+_SAID = {ExitCode.CORRECTNESS: "WRONG", ExitCode.PERFORMANCE: "REGRESSION", ExitCode.UNDECIDED: "UNDECIDED"}
+
+
+def protocol() -> str:
+    """Identity of how the suite times, checks and draws: results under another are not comparable."""
+    sampling = load_workloads().sampling
+    rules: dict[str, Json] = {
+        "judging": policy_digest("dram"),
+        "least_s": LEAST_S,
+        "warm_tokens": WARM_TOKENS,
+        "tries": TRIES,
+        "long_s": LONG_S,
+        "bearable": [CALM_SHARE, FED_SHARE],
+        "checked_tokens": CHECKED_TOKENS,
+        "sampling": [sampling.temperature, sampling.top_p, sampling.seed],
+    }
+    return digest("suite-protocol/1", rules)
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
@@ -80,6 +102,8 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         "threads": threads_of(machine),
         "suite": suite.name,
         "seconds": f"{asked.seconds:g}",
+        "llama-python": asked.llama_python or "",
+        "vllm-python": asked.vllm_python or "",
     }
     jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
     identity = identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
@@ -95,6 +119,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         )
         if found is None:
             return ExitCode.UNDECIDED
+        widest, luck = widened(found.cases)
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(nameless(command)),
@@ -103,25 +128,27 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
             suite=suite.name,
             machine=machine.target,
             environment=environment(machine, threads_of(machine)),
-            policy=policy_digest("dram"),
+            policy=protocol(),
             seed=asked.seed,
             resumed=file.content.resumed,
-            cases=tuple(found.cases),
+            cases=widest,
             compiled=found.compiled,
+            luck=luck,
         )
         write_result(asked.out, result)
         beside = asked.out.with_suffix(".samples.json")
         write_text(beside, json.dumps(found.samples, separators=(",", ":")) + "\n")
         file.remove()
-    print("\n".join(_table(found.cases)))
+    print("\n".join(_table(result.cases)))
     say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
-    return _verdict(result) if asked.bounds else ExitCode.OK
+    return _verdict(result, bounded=asked.bounds or suite.bounds)
 
 
-def _verdict(result: SuiteResult) -> ExitCode:
-    found = committed.breaches(result, committed.load_bounds())
+def _verdict(result: SuiteResult, *, bounded: bool) -> ExitCode:
+    bounds = committed.load_bounds() if bounded else None
+    found = committed.breaches(result, bounds)
     for breach in found:
-        say(f"{'WRONG' if breach.code == ExitCode.CORRECTNESS else 'REGRESSION'}: {breach.text}")
+        say(f"{_SAID[breach.code]}: {breach.text}")
     return committed.worst(found)
 
 
@@ -152,10 +179,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where peers' artefacts, made checkpoints and partial results lie")
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the JSON file")
-    parser.add_argument("--bounds", action="store_true", help="hold the result against the committed bounds")
+    parser.add_argument(
+        "--bounds", action="store_true", help="hold the result against the committed bounds, as --suite ci does anyway"
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
     parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
-    return parser.parse_args(arguments)
+    parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
+    asked = parser.parse_args(arguments)
+    if asked.retry_failed and not asked.resume:
+        parser.error("--retry-failed: needs --resume")
+    return asked
 
 
 def _suite(asked: argparse.Namespace) -> Suite:
@@ -197,6 +230,13 @@ def _suite(asked: argparse.Namespace) -> Suite:
     if asked.lock and len(made.models) != 1:
         raise AgentCompileError(
             f"--lock: {asked.lock}: is of one model, not {len(made.models)}", hint="give one --model"
+        )
+    if asked.lock and (held := read_lock(asked.lock).model.context) < (
+        needed := max(shape.prompt + shape.new for shape in shapes)
+    ):
+        raise AgentCompileError(
+            f"--lock: {asked.lock}: its cache holds {held} tokens, and a workload has {needed}",
+            hint=f"compile one with --context {needed}, or name shorter workloads with --workload",
         )
     return made
 
@@ -271,7 +311,14 @@ def _find(
                 pause=file.pause,
                 calm=calm,
                 joules=_joules(machine),
+                machine=host(machine.device),
             )
+            for case in cases:
+                known, count = file.progress(case.workload.name), suite.rounds * suite.processes
+                if asked.retry_failed:
+                    known.forget_failures(count)
+                if gone := known.forget_others(setup.machine, count):
+                    say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
             locks = Locks(
                 suite=suite,
                 setup=setup,
@@ -287,7 +334,7 @@ def _find(
 
 def _joules(machine: Machine) -> Callable[[], float | None]:
     """What the device has drawn until now; nobody counts that of a CPU here."""
-    return EnergyMeter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
+    return Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
 
 
 def _table(cases: Sequence[Case]) -> list[str]:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Literal
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.trial import Comparison
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.statistics import MIN_ROUNDS, verdict
-from agentcompile.measure.student import t_quantile
 
+from .means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, luck_of
 from .result import ArmResult, Case, State, SuiteResult
 
-Quantity = Literal["token", "first"]
-"""Time per output token, time to the first token."""
-QUANTITIES: tuple[Quantity, ...] = ("token", "first")
 View = Literal["ratio", "absolute", "paired"]
 """Two runs: the speed-ups over the baseline of the same run, or the times themselves. One run: two arms by round."""
 _MOST_LOG = 700.0
@@ -133,87 +130,29 @@ class Report:
         return tuple(row for row in self.rows if isinstance(row, Unmeasured) and row.b == "wrong")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welch:
-    """The difference of two means."""
-
-    mean: float
-    half_width: float
-    freedom: float
+Lucks = tuple[float | None, float | None]
+"""How many times what rounds say the variance of a mean is, of A and of B; None where that is not known."""
 
 
-def welch(a: Sequence[float], b: Sequence[float], level: float) -> Welch:
-    """The mean of `b` minus that of `a`, with a two-sided interval that misses with chance `level`.
-
-    The spreads may differ: B. L. Welch, "The generalization of 'Student's' problem when several different population
-    variances are involved", Biometrika 34 (1947), 28–35, with the degrees of freedom of F. E. Satterthwaite, "An
-    approximate distribution of estimates of variance components", Biometrics Bulletin 2 (1946), 110–114. ValueError
-    for fewer than two values on a side.
-    """
-    if min(len(a), len(b)) < 2:
-        raise ValueError(f"{len(a)} and {len(b)} values: an interval needs two on each side")
-    part_a, part_b = variance(a) / len(a), variance(b) / len(b)
-    parts = part_a**2 / (len(a) - 1) + part_b**2 / (len(b) - 1)
-    freedom = (part_a + part_b) ** 2 / parts if parts > 0 else float(len(a) + len(b) - 2)
-    half = t_quantile(1 - level / 2, freedom) * math.sqrt(part_a + part_b)
-    return Welch(mean=fmean(b) - fmean(a), half_width=half, freedom=freedom)
-
-
-def paired(logs: Sequence[float], level: float) -> Welch:
-    """The mean of paired differences, with the same kind of interval. ValueError for fewer than two."""
-    if len(logs) < 2:
-        raise ValueError(f"{len(logs)} values: an interval needs two")
-    half = t_quantile(1 - level / 2, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
-    return Welch(mean=fmean(logs), half_width=half, freedom=float(len(logs) - 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logs:
-    """One logarithm a round, by process; NaN or infinite where the clock stood still."""
-
-    by_process: tuple[tuple[float, ...], ...]
-    total: int
-    """Rounds of the case, those left out included."""
-
-    @property
-    def pooled(self) -> list[float]:
-        """Of all processes."""
-        return [value for part in self.by_process for value in part]
-
-
-def logs_of(case: Case, quantity: Quantity, arm: str, beside: str = "") -> Logs:
-    """ln(time of `beside` / time of `arm`) of every kept round that has both; without `beside`, ln(1 s / time)."""
-    parts: dict[int, list[float]] = {}
-    for timed in case.rounds:
-        times = timed.token_s if quantity == "token" else timed.first_s
-        if timed.kept and arm in times and (not beside or beside in times):
-            value = (_ln(times[beside]) if beside else 0.0) - _ln(times[arm])
-            parts.setdefault(timed.process, []).append(value)
-    return Logs(by_process=tuple(tuple(part) for part in parts.values()), total=len(case.rounds))
-
-
-def _ln(time_s: float) -> float:
-    return math.log(time_s) if time_s > 0 else math.nan
-
-
-def change_between(a: Logs, b: Logs, *, claim: float, level: float) -> Change:
+def change_between(a: Logs, b: Logs, *, claim: float, level: float, luck: Lucks = (None, None)) -> Change:
     """Two independent runs: Welch's interval of the difference of their means."""
     ours, theirs = b.pooled, a.pooled
     rounds = (len(theirs), len(ours))
     why = _objection(a, "A: ") or _objection(b, "B: ")
     if min(rounds) < MIN_ROUNDS or not all(map(math.isfinite, [*ours, *theirs])):
         return _untold(rounds, why)
-    apart = [fmean(part) - fmean(theirs) for part in b.by_process] + [fmean(ours) - fmean(p) for p in a.by_process]
-    return _change(welch(theirs, ours, level), apart, rounds, why, claim)
+    torn = [fmean(part) - fmean(theirs) for part in b.by_process] + [fmean(ours) - fmean(p) for p in a.by_process]
+    return _change(apart(a.mean(luck[0]), b.mean(luck[1])), torn, rounds, why, claim=claim, level=level)
 
 
-def change_paired(logs: Logs, *, claim: float, level: float) -> Change:
+def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None = None) -> Change:
     """Two arms of one run: the t interval of the mean over rounds that have both."""
     values, why = logs.pooled, _objection(logs, "")
     rounds = (len(values), len(values))
     if len(values) < MIN_ROUNDS or not all(map(math.isfinite, values)):
         return _untold(rounds, why)
-    return _change(paired(values, level), [fmean(part) for part in logs.by_process], rounds, why, claim)
+    by_process = [fmean(part) for part in logs.by_process]
+    return _change(logs.mean(luck), by_process, rounds, why, claim=claim, level=level)
 
 
 def _objection(logs: Logs, side: str) -> str:
@@ -228,17 +167,20 @@ def _objection(logs: Logs, side: str) -> str:
     return ""
 
 
-def _change(found: Welch, apart: Sequence[float], rounds: tuple[int, int], why: str, claim: float) -> Change:
-    """The verdict. `apart` is the difference by process: rounds of one process share its luck with memory and clocks,
-    which an interval over rounds does not see, so processes that disagree in sign claim nothing."""
-    low, high = found.mean - found.half_width, found.mean + found.half_width
-    comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.mean, found.half_width, claim)
-    torn = any(one * found.mean <= 0 for one in apart)
+def _change(
+    found: Mean, by_process: Sequence[float], rounds: tuple[int, int], why: str, *, claim: float, level: float
+) -> Change:
+    """The verdict. `by_process` is the difference by process: however narrow the interval, processes that disagree in
+    sign claim nothing."""
+    half = found.half_width(level)
+    low, high = found.value - half, found.value + half
+    comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.value, half, claim)
+    torn = any(one * found.value <= 0 for one in by_process)
     if comparison in ("FASTER", "SLOWER") and torn:
         comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
     if comparison == "INCONCLUSIVE":
         why = why or f"the interval is too wide for a claim of {claim:.1%}"
-    span = Span(value=_exp(found.mean), low=_exp(low), high=_exp(high))
+    span = Span(value=_exp(found.value), low=_exp(low), high=_exp(high))
     return Change(span=span, rounds=rounds, comparison=comparison, why=why, agrees=torn or low <= 0 <= high)
 
 
@@ -260,6 +202,15 @@ class _Pair:
     arm_b: ArmResult
     label: str
     sides: tuple[str, str]
+
+    def alone(self, quantity: Quantity) -> tuple[Logs, Logs]:
+        """Of the times themselves, by round."""
+        return logs_of(self.a, quantity, self.label), logs_of(self.b, quantity, self.label)
+
+    def beside(self, quantity: Quantity) -> tuple[Logs, Logs]:
+        """Of the times over the baseline's."""
+        beside = self.a.baseline
+        return logs_of(self.a, quantity, self.label, beside), logs_of(self.b, quantity, self.label, beside)
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
         """What was found, beside the medians."""
@@ -291,12 +242,15 @@ def compare_runs(
     comparisons = len(judged) * len(QUANTITIES)
     level = alpha / max(comparisons, 1)
 
+    lucks = {quantity: _lucks(planned, quantity) for quantity in QUANTITIES}
+
     def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
-        name = pair.label
-        alone = (logs_of(pair.a, quantity, name), logs_of(pair.b, quantity, name))
-        found: dict[View, Change] = {"absolute": change_between(*alone, claim=claim, level=level)}
-        if name != pair.a.baseline:
-            found["ratio"] = _beside(pair, quantity, claim=claim, level=level)
+        found: dict[View, Change] = {}
+        for view, luck in lucks[quantity].items():
+            if view == "absolute":
+                found[view] = change_between(*pair.alone(quantity), claim=claim, level=level, luck=luck)
+            elif pair.label != pair.a.baseline:
+                found[view] = _beside(pair, quantity, luck, claim=claim, level=level)
         return found
 
     rows: list[Row] = []
@@ -305,16 +259,29 @@ def compare_runs(
     return Report(decides=decides, claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
 
 
-def _beside(pair: _Pair, quantity: Quantity, *, claim: float, level: float) -> Change:
+def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
+    """Of both runs, for the times themselves and for those over the baseline's."""
+    pairs = [one for one in planned if isinstance(one, _Pair)]
+    others = [one for one in pairs if one.label != one.a.baseline]
+
+    def both(many: Sequence[tuple[Logs, Logs]]) -> Lucks:
+        return luck_of(a for a, _ in many), luck_of(b for _, b in many)
+
+    return {
+        "absolute": both([one.alone(quantity) for one in pairs]),
+        "ratio": both([one.beside(quantity) for one in others]),
+    }
+
+
+def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level: float) -> Change:
     """The speed-up of B over the baseline against that of A."""
-    name, beside = pair.label, pair.a.baseline
+    beside = pair.a.baseline
     for side, case in (("A", pair.a), ("B", pair.b)):
         baseline = case.arm(beside)
         if baseline is None or baseline.state != "measured":
             why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
             return _untold((0, 0), why)
-    runs = (logs_of(pair.a, quantity, name, beside), logs_of(pair.b, quantity, name, beside))
-    return change_between(*runs, claim=claim, level=level)
+    return change_between(*pair.beside(quantity), claim=claim, level=level, luck=luck)
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
@@ -327,8 +294,12 @@ def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: fl
     comparisons = len(QUANTITIES) * sum(isinstance(one, _Pair) for one in planned)
     level = alpha / max(comparisons, 1)
 
+    cases = [one.a for one in planned if isinstance(one, _Pair)]
+    lucks = {quantity: luck_of(logs_of(case, quantity, b, a) for case in cases) for quantity in QUANTITIES}
+
     def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
-        return {"paired": change_paired(logs_of(pair.a, quantity, b, a), claim=claim, level=level)}
+        logs = logs_of(pair.a, quantity, b, a)
+        return {"paired": change_paired(logs, claim=claim, level=level, luck=lucks[quantity])}
 
     rows: list[Row] = []
     for one in planned:

@@ -56,6 +56,8 @@ class Suite:
     """By model, a lock in the project that is timed where it holds; elsewhere one is compiled."""
     fresh: bool = True
     """Whether our lock is compiled with nothing stored, as its time is told; else with the user's store."""
+    bounds: bool = False
+    """Whether its result is held against the committed bounds unasked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

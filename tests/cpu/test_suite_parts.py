@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.trial import Outcome, Part, run_trials
+from agentcompile.bench.figures.times import Build
+from agentcompile.bench.figures.trial import Outcome, Part, Setup, run_trials
 
 from tests.cpu.trials import ARMS, PROCESSES, ROUNDS, WORK, Commands, setup
 
@@ -41,6 +42,28 @@ def test_what_the_first_mode_lost_is_loaded_again_for_the_second(tmp_path: Path)
     assert all(set(timed.visits) == {"fast"} for timed in greedy.outcome.rounds)
     assert all(set(timed.visits) == set(ARMS) for timed in drawn.outcome.rounds)
     assert Counter(commands.started) == {"fp32": 1, "fast": PROCESSES, "slow": PROCESSES + 1}
+
+
+FEW = "return Generation([7] * (new - 1), 1.0, 1.0)"
+
+
+def test_an_arm_that_makes_too_few_tokens_fails_and_the_others_are_timed(tmp_path: Path) -> None:
+    commands, (greedy, drawn) = Commands({"slow": FEW}), parts()
+    run_trials(ARMS, (greedy, drawn), None, 0.0, setup(tmp_path, commands))
+    assert greedy.outcome.reasons == {"slow": "exit code 1: RuntimeError: made 7 tokens where 8 were asked for"}
+    assert all(set(timed.visits) == {"fast"} for timed in greedy.outcome.rounds)
+
+
+def test_an_arm_that_checks_too_few_tokens_fails_and_the_others_are_timed(tmp_path: Path) -> None:
+    class Short(Commands):
+        def __call__(self, name: str, build: Build | None, setup: Setup) -> list[str]:
+            *head, code = super().__call__(name, build, setup)
+            return [*head, code.replace("] * new, [[7", "] * (new - 1), [[7") if name == "slow" else code]
+
+    commands, (greedy, drawn) = Short(), parts()
+    run_trials(ARMS, (greedy, drawn), None, 0.0, setup(tmp_path, commands))
+    assert greedy.outcome.reasons == {"slow": "made 7 tokens, 8 with rivals, where 8 were asked for"}
+    assert all(set(timed.visits) == {"fast"} for part in (greedy, drawn) for timed in part.outcome.rounds)
 
 
 class Enough(Exception):

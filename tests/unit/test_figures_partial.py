@@ -303,3 +303,14 @@ def test_an_arm_that_failed_keeps_its_reason_when_no_round_is_left_for_it() -> N
     progress.forget_failures(2)
     assert progress.outcome.reasons == {"slow": "x"}
     assert list(progress.times) == ["first compile"]
+
+
+def test_rounds_of_another_machine_are_kept_in_a_whole_trial_and_dropped_from_one_that_was_cut() -> None:
+    here, there = (replace(timed(0, 0.1), machine=name) for name in ("here", "there"))
+    progress = Progress(outcome=Outcome(rounds=(here, here), agreement={"hf-eager": ""}))
+    assert progress.forget_others("here", 3) == 0
+    assert progress.forget_others("there", 2) == 0, "it is whole"
+    assert len(progress.outcome.rounds) == 2
+    progress.outcome.rounds = (there, here)
+    assert progress.forget_others("here", 3) == 2
+    assert progress.outcome == Outcome(agreement={"hf-eager": ""})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.gpus import CUDA, NVML, Driver, EnergyMeter, Process, find_driver
+from agentcompile.gpus import CUDA, NVML, Driver, Meter, Process, find_driver
 
 Load = Callable[[str], Any]
 UNKNOWN = 2**64 - 1
@@ -239,7 +239,7 @@ def test_the_layouts_are_those_of_the_header() -> None:
     ],
 )
 def test_energy_is_that_of_the_device_that_is_visible(device: str, visible: str | None, drawn: float | None) -> None:
-    meter = EnergyMeter(device, visible, lambda name: library(Nvml()))
+    meter = Meter(device, visible, lambda name: library(Nvml()))
     assert meter.joules() == drawn
 
 
@@ -247,6 +247,6 @@ def test_nobody_counts_energy_without_nvml_or_on_an_older_device() -> None:
     def missing(name: str) -> Any:
         raise OSError(name)
 
-    assert EnergyMeter("cuda:0", None, missing).joules() is None
+    assert Meter("cuda:0", None, missing).joules() is None
     old = library(Nvml(), "nvmlDeviceGetTotalEnergyConsumption")
-    assert EnergyMeter("cuda:0", None, lambda name: old).joules() is None
+    assert Meter("cuda:0", None, lambda name: old).joules() is None

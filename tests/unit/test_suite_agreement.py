@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.suite.compare import run
+from agentcompile.bench.suite.means import Logs
 from agentcompile.bench.suite.result import ArmResult, SuiteResult, write_result
-from agentcompile.bench.suite.verdicts import Compared, Logs, change_between, compare_runs
+from agentcompile.bench.suite.verdicts import Compared, change_between, compare_runs
 
 from agentcompile.errors import ExitCode
 from tests.unit.test_suite_compare import drawn

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.suite.bounds import BOUNDS, Bound, breaches, load_bounds, worst
+from agentcompile.bench.suite.found import UNDISTURBED
 from agentcompile.bench.suite.result import ArmResult, Case, Interval, SuiteResult
 from agentcompile.bench.suite.workloads import load_workloads
 
@@ -25,7 +26,7 @@ EMPTY = SuiteResult(
 
 def measured(low: float, high: float, name: str = "agentcompile") -> ArmResult:
     gain = Interval(value=(low * high) ** 0.5, low=low, high=high, rounds=5)
-    return ArmResult(name=name, state="measured", speedup=gain)
+    return ArmResult(name=name, state="measured", speedup=gain, agrees="")
 
 
 def result(*arms: ArmResult, mode: str = "greedy") -> SuiteResult:
@@ -37,7 +38,8 @@ def result(*arms: ArmResult, mode: str = "greedy") -> SuiteResult:
 
 
 WRONG = ArmResult(name="agentcompile", state="wrong", reason="token 3 is 7", agrees="token 3 is 7")
-PERFORMANCE, CORRECTNESS = ExitCode.PERFORMANCE, ExitCode.CORRECTNESS
+PERFORMANCE, CORRECTNESS, UNDECIDED = ExitCode.PERFORMANCE, ExitCode.CORRECTNESS, ExitCode.UNDECIDED
+TIMELESS = ArmResult(name="agentcompile", state="failed", reason=UNDISTURBED, agrees="")
 
 
 @pytest.mark.parametrize(("low", "high"), [(4.5, 5.0), (3.0, 5.0), (3.9, 4.0), (4.0, 4.0)])
@@ -58,13 +60,29 @@ def test_an_interval_below_its_bound_is_a_regression_with_both_numbers() -> None
     [
         ((), "agentcompile is not among the arms"),
         ((ArmResult(name="agentcompile", state="absent", reason="not here"),), "agentcompile not here"),
-        ((ArmResult(name="agentcompile", state="failed", reason="exit code 3"),), "agentcompile exit code 3"),
-        ((ArmResult(name="agentcompile", state="measured"),), "agentcompile has too few undisturbed rounds"),
+        ((TIMELESS,), f"agentcompile {UNDISTURBED}"),
+        ((replace(TIMELESS, state="measured", reason=""),), "agentcompile has too few undisturbed rounds"),
     ],
 )
-def test_a_bound_that_nothing_was_told_about_is_a_breach(arms: tuple[ArmResult, ...], why: str) -> None:
+def test_a_bound_that_nothing_was_told_about_is_not_decided(arms: tuple[ArmResult, ...], why: str) -> None:
     (breach,) = breaches(result(*arms), [BOUND])
-    assert (breach.code, breach.text) == (PERFORMANCE, f"{KEY}: {why}; 4× wanted")
+    assert (breach.code, breach.text, worst([breach])) == (UNDECIDED, f"{KEY}: {why}; 4× wanted", 7)
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"),
+    [
+        (ArmResult(name="agentcompile", state="failed", reason="exit code 3"), "failed: exit code 3"),
+        (replace(measured(5.0, 6.0), agrees=None), "nothing was held against its output: fp32 said nothing"),
+    ],
+)
+def test_ours_that_died_or_was_not_checked_is_no_better_than_wrong_where_bounds_are_held(
+    arm: ArmResult, why: str
+) -> None:
+    found = breaches(result(arm), [BOUND])
+    assert (found[0].code, found[0].text, worst(found)) == (CORRECTNESS, f"{KEY}: agentcompile: {why}", 4)
+    assert breaches(result(arm), None) == ()
+    assert worst(breaches(result(measured(5.0, 6.0), replace(arm, name="hf-compile")), [BOUND])) == ExitCode.OK
 
 
 def test_a_bound_of_a_case_that_was_not_run_is_passed_over() -> None:
@@ -80,14 +98,16 @@ def test_every_bound_is_held_against_its_own_arm() -> None:
 
 def test_wrong_output_comes_before_a_regression() -> None:
     found = breaches(result(WRONG), [BOUND])
-    assert [breach.code for breach in found] == [CORRECTNESS, PERFORMANCE]
+    assert [breach.code for breach in found] == [CORRECTNESS, UNDECIDED]
     assert found[0].text == f"{KEY}: agentcompile: token 3 is 7"
     assert worst(found) == worst(found[::-1]) == 4
+    slow = breaches(result(measured(1.0, 2.0)), [BOUND])
+    assert worst([*slow, *found[1:]]) == worst([*found[1:], *slow]) == 5
 
 
 def test_wrong_output_of_ours_is_a_breach_without_any_bound_and_that_of_a_peer_is_none() -> None:
-    assert worst(breaches(result(WRONG), [])) == CORRECTNESS
-    assert breaches(result(replace(WRONG, name="hf-compile")), []) == ()
+    assert worst(breaches(result(WRONG), None)) == CORRECTNESS
+    assert breaches(result(replace(WRONG, name="hf-compile")), None) == ()
 
 
 def test_committed_bounds_name_cases_and_arms_that_a_suite_runs() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agentcompile.bench.suite.compare import differences, run
 from agentcompile.bench.suite.result import ArmResult, Case, Compiled, RoundTimes, Spread, SuiteResult, write_result
-from agentcompile.bench.suite.verdicts import Change, Compared, Report, Unmeasured, compare_arms, compare_runs, welch
+from agentcompile.bench.suite.verdicts import Change, Compared, Report, Unmeasured, compare_arms, compare_runs
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target
@@ -123,36 +123,6 @@ def refusal(*arguments: str) -> AgentCompileError:
     with pytest.raises(AgentCompileError) as refused:
         run(arguments)
     return refused.value
-
-
-def standard(count: int) -> list[float]:
-    """So many values of mean 0 and sample variance 1."""
-    raw = [at - (count - 1) / 2 for at in range(count)]
-    scale = math.sqrt(sum(x * x for x in raw) / (count - 1))
-    return [x / scale for x in raw]
-
-
-def test_welchs_interval_is_that_of_worked_examples() -> None:
-    # Variances 4 and 1 of six and eleven values: 4/6 = 0.66667 and 1/11 = 0.09091, so the freedom is
-    # 0.75758² / (0.66667² / 5 + 0.09091² / 10) = 0.573921 / 0.0897153 = 6.3971. Tables: t(0.975, 6) and (0.975, 7).
-    found = welch([10 + 2 * x for x in standard(6)], [13 + x for x in standard(11)], 0.05)
-    assert (found.mean, found.freedom) == (pytest.approx(3.0), pytest.approx(6.3971, abs=1e-4))
-    assert 2.3646 < found.half_width / math.sqrt(0.757576) < 2.4469
-    # Equal variances and counts: Student's own, t(0.975, 18) = 2.10092.
-    found = welch(standard(10), standard(10), 0.05)
-    assert (found.freedom, found.half_width) == (pytest.approx(18), pytest.approx(2.10092 * 0.2**0.5, rel=1e-5))
-    assert welch([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], 0.05).half_width == 0
-    with pytest.raises(ValueError, match="1 and 3"):
-        welch([1.0], [1.0, 2.0, 3.0], 0.05)
-
-
-def test_welchs_interval_covers_the_truth() -> None:
-    generator, covered = random.Random(5), 0
-    for _ in range(1000):
-        a, b = ([generator.gauss(mean, mean) for _ in range(n)] for mean, n in ((0.01, 15), (0.03, 7)))
-        found = welch(a, b, 0.05)
-        covered += abs(found.mean - 0.02) <= found.half_width
-    assert 930 <= covered <= 970
 
 
 def test_equal_arms_are_hardly_ever_called_different() -> None:

@@ -1,0 +1,134 @@
+"""Means over rounds, and how sure they are: rounds → logarithms → means with intervals. Pure.
+
+Rounds of one process share its luck: where its memory lies, which kernels a compiler took. An interval that counts
+rounds as if they were independent is too narrow by what processes differ. How much that is no single case tells, as it
+has two or three processes; many cases of one run together do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Literal
+
+from agentcompile.measure.student import t_quantile
+
+from .result import Case
+
+Quantity = Literal["token", "first"]
+"""Time per output token, time to the first token."""
+QUANTITIES: tuple[Quantity, ...] = ("token", "first")
+LEAST_MEANS = 8
+"""Means from which on their processes together say how much processes differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean, the variance of its error, and the degrees of freedom that this variance has."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def half_width(self, level: float) -> float:
+        """Of the two-sided interval that misses with chance `level`."""
+        return t_quantile(1 - level / 2, self.freedom) * math.sqrt(self.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """One logarithm a round, by process; NaN or infinite where the clock stood still."""
+
+    by_process: tuple[tuple[float, ...], ...]
+    total: int
+    """Rounds of the case, those left out included."""
+
+    @property
+    def pooled(self) -> list[float]:
+        """Of all processes."""
+        return [value for part in self.by_process for value in part]
+
+    def mean(self, luck: float | None = None) -> Mean:
+        """Over all rounds, whose processes' luck makes its variance `luck` times what they say within processes; None
+        where that is not known, and rounds stand for themselves.
+
+        ValueError for fewer than two rounds.
+        """
+        plain = mean_of(self.pooled)
+        if luck is None or (within := self._within()) is None:
+            return plain
+        count, freedom = len(self.pooled), len(self.pooled) - len(self.by_process)
+        widened = Mean(value=plain.value, error=luck * within / count, freedom=float(freedom))
+        return max(plain, widened, key=lambda mean: mean.error)
+
+    def spread_of_processes(self) -> float | None:
+        """The variance between processes over that within, as of rounds (F of the analysis of variance; 1 is expected
+        where processes do not differ); None with one process, or where nothing varies within."""
+        if len(self.by_process) < 2 or not (within := self._within()):
+            return None
+        whole = fmean(self.pooled)
+        between = sum(len(part) * (fmean(part) - whole) ** 2 for part in self.by_process) / (len(self.by_process) - 1)
+        freedom = len(self.pooled) - len(self.by_process)
+        return between / within * ((freedom - 2) / freedom if freedom > 2 else 1.0)
+
+    def _within(self) -> float | None:
+        """The variance within processes; None with fewer than one degree of freedom."""
+        freedom = len(self.pooled) - len(self.by_process)
+        if freedom < 1 or not all(map(math.isfinite, self.pooled)):
+            return None
+        return sum(sum((value - fmean(part)) ** 2 for value in part) for part in self.by_process) / freedom
+
+
+def logs_of(case: Case, quantity: Quantity, arm: str, beside: str = "") -> Logs:
+    """ln(time of `beside` / time of `arm`) of every kept round that has both; without `beside`, ln(1 s / time)."""
+    parts: dict[int, list[float]] = {}
+    for timed in case.rounds:
+        times = timed.token_s if quantity == "token" else timed.first_s
+        if timed.kept and arm in times and (not beside or beside in times):
+            value = (_ln(times[beside]) if beside else 0.0) - _ln(times[arm])
+            parts.setdefault(timed.process, []).append(value)
+    return Logs(by_process=tuple(tuple(part) for part in parts.values()), total=len(case.rounds))
+
+
+def _ln(time_s: float) -> float:
+    return math.log(time_s) if time_s > 0 else math.nan
+
+
+def luck_of(many: Iterable[Logs]) -> float | None:
+    """How many times what its rounds say the variance of a mean is, by how much processes differ in all of `many`.
+
+    The design effect of sampling in clusters (L. Kish, Survey Sampling, Wiley 1965), from the mean F of the one-way
+    analyses of variance of all that have more than one process. At least 1; None from fewer than `LEAST_MEANS`.
+    """
+    found = [spread for logs in many if (spread := logs.spread_of_processes()) is not None]
+    return max(1.0, fmean(found)) if len(found) >= LEAST_MEANS else None
+
+
+def speedups(cases: Sequence[Case], quantity: Quantity) -> Iterator[Logs]:
+    """Those of every measured arm over its case's baseline."""
+    for case in cases:
+        for arm in case.arms:
+            if arm.state == "measured" and arm.name != case.baseline:
+                yield logs_of(case, quantity, arm.name, case.baseline)
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Of independent values. ValueError for fewer than two."""
+    if len(values) < 2:
+        raise ValueError(f"{len(values)} values: an interval needs two")
+    return Mean(value=fmean(values), error=variance(values) / len(values), freedom=float(len(values) - 1))
+
+
+def apart(a: Mean, b: Mean) -> Mean:
+    """`b` minus `a`, whose variances may differ.
+
+    B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
+    Biometrika 34 (1947), 28–35, with the degrees of freedom of F. E. Satterthwaite, "An approximate distribution of
+    estimates of variance components", Biometrics Bulletin 2 (1946), 110–114.
+    """
+    error = a.error + b.error
+    parts = a.error**2 / a.freedom + b.error**2 / b.freedom
+    freedom = error**2 / parts if parts > 0 else a.freedom + b.freedom
+    return Mean(value=b.value - a.value, error=error, freedom=freedom)
