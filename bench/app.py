@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=int, default=24, help="trials of each compile")
     parser.add_argument("--threads", type=int, default=0, help="their threads; 0: one a physical core")
     parser.add_argument("--pairs", type=int, default=1, help="how often ABBA is gone through; 0 leaves it out")
-    asked = parser.parse_args(list(arguments))
+    asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-app-") as name:
         folder = Path(name)
         paint = first_paint(folder, asked.paints)
@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
             _say(f"with the app    not measured: {why}")
     result = {
         "version": VERSION,
-        **revision(),
+        **begun,
         "target": encode(this_machine(resolve().options, kind="cpu").target),
         "toolkit": importlib.metadata.version("textual"),
         "paint": asdict(paint),

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
 
     Raises AgentCompileError for what the user can fix and for an arm that fails.
     """
-    asked = _parse(arguments)
+    asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
     cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
     cache.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         written = {
             "format": 1,
             "command": " ".join(nameless(["agentcompile", "bench", "overhead", *arguments])),
-            **revision(),
+            **begun,
             "machine": encode(machine.target),
             "arm": asked.arm,
             "workload": workload.name,

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--trace", type=int, default=0, help="steps to run at the end without a graph, in NVTX ranges")
     asked = parser.parse_args(arguments)
     options = resolve({"model": asked.model} if asked.model else {}).options
-    opened = open_lock(asked.lock, options)
+    begun, opened = revision(), open_lock(asked.lock, options)
     if opened.here.device == "cpu":
         raise AgentCompileError(f"{asked.lock}: is a lock for a CPU", hint="compile with --target cuda:0 first")
     read = _ceiling(opened, options)
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     found = {
         "format": 1,
         "command": f"agentcompile bench steps {asked.lock.name} --positions {asked.positions}",
-        **revision(),
+        **begun,
         "machine": encode(opened.here.target),
         "model": opened.lock.model.name,
         "read_bytes_per_s": read,

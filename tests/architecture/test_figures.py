@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError
+from bench.ablation.run import read as read_ablation
 from bench.figures.readme import BEGIN, END, RESULTS, updated
 from bench.figures.record import choices_of
 
@@ -34,6 +35,14 @@ def test_a_number_changed_by_hand_shows() -> None:
     begin = text.index(BEGIN)
     forged = text[:begin] + text[begin:].replace("reached", "surpassed", 1)
     assert updated(forged, RESULTS) == text != forged
+
+
+def test_what_the_readme_says_of_advisers_is_what_their_result_says() -> None:
+    found = read_ablation(RESULTS / "cpu-ablation.json")
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    share = {arm.partition(":")[0]: f"{found.median_share(arm):.1%}".replace("%", " %") for arm in found.arms}
+    assert f"{share['heuristic']} for the heuristic, {share['replay']} for a language model" in text
+    assert f"{share['none']} for the space's own order and {share['random']} for chance" in text
 
 
 def test_a_readme_without_the_marks_is_refused(tmp_path: Path) -> None:
