@@ -130,8 +130,9 @@ def _suite(path: Path) -> Iterator[str]:
 
 def _knows(result: SuiteResult) -> str:
     """What the intervals are of."""
-    if "token" in result.luck:
-        return f"whose variance is {result.luck['token']:.2g} times that of rounds, as processes differ"
+    if (luck := result.luck.get("token")) is not None:
+        than = f"{luck:.2g} times what rounds say" if luck > 1 else "no more than rounds say"
+        return f"(its variance, as processes differ: {than})"
     count = len({timed.process for case in result.cases for timed in case.rounds})
     of = "one process of each arm" if count == 1 else f"{count} processes of each arm"
     return f"over the rounds of {of} (how processes differ is not in it)"
@@ -148,10 +149,10 @@ def _again(path: Path, result: SuiteResult, again: Path) -> Iterator[str]:
     report = compare_runs(result, read_result(again), claim=POLICY.claim)
     apart = [f"{row.arm}'s {_TIMES[row.quantity]} in {row.case}" for row in report.apart]
     names = f"`{path.relative_to(_ROOT)}` and `{again.relative_to(_ROOT)}`"
-    told = f"not {', nor '.join(apart)}" if apart else "all do"
+    told = f"; not {', nor '.join(apart)}" if apart else ""
     agree = report.comparisons - len(report.apart) - len(report.untold)
     yield f"Run twice ({names}; `agentcompile bench compare` shows both): of {report.comparisons} times beside the"
-    yield f"baseline's, {agree} agree within their intervals, which hold together with {1 - report.alpha:.0%}; {told}."
+    yield f"baseline's, {agree} agree within their intervals, which hold together with {1 - report.alpha:.0%}{told}."
     yield ""
 
 
