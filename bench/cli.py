@@ -18,6 +18,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
     "app": ("app", "the terminal app: first paint, heartbeat under load, opening a long run, a compile beside it"),
+    "campaign": ("campaign.recipe", "attacks in bulk: kills, locks, advice, mutants, wrong calls"),
     "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),
     "report": ("suite.report", "a suite's result as Markdown, plots and one HTML page"),
     "readme": ("figures.readme", "put the committed results into README.md"),

@@ -1,0 +1,48 @@
+"""What a campaign found, in one shape for every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+Say = Callable[[str], None]
+"""Progress for people, a line at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """How much of a kind is asked for."""
+
+    count: int
+    """Attempts; 0 takes the kind's default."""
+    seed: int
+    seconds: float
+    """Wall time after which no attempt begins; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One kind's result: it passes when nothing failed and something was tried."""
+
+    kind: str
+    tried: int
+    failures: tuple[str, ...]
+    """One line each: which attempt (so that it can be repeated), what was expected and what happened."""
+    figures: Mapping[str, float | int | str]
+    details: tuple[Mapping[str, float | int | str], ...] = ()
+    """Rows worth keeping, such as survivors with the reason why they are equivalent."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the campaign passed."""
+        return self.tried > 0 and not self.failures
+
+
+class Kind(Protocol):
+    """A module of this package: `run` does the work, `DEFAULT` is how many attempts it makes unasked."""
+
+    DEFAULT: int
+
+    def run(self, campaign: Campaign, say: Say) -> Report:
+        """Make the attempts."""
