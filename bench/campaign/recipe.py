@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         "version": VERSION,
         "command": f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}",
         "revision": begun,
-        "machine": encode(this_machine(resolve({})).target),
+        "machine": encode(this_machine(resolve({}).options).target),
         "seconds": round(time.monotonic() - begin, 1),
         **asdict(report),
         "ok": report.ok,
