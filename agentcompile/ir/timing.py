@@ -26,6 +26,9 @@ class Round:
     """By arm: the first and the second interval, each around `Samples.batch` launches."""
     waited_ns: tuple[int, ...]
     """By arm: how long our threads waited for a core in the two together."""
+    taken: tuple[int, ...] = ()
+    """By arm: intervals that were taken until these two were: more than two where some were disturbed; empty in runs
+    from before disturbed ones were taken again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,9 @@ class Measurement:
     """One candidate timed beside a baseline in paired rounds. Times are per launch."""
 
     median_ns: int
+    """Over the rounds that count, as is the baseline's."""
     p95_ns: int
+    """Over all intervals."""
     baseline_ns: int
     baseline: str
     """What the other arm was: `pytorch` or a candidate's label."""
@@ -82,6 +84,8 @@ class Measurement:
     times_ns: tuple[int, ...] = ()
     """The candidate's own intervals in the order in which they were taken, contended ones too, picked evenly where
     there are more than are kept; empty in runs from before they were."""
+    disturbed: float = 0.0
+    """Share of the rounds that others on the machine disturbed: `dropped` ones, and those that were taken again."""
 
     @property
     def speedup(self) -> float:

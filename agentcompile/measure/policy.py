@@ -13,7 +13,7 @@ from agentcompile.ir.target import Residency
 class Policy:
     """How samples are taken and what may be claimed from them."""
 
-    protocol: int = 3
+    protocol: int = 4
     """Raised when the way of taking samples changes while the numbers below do not."""
     search_claim: float = 0.005
     """Relative: the smallest difference that a search claims."""
@@ -47,12 +47,23 @@ class Policy:
     overwhelming: float = 0.5
     """As a logarithm: a difference whose interval stays beyond this is claimed however many rounds were dropped. What a
     kept round may be stretched by (below) is less than half of it, so that contention cannot explain it."""
+    overwhelming_disturbed: float = 1.1
+    """The same where nearly all rounds were disturbed and are taken as they are, beside neighbours that make two equal
+    kernels suffer unequally: one whose threads wait for one another needs all of them to run at once, which with two
+    threads on shared cores takes four times as long, where independent ones take twice as long."""
     floor_fraction: float = 0.9
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02
-    """What lasts long against a wake-up is contended when threads waited for a core longer than this share of it."""
+    """An interval is disturbed when threads waited for a core longer than this share of it."""
+    retakes: int = 6
+    """How often a disturbed interval is taken again at once, before the shortest of all is kept."""
+    retaken_ns: int = 3_000_000
+    """Longer intervals are not taken again: schedulers give a core away after some milliseconds, so that beside busy
+    neighbours no interval of this length is undisturbed."""
+    more_rounds: int = 2
+    """While rounds are disturbed, so many times as many are added at most."""
     max_stretch: float = 0.25
-    """A round is contended when some interval is this much longer than its arm's median in the process."""
+    """A round is contended when an interval is this much longer than the arm's lower quartile in the process."""
     max_waiting_stretch: float = 0.03
     """The same, when threads waited for a core meanwhile."""
 

@@ -1,30 +1,34 @@
 """Raw samples → verdicts: paired log ratios by round, a t interval with a Bonferroni level, and what is not claimed.
 
-Nothing is claimed from a clock that does not measure (an interval around twice the work that is not twice as long),
-from processes that disagree in sign, or when too many rounds were contended.
+A round says something about two arms when nothing stretched their intervals, or when they differ by more than the
+waiting that was seen in them can explain; what happened to a third arm does not matter. Rounds in which threads waited
+for a core may be many: leaving them out favours nobody, as long as enough are left. Nothing is claimed from a clock
+that does not measure (an interval around twice the work that is not twice as long), from processes that disagree in
+sign, when too few rounds count, or when too many are stretched by what nobody was seen to wait for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from agentcompile.ir.timing import Round, Samples, Timing
 from agentcompile.ir.trial import NO_INTERVAL, Comparison, Measurement
 from agentcompile.measure.policy import POLICY, Policy
+from agentcompile.measure.rounds import MIN_ROUNDS, disturbed
 from agentcompile.measure.student import t_quantile
 
 CLEAR_ROUNDS = 5
 """Kept rounds from which an overwhelming difference is claimed."""
-MIN_ROUNDS = 3
-"""Fewer kept rounds than this give no interval."""
 TIMES_KEPT = 32
 """Intervals that a measurement keeps: enough for a histogram, a tenth of what a trial takes on disk."""
 _DOUBLING = (1.25, 4.0)
 """Where the ratio of a doubled batch must lie. A clock that lies stays near 1; a neighbour on the host moves it by the
 bandwidth that it takes, which was seen to halve and double within a second."""
+_DOUBLING_DISTURBED = (1.1, 16.0)
+"""The same where neighbours were seen to take cores from one of the two intervals and not from the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,11 @@ class Contrast:
     rounds: int
     """Kept."""
     dropped: int
+    disturbed: float
+    """Share of all rounds in which one of the two arms was disturbed."""
+    arm_ns: float
+    """Time of a launch, the median over the rounds that count, or the quickest seen where too few do."""
+    baseline_ns: float
 
 
 def contrast(
@@ -51,25 +60,81 @@ def contrast(
     beforehand.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
-    ratios = [
-        [_log_ratio(timed, a, b) for timed in kept_rounds(process, a, b, claim=claim, policy=policy)]
-        for process in timing.processes
-    ]
-    pooled = [ratio for process in ratios for ratio in process]
+    counted = [_counted(process, a, b, claim=claim, policy=policy) for process in timing.processes]
+    few = any(len(one.clean) < MIN_ROUNDS for one in counted)
+    pairs = [[*one.clean, *one.apart] if few else one.clean for one in counted]
     total = sum(len(process.rounds) for process in timing.processes)
-    dropped = total - len(pooled)
-    mean = fmean(pooled) if pooled else 0.0
-    half = _half_width(pooled, policy.alpha / max(comparisons, 1))
-    clear = len(pooled) >= CLEAR_ROUNDS and abs(mean) - half > policy.overwhelming
-    why = _objection(timing, (a, b), ratios, 0 if clear else dropped, total, policy)
-    comparison: Comparison = "INCONCLUSIVE" if why else verdict(mean, half, claim)
-    if not why and comparison in ("FASTER", "SLOWER") and any(fmean(part) * mean <= 0 for part in ratios):
-        comparison, why = "INCONCLUSIVE", "the processes disagree in sign"
-    if not why and comparison == "INCONCLUSIVE":
-        why = f"the interval {mean - half:+.4f} … {mean + half:+.4f} is too wide for a claim of {claim:.1%}"
+    share = share_disturbed(timing, (a, b), policy=policy)
+    level = policy.alpha / max(comparisons, 1)
+    found = _Estimate.of(pairs, level)
+    clear = found.rounds >= CLEAR_ROUNDS and abs(found.mean) - found.half > policy.overwhelming
+    unsteady = 0 if clear else sum(one.unsteady for one in counted)
+    why = _broken(timing, (a, b), share, policy)
+    comparison: Comparison = "INCONCLUSIVE"
+    if not why:
+        comparison, why = found.verdict(claim, _too_few(pairs, unsteady, total, policy))
+        if comparison == "INCONCLUSIVE" and found.rounds < total:
+            every = _Estimate.of([_every(process, a, b) for process in timing.processes], level)
+            if every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed:
+                comparison, why = every.verdict(claim, "")
+                found = every if comparison != "INCONCLUSIVE" else found
+    if found.rounds < MIN_ROUNDS:  # what is left to say is an estimate: the quickest that either arm was seen to be
+        found = replace(_Estimate.of(_quickest(timing, a, b), level), half=found.half, rounds=found.rounds)
     return Contrast(
-        log_ratio=mean, half_width=half, comparison=comparison, why=why, rounds=len(pooled), dropped=dropped
+        log_ratio=found.mean,
+        half_width=found.half,
+        comparison=comparison,
+        why=why,
+        rounds=found.rounds,
+        dropped=total - found.rounds,
+        disturbed=share,
+        arm_ns=found.arm_ns,
+        baseline_ns=found.baseline_ns,
     )
+
+
+_Pair = tuple[float, float]
+"""What one round says of a launch of two arms, in ns: of the arm, and of its baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Estimate:
+    """A t interval over the rounds of all processes."""
+
+    mean: float
+    half: float
+    rounds: int
+    agreed: bool
+    """Whether all processes have the mean's sign."""
+    arm_ns: float
+    baseline_ns: float
+
+    @staticmethod
+    def of(pairs: Sequence[Sequence[_Pair]], level: float) -> _Estimate:
+        """Of the rounds that count, by process."""
+        ratios = [[math.log(max(baseline, 1e-3) / max(arm, 1e-3)) for arm, baseline in part] for part in pairs]
+        pooled = [ratio for process in ratios for ratio in process]
+        mean = fmean(pooled) if pooled else 0.0
+        return _Estimate(
+            mean=mean,
+            half=_half_width(pooled, level),
+            rounds=len(pooled),
+            agreed=all(fmean(part) * mean > 0 for part in ratios if part),
+            arm_ns=median([arm for part in pairs for arm, _ in part] or [0.0]),
+            baseline_ns=median([baseline for part in pairs for _, baseline in part] or [0.0]),
+        )
+
+    def verdict(self, claim: float, objection: str) -> tuple[Comparison, str]:
+        """What it says of a difference of `claim` unless something stands against it, and why it says nothing."""
+        comparison = verdict(self.mean, self.half, claim)
+        if objection:
+            return "INCONCLUSIVE", objection
+        if comparison in ("FASTER", "SLOWER") and not self.agreed:
+            return "INCONCLUSIVE", "the processes disagree in sign"
+        if comparison == "INCONCLUSIVE":
+            low, high = self.mean - self.half, self.mean + self.half
+            return comparison, f"the interval {low:+.4f} … {high:+.4f} is too wide for a claim of {claim:.1%}"
+        return comparison, ""
 
 
 def measurement(
@@ -89,23 +154,39 @@ def measurement(
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     taken = timing.per_launch_ns(arm)
     times = sorted(taken)
-    middle = median(times)
     return Measurement(
-        median_ns=round(middle),
+        median_ns=round(found.arm_ns),
         p95_ns=round(times[min(len(times) - 1, math.ceil(0.95 * len(times)) - 1)]),
-        baseline_ns=round(timing.median_ns(baseline)),
+        baseline_ns=round(found.baseline_ns),
         baseline=timing.arms[baseline],
         log_ratio=found.log_ratio,
         half_width=found.half_width,
         comparison=found.comparison,
         rounds=found.rounds,
         dropped=found.dropped,
+        disturbed=round(found.disturbed, 3),
         processes=len(timing.processes),
         batch=timing.processes[0].batch,
         residency=timing.residency,
-        bytes_per_s=bytes / max(middle, 1e-3) * 1e9,
+        bytes_per_s=bytes / max(found.arm_ns, 1e-3) * 1e9,
         times_ns=tuple(round(one) for one in evenly(taken, TIMES_KEPT)),
     )
+
+
+def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
+    """Time of a launch of one arm when it is left alone: the median of the intervals in which no thread waited, or,
+    where there are few, the lower quartile of all. ValueError when the arm failed."""
+    at = timing.live.index(arm)
+    taken = [
+        (ns / process.batch, _waited(timed, at, policy))
+        for process in timing.processes
+        for timed in process.rounds
+        for ns in timed.intervals_ns[at]
+    ]
+    calm = [ns for ns, waited in taken if not waited]
+    if len(calm) >= 2 * MIN_ROUNDS:
+        return median(calm)
+    return sorted(ns for ns, _ in taken)[len(taken) // 4] if taken else 0.0
 
 
 def evenly(values: Sequence[float], most: int) -> Sequence[float]:
@@ -119,45 +200,97 @@ def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bo
     return median_ns < policy.floor_fraction * floor_ns
 
 
-def kept_rounds(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> list[Round]:
-    """The rounds of a process that say something about two arms (by their place in it).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """What the rounds of one process say of two arms."""
 
-    A round in which contention stretched some interval is dropped whole; unless the two arms differ by more than the
-    claim even when its waiting is taken from the slower one, and its lower interval is above the other's higher: then
-    contention does not explain the difference.
+    clean: list[_Pair]
+    """Of rounds in which nothing stretched either arm."""
+    apart: list[_Pair]
+    """Of others whose arms differ by more than waiting explains, with all waiting taken off the slower one: they differ
+    at least so much."""
+    unsteady: int
+    """Rounds that were dropped though no thread was seen to wait in them."""
+
+
+def _counted(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> _Counted:
+    """The arms are named by their places in the process's rounds."""
+    usual = {at: _usual_ns(process, at, policy) for at in (arm, baseline)}
+    clean, apart, unsteady = list[_Pair](), list[_Pair](), 0
+    for timed in process.rounds:
+        if not any(_stretched(timed, at, usual[at], policy) for at in usual):
+            clean.append(_pair(timed, arm, baseline, process.batch))
+        elif (pair := _apart(timed, arm, baseline, 1.0 + claim, process.batch)) is not None:
+            apart.append(pair)
+        else:
+            unsteady += not any(timed.waited_ns[at] for at in usual)
+    return _Counted(clean=clean, apart=apart, unsteady=unsteady)
+
+
+def _usual_ns(process: Samples, arm: int, policy: Policy) -> float:
+    """What an arm's interval takes when it is left alone: the lower quartile of those in which no thread waited, or,
+    where there are few, of all."""
+    rounds = process.rounds
+    calm = [ns for timed in rounds if not _waited(timed, arm, policy) for ns in timed.intervals_ns[arm]]
+    taken = calm if len(calm) >= 2 * MIN_ROUNDS else [ns for timed in rounds for ns in timed.intervals_ns[arm]]
+    return float(sorted(taken)[len(taken) // 4]) if taken else 1.0
+
+
+def _waited(timed: Round, arm: int, policy: Policy) -> bool:
+    return disturbed(sum(timed.intervals_ns[arm]), timed.waited_ns[arm], policy)
+
+
+def _stretched(timed: Round, arm: int, usual_ns: float, policy: Policy) -> bool:
+    """Whether threads waited for much of an interval, or it is far above its usual length, or somewhat above it while
+    threads waited for a core.
+
+    A little waiting alone is no sign: threads also wait before and after the interval that is timed.
     """
-    usual = [
-        median(interval for timed in process.rounds for interval in timed.intervals_ns[at])
-        for at in range(len(process.clock.doubling))
-    ]
-    return [
-        timed
-        for timed in process.rounds
-        if not contended(timed, usual, policy) or _apart(timed, arm, baseline, 1.0 + claim)
-    ]
+    pair, waited = timed.intervals_ns[arm], timed.waited_ns[arm]
+    stretch = max(pair) / max(usual_ns, 1.0) - 1.0
+    much = max(stretch, waited / max(sum(pair), 1)) > policy.max_stretch
+    return much or (waited > 0 and stretch > policy.max_waiting_stretch)
 
 
-def contended(timed: Round, usual_ns: Sequence[float], policy: Policy) -> bool:
-    """Whether an arm's interval is far above its usual one, or somewhat above it while threads waited for a core.
-
-    Waiting alone is no sign: threads also wait before and after the interval that is timed.
-    """
-    for pair, waited, usual in zip(timed.intervals_ns, timed.waited_ns, usual_ns, strict=True):
-        stretch = max(pair) / max(usual, 1.0) - 1.0
-        if stretch > policy.max_stretch or (waited > 0 and stretch > policy.max_waiting_stretch):
-            return True
-    return False
+def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = POLICY) -> float:
+    """The share of rounds in which some of `arms` (places among those that lived) was disturbed: threads waited for a
+    core in what was kept, or intervals were taken again."""
+    rounds = [timed for process in timing.processes for timed in process.rounds]
+    hit = sum(
+        any(_waited(timed, at, policy) or (timed.taken[at : at + 1] or (2,))[0] > 2 for at in arms) for timed in rounds
+    )
+    return hit / len(rounds) if rounds else 0.0
 
 
-def _apart(timed: Round, arm: int, baseline: int, factor: float) -> bool:
-    arms = list(zip(timed.intervals_ns, timed.waited_ns, strict=True))
-    (fast, _), (slow, waited) = sorted((arms[arm], arms[baseline]), key=lambda one: sum(one[0]))
-    return sum(slow) - waited > sum(fast) * factor and min(slow) > max(fast) * factor
+def _quickest(timing: Timing, arm: int, baseline: int) -> list[list[_Pair]]:
+    """The shortest intervals of two arms by process: contention only lengthens."""
+
+    def shortest(process: Samples, at: int) -> float:
+        return min(ns for timed in process.rounds for ns in timed.intervals_ns[at]) / process.batch
+
+    return [[(shortest(one, arm), shortest(one, baseline))] for one in timing.processes if one.rounds]
 
 
-def _log_ratio(timed: Round, arm: int, baseline: int) -> float:
-    """ln of the ratio of the medians of two intervals each; the median of two is their mean."""
-    return math.log(max(sum(timed.intervals_ns[baseline]), 1) / max(sum(timed.intervals_ns[arm]), 1))
+def _apart(timed: Round, arm: int, baseline: int, factor: float, batch: int) -> _Pair | None:
+    """A round with all waiting taken off the slower arm, if the two still differ by `factor` and the slower one's
+    shorter interval is longer than the other's longer one; else None."""
+    slow, fast = sorted((arm, baseline), key=lambda at: -sum(timed.intervals_ns[at]))
+    least = sum(timed.intervals_ns[slow]) - timed.waited_ns[slow]
+    most = sum(timed.intervals_ns[fast])
+    if least <= most * factor or min(timed.intervals_ns[slow]) <= max(timed.intervals_ns[fast]) * factor:
+        return None
+    per_launch = least / 2 / batch, most / 2 / batch
+    return per_launch if slow == arm else (per_launch[1], per_launch[0])
+
+
+def _pair(timed: Round, arm: int, baseline: int, batch: int) -> _Pair:
+    """Each the median of two intervals, which is their mean."""
+    return sum(timed.intervals_ns[arm]) / 2 / batch, sum(timed.intervals_ns[baseline]) / 2 / batch
+
+
+def _every(process: Samples, arm: int, baseline: int) -> list[_Pair]:
+    """All rounds, as they are."""
+    return [_pair(timed, arm, baseline, process.batch) for timed in process.rounds]
 
 
 def _half_width(ratios: Sequence[float], level: float) -> float:
@@ -177,21 +310,23 @@ def verdict(mean: float, half: float, claim: float) -> Comparison:
     return "SAME" if mean - half >= -edge and mean + half <= edge else "INCONCLUSIVE"
 
 
-def _objection(
-    timing: Timing, arms: tuple[int, int], ratios: Sequence[Sequence[float]], dropped: int, total: int, policy: Policy
-) -> str:
-    """Why nothing may be claimed whatever the numbers are; empty when something may."""
+def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy) -> str:
+    """Why the clock is not to be trusted; empty when it is."""
     if any(min(pair) <= 0 for process in timing.processes for timed in process.rounds for pair in timed.intervals_ns):
         return "the clock does not measure: it stood still"
-    if dropped > policy.max_dropped * total:
-        return f"{dropped} of {total} rounds were contended"
-    if total - dropped < MIN_ROUNDS or not all(ratios):
-        return f"{total - dropped} rounds are too few"
-    for process in timing.processes:
-        if not all(_measures(process, arm) for arm in arms):
-            return "the clock does not measure: twice the work does not take twice as long"
+    least, most = _DOUBLING if share <= policy.max_dropped else _DOUBLING_DISTURBED
+    if all(least <= process.clock.doubling[arm] <= most for process in timing.processes for arm in arms):
+        return ""
+    return "the clock does not measure: twice the work does not take twice as long"
+
+
+def _too_few(pairs: Sequence[Sequence[_Pair]], unsteady: int, total: int, policy: Policy) -> str:
+    """Why the rounds that count are no ground for a claim; empty when they are."""
+    kept = sum(len(process) for process in pairs)
+    if unsteady > policy.max_dropped * total:
+        return f"{unsteady} of {total} rounds were stretched by something else than waiting for a core"
+    if kept < total and (kept < CLEAR_ROUNDS or not all(pairs)):
+        return f"{total - kept} of {total} rounds were disturbed by others on this machine"
+    if kept < MIN_ROUNDS or not all(pairs):
+        return f"{kept} rounds are too few"
     return ""
-
-
-def _measures(process: Samples, arm: int) -> bool:
-    return _DOUBLING[0] <= process.clock.doubling[arm] <= _DOUBLING[1]

@@ -203,11 +203,41 @@ def test_contended_rounds_are_dropped_whole() -> None:
     assert (found.rounds, found.dropped, found.comparison) == (9, 1, "FASTER")
 
 
-def test_more_than_a_fifth_of_contended_rounds_claims_nothing() -> None:
-    timing = of(samples(*[CLEAR] * 7, *[CLOSE] * 3, waited=(0,) * 7 + (60_000,) * 3))
+def test_rounds_that_nobody_disturbed_decide_however_many_others_waited_in() -> None:
+    timing = of(samples(*[CLEAR] * 7, *[CLOSE] * 6, waited=(0,) * 7 + (60_000,) * 6))
+    found = contrast(timing, 0, 1, claim=0.005)
+    assert (found.rounds, found.dropped, found.comparison) == (7, 6, "FASTER")
+    assert found.disturbed == pytest.approx(6 / 13)
+
+
+def test_four_undisturbed_rounds_beside_disturbed_ones_are_too_few() -> None:
+    timing = of(samples(*[CLEAR] * 4, *[CLOSE] * 6, waited=(0,) * 4 + (60_000,) * 6))
     found = contrast(timing, 0, 1, claim=0.005)
     assert found.comparison == "INCONCLUSIVE"
-    assert "contended" in found.why
+    assert "6 of 10 rounds were disturbed by others" in found.why
+
+
+def test_more_than_a_fifth_of_rounds_stretched_by_nobody_that_is_seen_claims_nothing() -> None:
+    timing = of(samples(*[CLEAR] * 7, *[((120_000, 160_000), (150_000, 151_000))] * 3))
+    found = contrast(timing, 0, 1, claim=0.005)
+    assert found.comparison == "INCONCLUSIVE"
+    assert "something else" in found.why
+
+
+def test_what_disturbs_a_third_arm_drops_no_round_of_the_other_two() -> None:
+    third = tuple((*pair, (200_000, 900_000)) for pair in [CLEAR] * 6)
+    rounds = tuple(Round(intervals_ns=pair, waited_ns=(0, 0, 700_000), taken=(2, 2, 8)) for pair in third)
+    process = Samples(batch=10, clock=Clock(quantum_ns=30, doubling=(2.0, 2.0, 2.0)), rounds=rounds)
+    timing = Timing(arms=("a", "b", "c"), live=(0, 1, 2), processes=(process,), residency="dram")
+    found = contrast(timing, 0, 1, claim=0.005)
+    assert (found.comparison, found.dropped, found.disturbed) == ("FASTER", 0, 0.0)
+
+
+def test_a_difference_seen_through_waiting_is_reported_without_the_waiting() -> None:
+    far = ((100_000, 101_000), (900_000, 920_000))
+    found = contrast(of(samples(*[far] * 10, waited=(600_000,) * 10)), 0, 1, claim=0.005)
+    assert found.comparison == "FASTER"
+    assert found.log_ratio == pytest.approx(math.log((1_820_000 - 600_000) / 201_000))
 
 
 def test_an_outlier_in_one_interval_drops_its_round() -> None:
@@ -359,4 +389,6 @@ def test_an_overwhelming_difference_is_claimed_from_the_rounds_that_are_left() -
 
 def test_four_rounds_are_too_few_for_it() -> None:
     timing = of(samples(*[FAR] * 4, *[CLOSE] * 6, waited=(0,) * 4 + (60_000,) * 6))
-    assert contrast(timing, 0, 1, claim=0.01).comparison == "INCONCLUSIVE"
+    found = contrast(timing, 0, 1, claim=0.01)
+    assert found.comparison == "INCONCLUSIVE"
+    assert found.log_ratio > 1.0  # the estimate stays
