@@ -9,34 +9,26 @@ looks pick the few that are judged and timed long. A prompt's step is a chunk of
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
-from agentcompile.arms import Arm, asked, candidate_of, fastest, gains, labelled, order, swap, template_of
+from agentcompile.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.cuts import Cut
-from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit, RoundsProgress, StepsTimed
-from agentcompile.ir.graph import Graph, concrete
-from agentcompile.ir.program import Program
-from agentcompile.ir.region import Regime
-from agentcompile.ir.template import Source
-from agentcompile.ir.trial import NO_INTERVAL, Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut, reason
-from agentcompile.measure import POLICY, Contrast, Timing, contrast
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import Emit, RoundsProgress
+from agentcompile.ir.trial import Choice, Crashed, Kernel, Part, Plan, TimedOut
+from agentcompile.measure import POLICY, Timing
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
 from agentcompile.rivals import Rivals
-from agentcompile.runtime.lower import lower
+from agentcompile.step_timer import Kind, StepClock, StepTimer, fallen
+from agentcompile.time_budget import Left, any_time
 
 PASSES = {"cpu": 1, "cuda": 3}
 """How often the regions are gone through at most. What was tried is tried again only when it or a neighbour changed."""
 WORTH = {"cpu": 0.02, "cuda": 0.0}
 """Share of the step's floor below which a region's rivals are not tried. On a CPU its gain could not be told from
 noise; on a GPU what moves few bytes still takes a launch and a wait."""
-LOOKS = 3
-"""How often a plan that a person changed is timed while the machine is disturbed."""
-Kind = Literal["cpu", "cuda"]
 CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
 """Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
 a region's gains are as small."""
@@ -51,27 +43,6 @@ JUDGED = 8
 """Of those that looked best, how many are judged to find the few."""
 HOPE = 0.004
 """Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
-
-
-class StepClock(Protocol):
-    """Times whole steps beside one another."""
-
-    @property
-    def known(self) -> Mapping[str, Timing]:
-        """What an earlier process of the run found, by `arms.asked`."""
-
-    def __call__(
-        self,
-        programs: Sequence[tuple[str, Program]],
-        *,
-        at: Regime,
-        rounds: int,
-        processes: int,
-        claim: float,
-        seed: int,
-        trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
-        """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +64,12 @@ def admit(
     seed: int,
     kind: Kind,
     settled: Mapping[str, Choice],
+    left: Left = any_time,
 ) -> Admitted:
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
     processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
-    change only together with a neighbour that is this step's own."""
-    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
+    change only together with a neighbour that is this step's own. When no seconds are `left` no rival is tried."""
+    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
     wider = free | step.beside(start, free) if kind == "cuda" else free
@@ -116,7 +88,14 @@ def admit(
 
 
 def admit_chunk(
-    cut: Cut, planned: Planned, rivals: Rivals, clock: StepClock, emit: Emit, seed: int, kind: Kind
+    cut: Cut,
+    planned: Planned,
+    rivals: Rivals,
+    clock: StepClock,
+    emit: Emit,
+    seed: int,
+    kind: Kind,
+    left: Left = any_time,
 ) -> Admitted:
     """Prove the prefill plan of `planned`, which covers `cut`, against PyTorch: a chunk of as many tokens as the cut
     stands for, in fresh processes.
@@ -124,11 +103,11 @@ def admit_chunk(
     Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it. Where not
     even PyTorch's chunk can be timed, the plan is PyTorch's.
     """
-    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind)
+    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
     try:
         return step.proved(planned.prefill, planned.exact, seed)
     except AgentCompileError as error:
-        parts = tuple(_fallen(part, error.message) for part in planned.prefill)
+        parts = tuple(fallen(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
 
@@ -150,18 +129,21 @@ def weigh(
     return _Step(cut, dict(planned.layouts), rivals, clock, emit, kind).weighed(tuple(parts), planned.exact, seed)
 
 
-class _Step:
-    """The step of one regime, in which covers are timed beside one another."""
+class _Step(StepTimer):
+    """The step of one regime, whose parts are tried in it one after another."""
 
     def __init__(
-        self, cut: Cut, layouts: Mapping[str, str], rivals: Rivals, clock: StepClock, emit: Emit, kind: Kind
+        self,
+        cut: Cut,
+        layouts: Mapping[str, str],
+        rivals: Rivals,
+        clock: StepClock,
+        emit: Emit,
+        kind: Kind,
+        left: Left = any_time,
     ) -> None:
-        self._cut, self._layouts, self._rivals = cut, layouts, rivals
-        self._clock, self._emit = clock, emit
-        self._kind: Kind = kind
-        self._chunk = _chunk(cut.graph)
-        self._name = "chunk" if self._chunk else "step"
-        self.notes: list[str] = []
+        super().__init__(cut, layouts, rivals, clock, emit, kind, left)
+        self._rivals = rivals
 
     def descend(
         self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
@@ -173,6 +155,11 @@ class _Step:
         tried.sort(key=lambda at: parts[at].region not in free)
         stirred = frozenset[str]()
         for done, index in enumerate(tried):
+            if self._left() <= 0:
+                self.notes.append(
+                    f"the {self._name}: alternatives of {len(tried) - done} regions not tried: time is up"
+                )
+                break
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
             rivals = self._rivals.of(parts[index])
@@ -221,6 +208,8 @@ class _Step:
             and frozenset((parts[one].region, parts[other].region)) in neighbours
         ]
         for done, (one, other) in enumerate(pairs):
+            if self._left() <= 0:
+                break
             self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
             firsts, seconds = ((parts[at].choice, *self._partners(parts[at], free)) for at in (one, other))
             both = itertools.product(firsts, seconds)  # the first is what the step has now
@@ -280,98 +269,8 @@ class _Step:
 
     def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
-        parts, ratio, timing = self.prove(parts, seed)
-        return Admitted(plan=self._plan(parts, exact, ratio, timing), parts=parts, notes=tuple(self.notes))
-
-    def weighed(self, parts: Arm, exact: bool, seed: int) -> Plan:
-        """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
-        for look in range(LOOKS):
-            timing, found = self._look(parts, seed + (look << 21))
-            if found.half_width < NO_INTERVAL:
-                break
-        return self._plan(parts, exact, found, timing)
-
-    def _look(self, parts: Arm, seed: int) -> tuple[Timing, Contrast]:
-        timing = self._beside_pytorch(parts, seed)
-        if isinstance(timing, Timing) and timing.live == (0, 1):
-            return timing, contrast(timing, 1, 0, claim=POLICY.claim)
-        text = f"the {self._name} with these decisions cannot be timed: {_cause(timing)}"
-        hint = "take a decision back: agentcompile decide --undo"
-        raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
-
-    def _plan(self, parts: Arm, exact: bool, ratio: Contrast, timing: Timing) -> Plan:
-        return Plan(
-            regime=self._cut.partition.regime,
-            parts=parts,
-            exact=exact,
-            step_ns=round(timing.median_ns(1)),
-            baseline_ns=round(timing.median_ns(0)),
-            log_ratio=ratio.log_ratio,
-            half_width=ratio.half_width,
-            chunk=self._chunk,
-        )
-
-    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Crashed | TimedOut:
-        """Arm 0 is PyTorch, arm 1 the plan."""
-        arms = [("pytorch", tuple(_fallen(part, "baseline") for part in parts)), ("plan", parts)]
-        return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
-
-    def prove(self, parts: Arm, seed: int) -> tuple[Arm, Contrast, Timing]:
-        """Time the plan beside PyTorch; while it does not win, give half of its kernels back, and at last all."""
-        because = f"the whole {self._name} is not faster with it"
-        while True:
-            timing = self._beside_pytorch(parts, seed)
-            kernels = [i for i, part in enumerate(parts) if isinstance(part.choice, Kernel)]
-            if isinstance(timing, Timing) and timing.live == (0, 1):
-                found = contrast(timing, 1, 0, claim=POLICY.claim)
-                if found.comparison == "FASTER" or not kernels:
-                    return parts, found, timing
-                why: str = found.comparison
-            else:
-                why = _cause(timing)
-                if not kernels:
-                    text = f"the captured {self._name} itself cannot be timed: {why}"
-                    hint = "check memory and load, then resume"
-                    raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            self.notes.append(
-                f"the {self._name} with {len(kernels)} kernels is {why} against PyTorch: half of them are given back"
-            )
-            weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
-            dropped = set(weakest[: (len(kernels) + 1) // 2])
-            parts = tuple(_fallen(part, because) if i in dropped else part for i, part in enumerate(parts))
-
-    def _timed(
-        self,
-        arms: Sequence[tuple[str, Sequence[Part]]],
-        rounds: int,
-        processes: int,
-        claim: float,
-        seed: int,
-        trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
-        at, policy = self._cut.partition.regime, POLICY.digest(residency=self._cut.residency)
-        steps = asked(arms, at, rounds=rounds, processes=processes, claim=claim, seed=seed, policy=policy)
-        if (known := self._clock.known.get(steps)) is not None:
-            return known
-        sources = self._rivals.sources()
-        programs = [(label, self._program(parts, sources)) for label, parts in arms]
-        found = self._clock(
-            programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
-        )
-        if isinstance(found, Timing) and not found.failed:
-            self._emit(StepsTimed(steps=steps, timing=found))
-        return found
-
-    def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
-        cut = self._cut
-        placed = schedule(cut.graph, cut.partition, parts)
-        return lower(cut.graph, placed, sources, self._layouts)
-
-
-def _chunk(graph: Graph) -> int:
-    """Tokens of the prefill chunk that a graph of numbers is; 0 for a decode step."""
-    fed = [value for value in graph.values if value.role == "token"]
-    return math.prod(concrete(fed[0].shape)) if graph.phase == "prefill" else 0
+        parts, ratio = self.prove(parts, seed)
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
@@ -383,17 +282,3 @@ def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
         if isinstance(part.choice, Kernel) and shares[part.region] >= WORTH[kind]
     ]
     return sorted(found, key=lambda index: -shares[parts[index].region])
-
-
-def _cause(timing: Timing | Crashed | TimedOut) -> str:
-    """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
-    verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
-    if isinstance(verdict, TimedOut):
-        return f"no result within {verdict.limit_s:g} s"
-    if not isinstance(verdict, Crashed):
-        return reason(verdict)
-    return f"signal {verdict.signal}" if verdict.signal else verdict.detail.strip().rpartition("\n")[2]
-
-
-def _fallen(part: Part, reason: str) -> Part:
-    return replace(part, choice=Fallback(reason=reason)) if isinstance(part.choice, Kernel) else part

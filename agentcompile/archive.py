@@ -200,9 +200,9 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
 
     They are those under which `probe.ceiling` and `tune.Tuner` keep each fact.
     """
+    from agentcompile.past import fallback_key, proved_key
     from agentcompile.probe import ceiling_key
     from agentcompile.proving import policy_digest
-    from agentcompile.tune import fallback_key, proved_key
 
     if state.target is None:
         return set(), set()

@@ -1,8 +1,10 @@
 """From the trials of a region to what runs there: the best kernel of each layout, or the fallback with its reason.
 
-Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide, and only FASTER than the
-baseline replaces it. Kernels are ranked within each layout signature, because the cover agrees on layouts over all
-regions that share a weight, and because a winner that the step rejects yields to its runner-up.
+Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide. What is FASTER than the
+baseline replaces it, and on a busy machine what others kept from being told apart though its estimate is faster: such a
+kernel says so, and the whole step has the last word. Kernels are ranked within each layout signature, because the cover
+agrees on layouts over all regions that share a weight, and because a winner that the step rejects yields to its
+runner-up.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from agentcompile.ir.trial import (
     Trial,
     Verdict,
 )
+from agentcompile.measure.policy import POLICY
 
 TIE = 0.005
 """Relative: kernels nearer than this to the best are equals, and traits decide between them."""
@@ -92,7 +95,8 @@ def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, eac
 def rank(
     trials: Sequence[Trial], templates: Mapping[str, Template], *, traits: Callable[[Candidate], Traits]
 ) -> Ranking:
-    """Rank the confirmed kernels that are FASTER than the baseline, and say why the rest is not used.
+    """Rank the confirmed kernels that are FASTER than the baseline, or seem so and could not be told because of others
+    on the machine, and say why the rest is not used.
 
     A candidate with several confirm trials stands by its last one. `trials` may hold every trial of the region: the
     search trials only enter the fallback's reason.
@@ -110,7 +114,15 @@ def rank(
 
 
 def _wins(verdict: Verdict) -> bool:
-    return isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
+    if not isinstance(verdict, Measured):
+        return False
+    return verdict.measurement.comparison == "FASTER" or seems_faster(verdict.measurement)
+
+
+def seems_faster(m: Measurement) -> bool:
+    """Whether others on the machine kept a kernel from being told from its baseline that is faster by its estimate."""
+    contended = m.comparison == "INCONCLUSIVE" and m.disturbed > POLICY.max_dropped
+    return contended and m.log_ratio > math.log1p(POLICY.claim)
 
 
 def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> list[Trial]:
@@ -134,6 +146,8 @@ def _kernel(trial: Trial) -> Kernel:
     assert isinstance(trial.verdict, Measured)
     m = trial.verdict.measurement
     reason = f"{m.speedup:.3f}x {m.baseline} in {m.rounds} paired rounds of {m.processes} processes"
+    if m.comparison == "INCONCLUSIVE":
+        reason = f"about {m.speedup:.2f}x {m.baseline}, contended: {m.disturbed:.0%} of the rounds were disturbed"
     return Kernel(
         candidate=trial.candidate,
         source=trial.source,
@@ -161,7 +175,7 @@ def why_fallback(trials: Sequence[Trial]) -> str:
     """What became of the candidates, counted, each by its last word, and the one that came nearest.
 
     ``no kernel is faster: of 40 candidates 3 failed to build, 1 was incorrect, 36 were slower; the nearest, …, ran at
-    0.97x pytorch``.
+    0.97x pytorch``. Where some are undecided it says that none was shown to be faster.
     """
     last = {trial.candidate.id: trial for trial in trials}
     if not last:
@@ -170,7 +184,8 @@ def why_fallback(trials: Sequence[Trial]) -> str:
     parts = ", ".join(f"{fates[fate]} {fate}" for fate in FATES if fates[fate])
     measured = [trial for trial in last.values() if _fate(trial) in TIMED]
     count = f"{len(last)} candidate{'s' if len(last) > 1 else ''}"
-    text = f"no kernel is faster: of {count} {parts}"
+    undecided = fates["inconclusive"] + fates["faster in search alone"]
+    text = f"no kernel {'was shown to be' if undecided else 'is'} faster: of {count} {parts}"
     if measured:
         near = min(measured, key=lambda trial: (-_log_ratio(trial), trial.candidate.id))
         m = _measurement(near)

@@ -25,6 +25,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
+from agentcompile.search_progress import SearchProgress as SearchProgress
 
 FlowStage = Literal[
     "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
@@ -359,11 +360,12 @@ Event = (
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
     | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
     | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed
+    | SearchProgress
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """How the flow says what happened; passed down, never global."""
 
-PROGRESS = (TrialStarted, RoundsProgress)
+PROGRESS = (TrialStarted, RoundsProgress, SearchProgress)
 """Events that may be dropped: they say only how far something is."""
 DURABLE = (
     RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Decided, Undone, CandidateAsked, Steered,

@@ -62,8 +62,12 @@ class Judge(Protocol):
         seed: int,
         processes: int,
         claim: float = ...,
+        seconds: float = ...,
     ) -> Timing | Crashed | TimedOut:
-        """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search)."""
+        """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search).
+
+        After `seconds` (0: any) no process begins a round that an interval does not need.
+        """
 
     def ceiling(self) -> Ceiling:
         """Measure the machine's ceilings now."""

@@ -7,6 +7,7 @@ timing runs alone.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -185,6 +186,7 @@ class WorkerJudge:
         seed: int,
         processes: int,
         claim: float = POLICY.search_claim,
+        seconds: float = 0.0,
     ) -> Timing | Crashed | TimedOut:
         """Time `arms` beside one another, alone on the machine.
 
@@ -202,6 +204,7 @@ class WorkerJudge:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
+                seconds=_each(seconds, processes),
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
@@ -224,6 +227,7 @@ class WorkerJudge:
         residency: Residency,
         seed: int,
         trusted: bool = True,
+        seconds: float = 0.0,
     ) -> Timing | Crashed | TimedOut:
         """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
         `time` does regions.
@@ -244,6 +248,7 @@ class WorkerJudge:
                 policy=self._policy,
                 seed=seed,
                 unroll=4 if trusted else 2,
+                seconds=_each(seconds, processes),
             )
 
         labels = tuple(label for label, _ in programs)
@@ -282,7 +287,8 @@ class WorkerJudge:
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
         longest_s = 2 * self._policy.max_interval_ns / 1e9
-        return self._limits.measure(nbytes) + 2 * rounds * arms * longest_s
+        most = (1 + self._policy.more_rounds) * rounds
+        return self._limits.measure(nbytes) + 2 * most * arms * longest_s
 
     def _processes(
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
@@ -364,6 +370,11 @@ def _implementation(job: Job, binary: Binary) -> p.Implementation:
 
 def _arm(arm: Prepared | Baseline) -> p.Arm:
     return p.Reference(label=arm.name) if isinstance(arm, Baseline) else _implementation(arm.job, arm.binary)
+
+
+def _each(seconds: float, processes: int) -> float:
+    """Of a timing's wall time, the part of one process; 0: any."""
+    return seconds / processes if 0 < seconds < math.inf else 0.0
 
 
 def _physical_bytes() -> int:

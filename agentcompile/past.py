@@ -1,4 +1,5 @@
-"""Trials that are known before they are made: this run's, and those of the measurement database."""
+"""Trials that are known before they are made: this run's, and those of the measurement database; and the keys under
+which the store notes what is dear to find again."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from agentcompile.history import History
+from agentcompile.ir.digest import digest
+from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Crashed, Impossible, Measured, TimedOut, Trial
+from agentcompile.jobs import Job
 from agentcompile.measure import POLICY
+from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
 class Past:
@@ -69,7 +74,7 @@ class Past:
         if trial.candidate.id in self._afresh:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
         died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
-        if self._history is not None and not died and not disturbed(trial):
+        if self._history is not None and not died and not trial.cut and not disturbed(trial):
             self._history.put(trial, self.policy)
 
 
@@ -82,3 +87,23 @@ def disturbed(trial: Trial) -> bool:
     lost = m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
     clear = abs(m.log_ratio) - m.half_width > math.log1p(POLICY.claim)
     return m.comparison == "INCONCLUSIVE" and (lost or clear)
+
+
+def accepted_key(job: Job, target: Target) -> str:
+    """What is noted of a kernel that passed the whole correctness suite with this toolchain, under these tolerances."""
+    return proved_key(job.source.digest, job.region.id, target.digest)
+
+
+def proved_key(source: str, region: str, target: str) -> str:
+    """`accepted_key` of the digests alone."""
+    return digest("accepted/1", source, region, target, TOLERANCES)
+
+
+def lengths_key(lock: str, target: str) -> str:
+    """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
+    return digest("lengths/2", lock, target, TOLERANCES)
+
+
+def fallback_key(region: str, target: str, policy: str) -> str:
+    """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
+    return digest("fallback/1", region, target, policy)

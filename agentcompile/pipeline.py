@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentcompile.admit import Admitted, admit, admit_chunk
@@ -23,24 +22,29 @@ from agentcompile.events import (
     silent,
 )
 from agentcompile.history import History
-from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
 from agentcompile.machine import judge_of, this_machine
 from agentcompile.models import location
 from agentcompile.notes import Notes
 from agentcompile.options import Options
-from agentcompile.past import Past
+from agentcompile.pace import Pace
+from agentcompile.past import Past, lengths_key
 from agentcompile.plans import NEAR, Planned, contenders, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.ready import Ready, counsel, prepare, started
+from agentcompile.regions.cover import cover as cover_of
+from agentcompile.regions.downsets import CoverError
+from agentcompile.regions.problem import Option, Problem
 from agentcompile.rivals import Everywhere, RunnersUp
 from agentcompile.ruled import Bench, known_plan, legal, obey
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import shared, stage
 from agentcompile.steering import Steering
 from agentcompile.survey import Survey
-from agentcompile.tune import Tuner, lengths_key
+from agentcompile.time_budget import TimeBudget, part_of
+from agentcompile.tune import Tuner
 from agentcompile.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
@@ -48,8 +52,8 @@ TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 GRACE_S = 1.5
 """How long answers that are still open when the search ends are waited for: what they claim is held against it. Where
 nothing is timed they decide, and are waited for as long as they may take."""
-IN_STEP = 0.4
-"""Share of a search's time on a GPU that is for rivals in the step, where launches overlap."""
+HEAD_S = 1.0
+"""What one candidate of a region takes on a quiet machine, as told beforehand: built, validated and timed on a CPU."""
 
 
 def compile_model(
@@ -74,9 +78,10 @@ def compile_model(
         if history.warning:
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
-        policy = policy_digest(ready.prefill.residency)
+        budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
+        emit = pace = Pace(emit, budget, lambda best: estimate(ready, best))
+        policy, subjects = policy_digest(ready.prefill.residency), [*ready.subjects, *ready.prompts]
         known = Past(past, history, policy)
-        subjects = [*ready.subjects, *ready.prompts]
         cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         fresh = planned is None or bool(steering.asked)
@@ -89,10 +94,9 @@ def compile_model(
                 steering,
             )  # fmt: skip
             steering.legal = legal(spaces)
-            searching_s, in_step_s = _shares_of(options.seconds, here.target.kind)
             survey = Survey(
-                cuts, subjects, tuner, _countdown(searching_s - steering.earlier.searched_s, steering.clock)
-            )
+                cuts, subjects, tuner, budget.searching, budget.confirming, pace.improved
+            )  # fmt: skip
             if planned is not None:
                 survey.recall(past)
             if fresh and options.choose in TIMED:
@@ -103,7 +107,7 @@ def compile_model(
             rankings = choose(survey, options.choose, emit)
             planned = cover(ready, survey, rankings, options.choose, emit)
             if options.choose == "admitted":
-                plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
+                plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, budget)
             else:
                 plans = taken(ready, planned, emit)
         planned, plans = heed(ready, survey, planned, plans, judge, options.seed, emit, steering)
@@ -112,24 +116,24 @@ def compile_model(
     return lock
 
 
-def _shares_of(seconds: float, kind: str) -> tuple[float, float]:
-    """Of the time that a search may spend (0: any), what is for regions alone and what for rivals in the step: on a CPU
-    these are no new candidates."""
-    if not seconds:
-        return math.inf, math.inf
-    in_step = IN_STEP * seconds if kind == "cuda" else 0.0
-    return seconds - in_step, in_step
-
-
-def _countdown(seconds: float, clock: Callable[[], float] = time.monotonic) -> Callable[[], float]:
-    """Says how many seconds are left from now on."""
-    end = clock() + seconds
-    return lambda: end - clock()
+def estimate(ready: Ready, best_ns: Mapping[str, float]) -> float:
+    """The step of the first regime as the cheapest cover of its regions' best times adds up, in ns."""
+    cut, here = ready.decode[0], Fallback(reason="estimate")
+    times = {id: best_ns[id] for id in cut.regions if id in best_ns}
+    options = {id: (Option(cost_ns=ns, choice=here),) for id, ns in times.items()}
+    try:
+        parts = cover_of(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
+    except CoverError:  # what no template serves has no time yet
+        return 0.0
+    return sum(len(part.sites or cut.regions[part.region].sites) * times[part.region] for part in parts)
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
+        if survey.left() < 2 * HEAD_S * len(ready.subjects):
+            text = f"at least one candidate of each of {len(ready.subjects)} regions is tried, whatever `seconds` says"
+            emit(Warned(text=f"{text}: about {HEAD_S * len(ready.subjects):.0f} s on a quiet machine"))
         survey.obey()
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
@@ -219,26 +223,25 @@ def prove(
     judge: WorkerJudge,
     seed: int,
     emit: Emit,
-    seconds: float = math.inf,
+    budget: TimeBudget,
 ) -> tuple[Plan, ...]:
     """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
     kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
-    where the region is the same, unless another does better beside a neighbour that is the longer one's own. `seconds`
-    may be spent on rivals that are new, by how many regions a step has left to choose."""
+    where the region is the same, unless another does better beside a neighbour that is the longer one's own. What is
+    left of the time is shared out by how many regions a step has left to choose."""
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
         rivals = RunnersUp(survey, rankings) if kind == "cpu" else Everywhere(survey, ready.here.target.threads)
         steering = survey.steering
-        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering)
-        begin, spent = steering.clock(), 0.0
+        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering, budget.left)
+        to_come = 1.0
         for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
-            spent += share
-            if kind != "cpu":
-                left = begin + spent * seconds - steering.clock() if spent else 0.0
-                survey.left = _countdown(left, steering.clock)
-            admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled)
+            left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
+            to_come -= share
+            survey.left = left
+            admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled, left)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_told(admitted, planned, emit))
@@ -246,7 +249,8 @@ def prove(
             plan = Plan(regime=ready.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
             plans.append(_told(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
         else:
-            plans.append(_told(admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind), planned, emit))
+            chunk = admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind, budget.left)
+            plans.append(_told(chunk, planned, emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
 

@@ -52,11 +52,14 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
 from agentcompile.rows import Best, Counts, Row, RowState, better, changed
+from agentcompile.search_progress import SearchProgress
 
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
 __all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
 
 WARNINGS_KEPT = 100
+TIMED = ("search", "choose", "cover", "admit")
+"""Stages that the time for a search is for."""
 NOTHING = Usage()
 
 
@@ -116,6 +119,7 @@ class State:
     """That searches took which ended."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
+    pace: SearchProgress | None = None
 
     @property
     def stage(self) -> FlowStage | None:
@@ -170,7 +174,7 @@ def apply(state: State, event: Event) -> State:
         case StageFinished():
             done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
             stages, settled = (*_without(state.stages, event.stage), done), state.settled or event.stage == "admit"
-            searched_s = state.searched_s + (event.seconds if event.stage == "search" else 0.0)
+            searched_s = state.searched_s + (event.seconds if event.stage in TIMED else 0.0)
             return changed(state, stages=stages, settled=settled, searched_s=searched_s)
         case GraphCaptured():
             return changed(state, graphs=(*state.graphs, event))
@@ -210,6 +214,8 @@ def apply(state: State, event: Event) -> State:
                 return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
             plans = (*_elsewhere(state.plans, event.plan), event.plan)
             return changed(state, plans=plans, layouts=event.layouts)
+        case SearchProgress():
+            return changed(state, pace=event)
         case StepsTimed():
             return changed(state, steps={**state.steps, event.steps: event.timing})
         case LockWritten():

@@ -17,6 +17,7 @@ from agentcompile.judge import WorkerJudge
 from agentcompile.machine import Machine, residency
 from agentcompile.measure import POLICY, Timing
 from agentcompile.steering import Steering
+from agentcompile.time_budget import LEAST_S, Left, any_time
 from agentcompile.validate import POLICY as TOLERANCES
 
 POSITION = 256
@@ -60,9 +61,11 @@ class StepClock:
         model: Model,
         sources: Callable[[], Mapping[str, Source]],
         steering: Steering | None = None,
+        left: Left = any_time,
     ) -> None:
-        """`sources` gives what the programs may call, by digest; nothing is timed while `steering` is paused."""
-        self._steering = steering or Steering()
+        """`sources` gives what the programs may call, by digest; nothing is timed while `steering` is paused, and no
+        timing takes more rounds than it needs when no seconds are `left`."""
+        self._steering, self._left = steering or Steering(), left
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
@@ -99,4 +102,5 @@ class StepClock:
             residency=self._residency,
             seed=seed,
             trusted=trusted,
+            seconds=max(self._left(), LEAST_S),
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Self, TextIO
 from agentcompile import progress
 from agentcompile.events import DriftFound, Event, LockWritten, PlanAdmitted, StageFinished, Warned, clean, encode
 from agentcompile.ir.digest import Json
-from agentcompile.tables import Table, plan_line
+from agentcompile.tables import Table, pace_line, plan_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -167,6 +167,8 @@ class _Bar:
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
         what = f"{done} trials  {running}"[:60] if done else ""
+        if state.pace is not None and state.stage in ("search", "cover", "admit"):
+            what = pace_line(state.pace)
         self._progress.update(
             self._task, description=state.stage or "", total=total, completed=done, what=what, refresh=True
         )

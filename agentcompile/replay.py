@@ -14,8 +14,8 @@ from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
 from agentcompile.options import Options, resolve
+from agentcompile.past import accepted_key, lengths_key
 from agentcompile.stages import stage
-from agentcompile.tune import accepted_key, lengths_key
 from agentcompile.unlock import Opened, open_lock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentcompile.admit import Kind, StepClock, weigh
+from agentcompile.admit import weigh
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
@@ -20,6 +20,7 @@ from agentcompile.plans import Planned
 from agentcompile.rivals import RunnersUp
 from agentcompile.space import OutsideError, Space
 from agentcompile.steering import Earlier
+from agentcompile.step_timer import Kind, StepClock
 from agentcompile.survey import Survey
 
 UNDO = "take it back: agentcompile decide --undo, or decide on the region again"

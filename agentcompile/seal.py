@@ -145,6 +145,7 @@ def _row(region: str, verdict: Measured, trials: Sequence[Trial]) -> RegionEvide
         log_ratio=f"{m.log_ratio:.4f}",
         half_width=f"{m.half_width:.4f}",
         error_ratio=f"{verdict.report.error_ratio:.4f}",
+        contended=m.comparison == "INCONCLUSIVE",
         samples=digest("evidence/1", [[t.candidate.id, t.fidelity, encode(t.verdict)] for t in trials]),
     )
 
@@ -158,4 +159,6 @@ def _step(plan: Plan) -> StepEvidence:
         baseline_ns=plan.baseline_ns,
         log_ratio=f"{plan.log_ratio:.4f}",
         half_width=f"{plan.half_width:.4f}",
+        contended=plan.contended,
+        disturbed=f"{plan.disturbed:.3f}",
     )

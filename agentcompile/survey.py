@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agentcompile.choose import Ranking, Traits, rank
 from agentcompile.cuts import Cut
@@ -16,11 +16,14 @@ from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.judge import Job
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.steering import Steering
+from agentcompile.time_budget import Left, any_time, part_of
 from agentcompile.tune import Subject, Tuner, templates_of
 from agentcompile.untimed import heads, in_pytorch, ranked
 
 HEADS = 8
 """Templates of a region whose most promising candidate is looked at."""
+PACE_SHARE = 0.5
+"""Of the search's time, for the heads of all regions."""
 LEAST = 6
 """Candidates that a searched region may spend however small its share."""
 MOST = 48
@@ -37,11 +40,20 @@ class Survey:
     """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
 
     def __init__(
-        self, cuts: Sequence[Cut], subjects: Sequence[Subject], tuner: Tuner, seconds_left: Callable[[], float]
+        self,
+        cuts: Sequence[Cut],
+        subjects: Sequence[Subject],
+        tuner: Tuner,
+        seconds_left: Left,
+        confirming: Left = any_time,
+        say: Callable[[Mapping[str, float]], None] = lambda best: None,
     ) -> None:
-        """`seconds_left` says how long the search may go on; then only heads and finalists are judged."""
+        """`seconds_left` says how long the search may go on; then only heads and finalists are judged. `confirming`
+        says how long finalists may be timed; then no longer than an interval needs. `say` is told the best times of
+        regions whenever they may have changed."""
         self.left = seconds_left
         """Seconds in which candidates may still be judged; whoever wants more of them sets another countdown."""
+        self._confirming, self._say = confirming, say
         self._residency: Residency = cuts[0].residency
         self._subjects = {subject.region.id: subject for subject in subjects}
         self._tuner = tuner
@@ -62,11 +74,14 @@ class Survey:
         """Try the head of every template of every region, largest share first, while half of the budget lasts.
 
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
-        time is up only what is known is taken beside it.
+        time is up, or half of it is used faster than regions are gone through, only what is known is taken beside it.
         """
-        for id, subject in self._subjects.items():
+        begin, count = self.left(), len(self._subjects)
+        for at, (id, subject) in enumerate(self._subjects.items(), 1):
+            left = self.left()
+            behind = left < math.inf and begin - left > PACE_SHARE * begin * at / count
             most = 1 if self.candidates >= budget // 2 else HEADS
-            heads = self._tuner.heads(subject, most, HEADS if self.left() > 0 else 1)
+            heads = self._tuner.heads(subject, most, 1 if left <= 0 or behind else HEADS, self.left)
             self.trials[id] = [*(t for t in self.trials.get(id, ()) if t not in heads), *heads]
             self.obey()
 
@@ -117,10 +132,12 @@ class Survey:
         return float(self._tuner.fallback_ns(region, self._residency))
 
     def search(self, chosen: Sequence[Subject], budget: int) -> None:
-        """Spend what is left of the budget on `chosen`, by the square root of what each could still gain."""
+        """Spend what is left of the budget and of the time on `chosen`, by the square root of what each could still
+        gain."""
         best = self.best_ns()
         room = {subject.region.id: math.sqrt(_room(subject, best[subject.region.id])) for subject in chosen}
         left, total = max(budget - self.candidates, 0), sum(room.values())
+        to_come = total
         for subject in sorted(chosen, key=lambda subject: -room[subject.region.id]):
             own = subject.region.id
             known = len({trial.candidate.id for trial in self.trials.get(own, ())})
@@ -128,15 +145,20 @@ class Survey:
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             _, strategy = STRATEGIES[0]
             asked = Budget(trials=trials)
-            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()), self.left)
+            own_time = part_of(self.left, min(room[own] / to_come, 1.0))
+            to_come -= room[own]
+            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()), own_time)
             self.obey()
+            self._say(self.best_ns())
 
     def confirm(self, chosen: Sequence[Subject]) -> None:
-        """Re-time the finalists of `chosen` on fresh data."""
-        for subject in chosen:
-            own = subject.region.id
-            self.trials[own] = [*self.trials.get(own, ()), *self._tuner.confirm(subject, self.trials.get(own, ()))]
+        """Re-time the finalists of `chosen` on fresh data, each in an equal part of the time that is left for it."""
+        for at, subject in enumerate(chosen):
+            own, left = subject.region.id, part_of(self._confirming, 1 / (len(chosen) - at))
+            made = self._tuner.confirm(subject, self.trials.get(own, ()), left)
+            self.trials[own] = [*self.trials.get(own, ()), *made]
             self.obey()
+        self._say(self.best_ns())
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
         """Validate the kernels of a plan as what ships is validated; the (region id, choice) pairs that failed."""

@@ -10,6 +10,10 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.progress import Row, State
+from agentcompile.search_progress import SearchProgress
+
+BUSY = 0.2
+"""Share of disturbed rounds from which a machine is called busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +70,22 @@ def plan_line(plan: Plan) -> str:
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
     step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
     if plan.half_width >= NO_INTERVAL:
-        return f"{plan.regime.name}: {step}: too few rounds were undisturbed for a ratio"
+        about = f"about {math.exp(plan.log_ratio):.2f}× by the quickest rounds"
+        return f"{plan.regime.name}: {step}: {about}, contended: too few were undisturbed for an interval"
     ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
-    return f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
+    text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
+    return f"{text}, contended: {plan.disturbed:.0%} of the rounds disturbed" if plan.contended else text
+
+
+def pace_line(pace: SearchProgress) -> str:
+    """One line on a search: what is left, candidates, the best step, and what disturbs it."""
+    left = f"{pace.eta_s:.0f} s left" if pace.budget_s else f"{pace.elapsed_s:.0f} s"
+    parts = [left, f"{pace.candidates} candidates"]
+    if pace.step_ns:
+        parts.append(f"step {'' if pace.measured else 'about '}{duration(pace.step_ns)}")
+    if pace.disturbed > BUSY:
+        parts.append(f"machine busy: {pace.disturbed:.0%} of the rounds disturbed")
+    return ", ".join(parts)
 
 
 def _largest_first(state: State) -> list[Row]:
@@ -117,7 +134,7 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
 
 def _times(measurement: Measurement) -> tuple[str, str, str]:
     """Baseline, candidate, ratio."""
-    speedup = f"{measurement.speedup:.2f}×"
+    speedup = f"{measurement.speedup:.2f}×{'?' if measurement.comparison == 'INCONCLUSIVE' else ''}"
     return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
 
 

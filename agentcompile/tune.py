@@ -14,7 +14,6 @@ from agentcompile.choose import finalists
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
@@ -33,13 +32,13 @@ from agentcompile.ir.trial import (
 from agentcompile.judge import Baseline, Job, Judge, Prepared
 from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
-from agentcompile.measure import POLICY, Timing, impossible, measurement
+from agentcompile.measure import POLICY, Timing, impossible, measurement, usual_ns
 from agentcompile.notes import Notes
-from agentcompile.past import Past, disturbed
+from agentcompile.past import Past, accepted_key, disturbed, fallback_key
 from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
 from agentcompile.steering import Steering
-from agentcompile.validate.tolerance import POLICY as TOLERANCES
+from agentcompile.time_budget import LEAST_S, Left, any_time
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
@@ -101,7 +100,7 @@ class Tuner:
         """What holds for a subject now."""
         return self._advised(subject)
 
-    def heads(self, subject: Subject, most: int, fresh: int) -> list[Trial]:
+    def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
         Behind the first `fresh` only those that are known."""
         order = self._advised(subject).sorted(tuple(subject.space))
@@ -109,7 +108,7 @@ class Tuner:
         heads = [candidate for candidate in order if first[candidate.template] is candidate]
         rounds = POLICY.search_rounds
         late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
-        return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search")
+        return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
     def search(
         self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
@@ -123,7 +122,7 @@ class Tuner:
             known = [self._known(subject, one, asked.rounds, "search") for one in asked.candidates]
             if not known or (None in known and left() <= 0):
                 return found
-            found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search")
+            found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search", left=left)
 
     def _order(self, subject: Subject, found: Sequence[Trial]) -> Advice:
         """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
@@ -161,15 +160,19 @@ class Tuner:
         trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
         self._emit(TrialFinished(trial=trial))
 
-    def confirm(self, subject: Subject, trials: Sequence[Trial]) -> list[Trial]:
-        """Time the best few beside the fallback in fresh processes; only these numbers decide."""
-        return self.confirmed(subject, finalists(trials, templates_of(subject), each=CONFIRMED))
+    def confirm(self, subject: Subject, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
+        """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
+        best of each layout alone."""
+        each = CONFIRMED if left() > 0 else 1
+        return self.confirmed(subject, finalists(trials, templates_of(subject), each=each), left)
 
-    def confirmed(self, subject: Subject, chosen: Sequence[Candidate]) -> list[Trial]:
-        """Time `chosen` beside the fallback in fresh processes, again while the machine disturbs it."""
+    def confirmed(self, subject: Subject, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
+        """Time `chosen` beside the fallback in fresh processes, again while others disturb it and time is left."""
         confirmed: list[Trial] = []
         for look in range(LOOKS):
-            made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look) if chosen else []
+            if not chosen or (look and left() <= 0):
+                break
+            made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look, left=left)
             confirmed += made
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
@@ -218,7 +221,7 @@ class Tuner:
                     raise AgentCompileError(
                         text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume"
                     )
-                known = round(timing.median_ns(0))
+                known = round(usual_ns(timing, 0))
                 self._notes.put(key, known)
             self._pytorch_ns[region.id] = known
         return self._pytorch_ns[region.id]
@@ -237,7 +240,14 @@ class Tuner:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
     def _timed(
-        self, subject: Subject, candidates: Sequence[Candidate], rounds: int, *, fidelity: str, look: int = 0
+        self,
+        subject: Subject,
+        candidates: Sequence[Candidate],
+        rounds: int,
+        *,
+        fidelity: str,
+        look: int = 0,
+        left: Left = any_time,
     ) -> list[Trial]:
         """Check, prepare and time what is not known; one trial for each candidate."""
         self.steering.point()
@@ -253,7 +263,7 @@ class Tuner:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
             fresh.append(self.job(subject, candidate))
-        for trial in self._fresh(subject, fresh, rounds, fidelity, look):
+        for trial in self._fresh(subject, fresh, rounds, fidelity, look, left):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
@@ -263,7 +273,9 @@ class Tuner:
         """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
         return self._past.take(candidate, self.source(subject, candidate).digest, fidelity, rounds)
 
-    def _fresh(self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int) -> Iterator[Trial]:
+    def _fresh(
+        self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int, left: Left
+    ) -> Iterator[Trial]:
         ready: list[Prepared] = []
         waiting: list[Job] = []
         for job in jobs:
@@ -288,10 +300,10 @@ class Tuner:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
         if ready:
-            yield from self._verdicts(subject, ready, rounds, fidelity, look)
+            yield from self._verdicts(subject, ready, rounds, fidelity, look, left)
 
     def _verdicts(
-        self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int
+        self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         self.steering.point()
         final = fidelity == "confirm"
@@ -307,12 +319,13 @@ class Tuner:
             seed=self._seed + ((1 + look) << 20 if final else 0),
             processes=processes,
             claim=claim,
+            seconds=max(left(), LEAST_S),
         )
         if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
             for prepared in ready:
                 yield _trial(prepared.job, timing, fidelity)
             return
-        self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
+        self._pytorch_ns[subject.region.id] = round(usual_ns(timing, 0))
         failed: Mapping[int, Crashed | TimedOut | Cancelled] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
@@ -320,13 +333,13 @@ class Tuner:
             if arm in failed:
                 verdict = failed[arm]
             else:
-                verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons)
+                verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield _trial(prepared.job, verdict, fidelity)
 
     def _floor_ns(self, subject: Subject, timing: Timing) -> float:
         """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
         bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
-        fastest = min((timing.median_ns(arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
+        fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
         region, residency = subject.region, subject.residency
         floor = min([subject.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
         for _ in range(RECHECKS):
@@ -342,33 +355,22 @@ class Tuner:
 
 
 def judged(
-    timing: Timing, arm: int, nbytes: int, floor_ns: float, report: NumericReport, claim: float, comparisons: int
+    timing: Timing,
+    arm: int,
+    nbytes: int,
+    floor_ns: float,
+    report: NumericReport,
+    claim: float,
+    comparisons: int,
+    rounds: int = 0,
 ) -> Measured | Impossible:
-    """The verdict on an arm that was timed beside arm 0: a time that the machine cannot reach is quarantined."""
+    """The verdict on an arm that was timed beside arm 0, in `rounds` rounds of each process if time allowed: a time
+    that the machine cannot reach is quarantined."""
     found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
+    found = replace(found, asked=rounds * found.processes)
     if impossible(found.median_ns, floor_ns):
         return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
     return Measured(report=report, measurement=found)
-
-
-def accepted_key(job: Job, target: Target) -> str:
-    """What is noted of a kernel that passed the whole correctness suite with this toolchain, under these tolerances."""
-    return proved_key(job.source.digest, job.region.id, target.digest)
-
-
-def proved_key(source: str, region: str, target: str) -> str:
-    """`accepted_key` of the digests alone."""
-    return digest("accepted/1", source, region, target, TOLERANCES)
-
-
-def lengths_key(lock: str, target: str) -> str:
-    """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
-    return digest("lengths/2", lock, target, TOLERANCES)
-
-
-def fallback_key(region: str, target: str, policy: str) -> str:
-    """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
-    return digest("fallback/1", region, target, policy)
 
 
 def templates_of(subject: Subject) -> dict[str, Template]:

@@ -139,7 +139,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             )
         case e.RunFinished():
             return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
-        case e.TrialStarted() | e.RoundsProgress():
+        case e.TrialStarted() | e.RoundsProgress() | e.SearchProgress():
             return None
     assert_never(event)
 

@@ -86,6 +86,8 @@ class Measurement:
     there are more than are kept; empty in runs from before they were."""
     disturbed: float = 0.0
     """Share of the rounds that others on the machine disturbed: `dropped` ones, and those that were taken again."""
+    asked: int = 0
+    """Rounds that were asked for: more than were taken where time was up; 0 in runs from before it was kept."""
 
     @property
     def speedup(self) -> float:
@@ -208,7 +210,16 @@ class Trial:
         """Paired rounds that were asked of it; a failure stands for any number."""
         if not isinstance(self.verdict, Measured):
             return 1 << 30
-        return self.verdict.measurement.rounds + self.verdict.measurement.dropped
+        m = self.verdict.measurement
+        return max(m.asked, m.rounds + m.dropped)
+
+    @property
+    def cut(self) -> bool:
+        """Whether time was up before all its rounds were taken."""
+        if not isinstance(self.verdict, Measured):
+            return False
+        m = self.verdict.measurement
+        return m.rounds + m.dropped < m.asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,11 +290,20 @@ class Plan:
     half_width: float = 0.0
     chunk: int = 0
     """Tokens of the chunk that a prefill plan was admitted at; 0 for a decode plan, and for one that was not timed."""
+    comparison: Comparison | None = None
+    """What the rounds say of it beside the baseline; None before admission and in runs from before it was kept."""
+    disturbed: float = 0.0
+    """Share of those rounds that others on the machine disturbed."""
 
     @property
     def phase(self) -> Phase:
         """The regime's phase."""
         return self.regime.phase
+
+    @property
+    def contended(self) -> bool:
+        """Whether others on the machine kept a timed plan from being told from its baseline."""
+        return self.step_ns > 0 and self.comparison == "INCONCLUSIVE"
 
 
 Layouts = tuple[tuple[str, str], ...]

@@ -132,6 +132,8 @@ class RegionEvidence:
     half_width: str
     error_ratio: str
     samples: str
+    contended: bool = False
+    """Whether others on the machine kept it from being told from its baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,10 @@ class StepEvidence:
     baseline_ns: int
     log_ratio: str
     half_width: str
+    contended: bool = False
+    """As of a region: the ratio is an estimate, with the interval that its rounds give."""
+    disturbed: str = "0.000"
+    """Share of its rounds that others on the machine disturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

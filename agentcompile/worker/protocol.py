@@ -93,6 +93,8 @@ class Time:
     claim: float
     policy: Policy
     seed: int
+    seconds: float = 0.0
+    """Wall time after which no round begins that an interval does not need; 0: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ class TimeSteps:
     seed: int
     unroll: int = 4
     """Steps of a graph, on a GPU."""
+    seconds: float = 0.0
+    """As of `Time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

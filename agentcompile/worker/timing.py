@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box) -> Sa
 
 def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int) -> Samples:
     """Interleaved rounds of `arms` as `request` wants them; `quantum` is the timer's smallest step in ns."""
+    end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(
         arms,
         rounds=request.rounds,
@@ -49,6 +51,7 @@ def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int
         claim=request.claim,
         seed=request.seed,
         quantum_ns=quantum,
+        left=lambda: end - time.monotonic(),
     )
     box.write(NOTHING)
     return samples

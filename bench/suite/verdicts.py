@@ -15,7 +15,8 @@ from typing import Literal
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.trial import Comparison
 from agentcompile.measure.policy import POLICY
-from agentcompile.measure.statistics import MIN_ROUNDS, verdict
+from agentcompile.measure.rounds import MIN_ROUNDS
+from agentcompile.measure.statistics import verdict
 
 from .means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, luck_of
 from .result import ArmResult, Case, State, SuiteResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
-from agentcompile.pipeline import _shares, _shares_of
+from agentcompile.pipeline import _shares
 from agentcompile.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
@@ -259,7 +258,7 @@ def test_a_plan_that_does_not_beat_pytorch_is_given_back(short: Cut) -> None:
     slow = dict.fromkeys(range(1, 10), 3 * PYTORCH_NS)
     found = admitted(short, Rivals(short.regions), StepClock(slow))
     assert variants(found) == {0}
-    assert any("given back" in note for note in found.notes)
+    assert any("measured 0.33x PyTorch" in note and "go back to PyTorch" in note for note in found.notes)
 
 
 class CrowdedClock(StepClock):
@@ -383,6 +382,3 @@ def test_every_step_has_time_for_the_regions_that_it_is_the_first_to_choose(shor
     shares = _shares(covers)
     assert sum(shares) == pytest.approx(1.0)
     assert shares[0] > 0.5 > shares[1] == shares[2] > 0
-    assert _shares_of(0, "cuda") == (math.inf, math.inf)
-    assert _shares_of(100, "cuda") == (60, 40)
-    assert _shares_of(100, "cpu") == (100, 0)

@@ -110,10 +110,10 @@ def test_the_weakest_half_goes_back_until_the_chunk_wins(chunk: Cut) -> None:
     assert all(isinstance(part.choice, Fallback) for part in found.parts[:2])
     assert found.plan.step_ns < found.plan.baseline_ns
     reasons = {part.choice.reason for part in found.parts if isinstance(part.choice, Fallback)}
-    assert reasons == {"the whole chunk is not faster with it"}
-    assert found.notes == (
-        f"the chunk with {len(parts)} kernels is SLOWER against PyTorch: half of them are given back",
-    )
+    assert len(reasons) == 1
+    assert reasons.pop().startswith("the whole chunk with it was measured 0.20x PyTorch")
+    (note,) = found.notes
+    assert note.startswith(f"the chunk with {len(parts)} kernels was measured 0.20x PyTorch")
 
 
 def test_a_plan_that_never_wins_is_pytorchs_with_pytorchs_time(chunk: Cut) -> None:

@@ -213,8 +213,8 @@ def test_the_fallback_counts_every_fate_and_names_the_nearest() -> None:
     trials += [measured(SPACE[7], -0.3), measured(SPACE[8], 0.0, comparison="SAME")]
     trials += [measured(SPACE[9], 0.001, comparison="INCONCLUSIVE"), measured(SPACE[10], -0.01)]
     assert why_fallback(trials) == (
-        "no kernel is faster: of 11 candidates 1 rejected, 2 failed to build, 1 incorrect, 1 crashed, 1 timed out, "
-        "1 impossibly fast, 2 slower, 1 the same, 1 inconclusive; "
+        "no kernel was shown to be faster: of 11 candidates 1 rejected, 2 failed to build, 1 incorrect, 1 crashed, "
+        "1 timed out, 1 impossibly fast, 2 slower, 1 the same, 1 inconclusive; "
         f"the nearest, {SPACE[9].label}, ran at 1.001x pytorch"
     )
 

@@ -1,0 +1,74 @@
+"""The wall time that a search and the tuning of its steps may take together, and who may use how much of it.
+
+In: seconds and a clock. Out: how many are left, for all that is still to come or until a share of them is used. What
+has to be done whatever the time, one candidate a region and one look at the plan beside PyTorch, asks nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from agentcompile.ir.target import Target
+
+Left = Callable[[], float]
+"""Seconds that are left from now on; negative when it took longer."""
+
+SEARCHED: Mapping[str, float] = {"cpu": 0.6, "cuda": 0.45}
+"""Share of the time after which no new candidate of a region is judged alone."""
+CONFIRMED: Mapping[str, float] = {"cpu": 0.8, "cuda": 0.6}
+"""Share after which finalists get no more rounds than an interval needs."""
+TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
+"""Share after which no alternative is tried in the step: what is left is for the plan beside PyTorch."""
+LEAST_S = 2.0
+"""For one timing however late it is: processes have to start."""
+
+
+class TimeBudget:
+    """Counts from its making; `seconds` of 0 mean any."""
+
+    def __init__(
+        self, seconds: float, target: Target, *, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`spent_s` is what earlier processes of the run used; `clock` stands still while the session is paused."""
+        self.seconds = float(seconds) if seconds else math.inf
+        self._begin, self._clock, self._kind = clock() - spent_s, clock, target.kind
+
+    @property
+    def elapsed_s(self) -> float:
+        """Used so far."""
+        return self._clock() - self._begin
+
+    def left(self) -> float:
+        """Seconds until all of it is used."""
+        return self.seconds - self.elapsed_s
+
+    def searching(self) -> float:
+        """Seconds in which new candidates of regions may be judged alone."""
+        return self._until(SEARCHED)
+
+    def confirming(self) -> float:
+        """Seconds for timing finalists afresh."""
+        return self._until(CONFIRMED)
+
+    def tuning(self) -> float:
+        """Seconds in which alternatives may be tried in the step."""
+        return self._until(TUNED)
+
+    def _until(self, shares: Mapping[str, float]) -> float:
+        return self.seconds * shares[self._kind] - self.elapsed_s if self.seconds < math.inf else math.inf
+
+
+def any_time() -> float:
+    """What is left where nobody counts."""
+    return math.inf
+
+
+def part_of(left: Left, share: float) -> Left:
+    """What is left of a share of the time that is left now."""
+    now = left()
+    if now == math.inf:
+        return left
+    end = now - max(now, 0.0) * share
+    return lambda: left() - end
