@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agentcompile.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.cuts import Cut
@@ -21,7 +21,7 @@ from agentcompile.measure import POLICY, Timing
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
 from agentcompile.rivals import Rivals
-from agentcompile.step_timer import Kind, StepClock, StepTimer, fallen
+from agentcompile.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, fallen
 from agentcompile.time_budget import Left, any_time
 
 PASSES = {"cpu": 1, "cuda": 3}
@@ -43,15 +43,6 @@ JUDGED = 8
 """Of those that looked best, how many are judged to find the few."""
 HOPE = 0.004
 """Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """The plan as it goes into the lock, and what the step said of each region that changed."""
-
-    plan: Plan
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...]
 
 
 def admit(
@@ -110,6 +101,14 @@ def admit_chunk(
         parts = tuple(fallen(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
+
+
+def confirm(
+    cut: Cut, plan: Plan, planned: Planned, sources: Sources, clock: StepClock, emit: Emit, seed: int, kind: Kind
+) -> Admitted:
+    """Time an admitted plan again whose timing others disturbed, on fresh data; what of it is no faster goes back."""
+    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
+    return step.proved(plan.parts, plan.exact, seed + (len(clock.known) << 24))
 
 
 def weigh(
@@ -266,11 +265,6 @@ class _Step(StepTimer):
         if not isinstance(look, Timing):
             return look
         return {arm: found.log_ratio for arm, found in gains(look, len(arms), POLICY.search_claim, 1).items()}
-
-    def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
-        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
-        parts, ratio = self.prove(parts, seed)
-        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:

@@ -121,8 +121,7 @@ def _wins(verdict: Verdict) -> bool:
 
 def seems_faster(m: Measurement) -> bool:
     """Whether others on the machine kept a kernel from being told from its baseline that is faster by its estimate."""
-    contended = m.comparison == "INCONCLUSIVE" and m.disturbed > POLICY.max_dropped
-    return contended and m.log_ratio > math.log1p(POLICY.claim)
+    return m.comparison == "INCONCLUSIVE" and m.contended and m.log_ratio > math.log1p(POLICY.claim)
 
 
 def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> list[Trial]:
@@ -146,7 +145,7 @@ def _kernel(trial: Trial) -> Kernel:
     assert isinstance(trial.verdict, Measured)
     m = trial.verdict.measurement
     reason = f"{m.speedup:.3f}x {m.baseline} in {m.rounds} paired rounds of {m.processes} processes"
-    if m.comparison == "INCONCLUSIVE":
+    if m.contended:
         reason = f"about {m.speedup:.2f}x {m.baseline}, contended: {m.disturbed:.0%} of the rounds were disturbed"
     return Kernel(
         candidate=trial.candidate,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from agentcompile.events import Emit, Event, PlanAdmitted, StepsTimed, TrialFinished, Warned
-from agentcompile.ir.trial import Measured
-from agentcompile.measure import POLICY, share_disturbed, usual_ns
+from agentcompile.ir.trial import CONTENDED, Measured
+from agentcompile.measure import share_disturbed, usual_ns
 from agentcompile.search_progress import SearchProgress
 from agentcompile.time_budget import TimeBudget
 
@@ -83,7 +83,7 @@ class Pace:
     def _count(self, rounds: int, share: float) -> None:
         self._rounds += rounds
         self._disturbed += share * rounds
-        if not self._warned and self._rounds >= ENOUGH_ROUNDS and self._share > POLICY.max_dropped:
+        if not self._warned and self._rounds >= ENOUGH_ROUNDS and self._share > CONTENDED:
             self._warned = True
             text = f"machine busy: {self._share:.0%} of the rounds disturbed by other processes"
             self._emit(Warned(text=f"{text}; timing takes longer, and small differences stay undecided"))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentcompile.admit import Admitted, admit, admit_chunk
+from agentcompile.admit import admit, admit_chunk, confirm
 from agentcompile.advising import check
 from agentcompile.choose import Ranking
 from agentcompile.chunks import Chunks, capacity
@@ -42,6 +42,7 @@ from agentcompile.ruled import Bench, known_plan, legal, obey
 from agentcompile.seal import Facts, seal
 from agentcompile.stages import shared, stage
 from agentcompile.steering import Steering
+from agentcompile.step_timer import Admitted
 from agentcompile.survey import Survey
 from agentcompile.time_budget import TimeBudget, part_of
 from agentcompile.tune import Tuner
@@ -104,12 +105,9 @@ def compile_model(
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
             counsels.settle(survey.trials)
         if fresh or planned is None:
-            rankings = choose(survey, options.choose, emit)
-            planned = cover(ready, survey, rankings, options.choose, emit)
-            if options.choose == "admitted":
-                plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, budget)
-            else:
-                plans = taken(ready, planned, emit)
+            planned, plans = settle(ready, survey, options, judge, emit, budget)
+        elif any(plan.contended for plan in plans):
+            plans = confirmed(ready, survey, planned, plans, judge, options.seed, emit)
         planned, plans = heed(ready, survey, planned, plans, judge, options.seed, emit, steering)
         lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
@@ -142,6 +140,17 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         survey.confirm([*near, *ready.prompts])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey
+
+
+def settle(
+    ready: Ready, survey: Survey, options: Options, judge: WorkerJudge, emit: Emit, budget: TimeBudget
+) -> tuple[Planned, tuple[Plan, ...]]:
+    """The cover that the rule of choice makes of what was searched, and its plans as the step admits them."""
+    rankings = choose(survey, options.choose, emit)
+    planned = cover(ready, survey, rankings, options.choose, emit)
+    if options.choose != "admitted":
+        return planned, taken(ready, planned, emit)
+    return planned, prove(ready, survey, rankings, planned, judge, options.seed, emit, budget)
 
 
 def choose(survey: Survey, rule: Rule, emit: Emit) -> dict[str, Ranking]:
@@ -253,6 +262,23 @@ def prove(
             plans.append(_told(chunk, planned, emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
+
+
+def confirmed(
+    ready: Ready, survey: Survey, planned: Planned, plans: Sequence[Plan], judge: WorkerJudge, seed: int, emit: Emit
+) -> tuple[Plan, ...]:
+    """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
+    with stage(emit, "admit") as say:
+        kind, clock = ready.here.target.kind, StepClock(ready.here, judge, ready.model, survey.sources, survey.steering)
+        found = [
+            _told(confirm(cut, plan, planned, survey, clock, emit, seed, kind), planned, emit)
+            if plan.contended
+            else plan
+            for cut, plan in zip([*ready.decode, ready.prefill], plans, strict=True)
+        ]
+        still = sum(plan.contended for plan in found)
+        say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended")
+    return tuple(found)
 
 
 def taken(ready: Ready, planned: Planned, emit: Emit) -> tuple[Plan, ...]:

@@ -15,13 +15,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from agentcompile import progress
-from agentcompile.events import DriftFound, Event, LockWritten, PlanAdmitted, StageFinished, Warned, clean, encode
+from agentcompile.events import (
+    DriftFound,
+    Event,
+    LockWritten,
+    PlanAdmitted,
+    SearchProgress,
+    StageFinished,
+    Warned,
+    clean,
+    encode,
+)
 from agentcompile.ir.digest import Json
 from agentcompile.tables import Table, pace_line, plan_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+PACED_S = 15.0
+"""How often a log says how far a search is."""
 Format = Literal["text", "json", "events"]
 
 
@@ -96,6 +108,7 @@ class Reporter(AbstractContextManager["Reporter"]):
     def __init__(self, screen: Screen, state: progress.State | None = None) -> None:
         self.screen = screen
         self.state = state or progress.State()
+        self._paced_s = 0.0
         self._bar: _Bar | None = None
 
     def __enter__(self) -> Self:
@@ -115,6 +128,8 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.state = progress.apply(self.state, event)
         self.screen.event(event)
         line = _line(event)
+        if isinstance(event, SearchProgress) and self._bar is None and event.elapsed_s - self._paced_s >= PACED_S:
+            self._paced_s, line = event.elapsed_s, f"           {pace_line(event)}"
         if self._bar is not None:
             self._bar.show(self.state, line)
         elif line:

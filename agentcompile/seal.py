@@ -145,7 +145,7 @@ def _row(region: str, verdict: Measured, trials: Sequence[Trial]) -> RegionEvide
         log_ratio=f"{m.log_ratio:.4f}",
         half_width=f"{m.half_width:.4f}",
         error_ratio=f"{verdict.report.error_ratio:.4f}",
-        contended=m.comparison == "INCONCLUSIVE",
+        contended=m.contended,
         samples=digest("evidence/1", [[t.candidate.id, t.fidelity, encode(t.verdict)] for t in trials]),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from agentcompile.arms import Arm, asked
@@ -59,6 +59,15 @@ class Sources(Protocol):
         """The source of every candidate there is, by digest."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The plan as it goes into the lock, and what the step said of each region that changed."""
+
+    plan: Plan
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+
+
 class StepTimer:
     """The step of one regime, in which covers are timed beside one another."""
 
@@ -78,6 +87,11 @@ class StepTimer:
         self._chunk = _chunk_of(cut.graph)
         self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
+
+    def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
+        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
+        parts, ratio = self.prove(parts, seed)
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
 
     def weighed(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""

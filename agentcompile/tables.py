@@ -8,12 +8,9 @@ from dataclasses import dataclass
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
-from agentcompile.ir.trial import NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
+from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.progress import Row, State
 from agentcompile.search_progress import SearchProgress
-
-BUSY = 0.2
-"""Share of disturbed rounds from which a machine is called busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,7 @@ def pace_line(pace: SearchProgress) -> str:
     parts = [left, f"{pace.candidates} candidates"]
     if pace.step_ns:
         parts.append(f"step {'' if pace.measured else 'about '}{duration(pace.step_ns)}")
-    if pace.disturbed > BUSY:
+    if pace.disturbed > CONTENDED:
         parts.append(f"machine busy: {pace.disturbed:.0%} of the rounds disturbed")
     return ", ".join(parts)
 
@@ -134,7 +131,7 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
 
 def _times(measurement: Measurement) -> tuple[str, str, str]:
     """Baseline, candidate, ratio."""
-    speedup = f"{measurement.speedup:.2f}×{'?' if measurement.comparison == 'INCONCLUSIVE' else ''}"
+    speedup = f"{'~' if measurement.contended else ''}{measurement.speedup:.2f}×"
     return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
 
 

@@ -15,6 +15,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.trial import Kernel
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.render import Reporter, Screen, tee
 from agentcompile.review import open_items
@@ -41,8 +42,19 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
         ):
             _compiled(flow, options, emit, begun, steering, run, screen)
     show(reporter.state, screen)
+    _doubts(reporter.state, run, screen)
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0
+
+
+def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
+    """What a person should know of a lock before relying on it: that it is contended, or has no kernel."""
+    if any(plan.contended for plan in state.final):
+        again = f"agentcompile compile --resume --run-dir {run.path}"
+        screen.say(f"contended: other processes disturbed the timing; confirm it on a quiet machine: {again}")
+    plans = [plan for plan in state.final if plan.phase == "decode"]
+    if plans and not any(isinstance(part.choice, Kernel) for plan in plans for part in plan.parts):
+        screen.say("no kernel: the lock runs every region of a step in PyTorch, for the reasons above")
 
 
 def _compiled(

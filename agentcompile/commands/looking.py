@@ -72,7 +72,11 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         name = f"measured ({trial.fidelity})"
         width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "any"  # too few rounds for an interval
         ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
-        return (label, name, *ratio, f"{m.comparison} than {m.baseline}, n={m.rounds}")
+        verdict_text = f"{m.comparison} than {m.baseline}"
+        if m.comparison in ("SAME", "INCONCLUSIVE"):
+            verdict_text = f"{m.comparison} beside {m.baseline}"
+        busy = f", contended: {m.disturbed:.0%} of the rounds disturbed" if m.contended else ""
+        return (label, name, *ratio, f"{verdict_text}, n={m.rounds}{busy}")
     error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
     return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
 

@@ -11,6 +11,8 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate
 
 Stage = Literal["check", "build", "validate", "measure", "admit"]
+CONTENDED = 0.2
+"""Share of disturbed rounds above which what was measured is an estimate."""
 NO_INTERVAL = 1e9
 """Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
 Rule = Literal["pytorch", "first", "isolated", "admitted"]
@@ -88,6 +90,11 @@ class Measurement:
     """Share of the rounds that others on the machine disturbed: `dropped` ones, and those that were taken again."""
     asked: int = 0
     """Rounds that were asked for: more than were taken where time was up; 0 in runs from before it was kept."""
+
+    @property
+    def contended(self) -> bool:
+        """Whether others on the machine disturbed the rounds so much that the ratio is an estimate."""
+        return self.disturbed > CONTENDED
 
     @property
     def speedup(self) -> float:
@@ -302,8 +309,8 @@ class Plan:
 
     @property
     def contended(self) -> bool:
-        """Whether others on the machine kept a timed plan from being told from its baseline."""
-        return self.step_ns > 0 and self.comparison == "INCONCLUSIVE"
+        """Whether others on the machine disturbed how a plan was timed so much that its ratio is an estimate."""
+        return self.step_ns > 0 and (self.comparison == "INCONCLUSIVE" or self.disturbed > CONTENDED)
 
 
 Layouts = tuple[tuple[str, str], ...]

@@ -18,10 +18,12 @@ from agentcompile.measure.policy import Policy
 
 MIN_ROUNDS = 3
 """Fewer rounds than this give no interval; so many are taken however little time there is."""
+_LONG = 4.0
+"""Batches of so many times what is taken again are long enough for a rough time however much they are disturbed."""
 _SUDDEN = 4.0
 """A batch that takes so many times as long as it should is timed again."""
-_TRIES, _MOST_TRIES = 8, 24
-"""Of doubling a batch: for long intervals, and for short ones."""
+_LATE_TRIES, _TRIES, _MOST_TRIES = 2, 8, 24
+"""Of doubling a batch: when time is up, for long intervals, and for short ones."""
 _PLAUSIBLE = (1.7, 2.3)
 
 
@@ -46,7 +48,7 @@ def _launch_ns(arm: Arm, enough_ns: float, policy: Policy) -> float:
     batch, expected_ns = 1, 2 * arm.interval(1).ns
     while True:
         interval = arm.interval(batch)
-        for _ in range(policy.retakes):
+        for _ in range(policy.retakes if interval.ns <= _LONG * policy.retaken_ns else 0):
             if interval.ns <= _SUDDEN * expected_ns and not disturbed(interval.ns, interval.waited_ns, policy):
                 break
             interval = min(interval, arm.interval(batch), key=lambda one: one.ns)
@@ -122,11 +124,11 @@ def run_rounds(
             for pair in pairs
             for one, _ in pair
         )
-    doubling = tuple(_doubling(arm, batch, policy) for arm in arms)
+    doubling = tuple(_doubling(arm, batch, policy, left) for arm in arms)
     return Samples(batch=batch, clock=Clock(quantum_ns=quantum_ns, doubling=doubling), rounds=tuple(done))
 
 
-def _doubling(arm: Arm, batch: int, policy: Policy) -> float:
+def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float]) -> float:
     """The shortest of a few intervals around twice the batch over the shortest around the batch.
 
     Contention only lengthens either. They alternate, because the clock of a shared core has been seen to change by half
@@ -136,6 +138,7 @@ def _doubling(arm: Arm, batch: int, policy: Policy) -> float:
     for tried in range(_MOST_TRIES):
         once = min(once, max(arm.interval(batch).ns, 1))
         twice = min(twice, arm.interval(2 * batch).ns)
-        if _PLAUSIBLE[0] * once <= twice <= _PLAUSIBLE[1] * once or (tried >= _TRIES and once > policy.retaken_ns):
+        enough = (tried >= _TRIES and once > policy.retaken_ns) or (tried >= _LATE_TRIES and left() <= 0)
+        if _PLAUSIBLE[0] * once <= twice <= _PLAUSIBLE[1] * once or enough:
             break
     return twice / once

@@ -74,10 +74,10 @@ def contrast(
     if not why:
         comparison, why = found.verdict(claim, _too_few(pairs, unsteady, total, policy))
         if comparison == "INCONCLUSIVE" and found.rounds < total:
-            every = _Estimate.of([_every(process, a, b) for process in timing.processes], level)
-            if every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed:
+            every = _overwhelming(timing, (a, b), claim, level, policy)
+            if every is not None:
+                found = every
                 comparison, why = every.verdict(claim, "")
-                found = every if comparison != "INCONCLUSIVE" else found
     if found.rounds < MIN_ROUNDS:  # what is left to say is an estimate: the quickest that either arm was seen to be
         found = replace(_Estimate.of(_quickest(timing, a, b), level), half=found.half, rounds=found.rounds)
     return Contrast(
@@ -91,6 +91,21 @@ def contrast(
         arm_ns=found.arm_ns,
         baseline_ns=found.baseline_ns,
     )
+
+
+def _overwhelming(
+    timing: Timing, arms: tuple[int, int], claim: float, level: float, policy: Policy
+) -> _Estimate | None:
+    """What all rounds say, disturbed as they are, of arms so far apart that unequal suffering cannot explain it; else
+    None. The ratio is that of the quickest intervals, which are the least disturbed; its interval is as wide as that of
+    all rounds, as far as it agrees with what they say."""
+    every = _Estimate.of([_every(process, *arms) for process in timing.processes], level)
+    quickest = _Estimate.of(_quickest(timing, *arms), level)
+    clear = every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed
+    if not clear or not every.agreed or every.mean * quickest.mean <= 0:
+        return None
+    half = min(every.half, abs(quickest.mean) - math.log1p(2 * claim))
+    return replace(quickest, half=half, rounds=every.rounds, agreed=True) if half > 0 else None
 
 
 _Pair = tuple[float, float]
