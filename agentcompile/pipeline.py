@@ -136,7 +136,9 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
         survey.search(chosen, budget)
-        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR)
+        # When time is up, what the cheapest cover has now is all that is confirmed.
+        hope = NEAR if survey.confirming() > 0 else 1.0
+        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, hope)
         survey.confirm([*near, *ready.prompts])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey

@@ -182,7 +182,7 @@ class _Bar:
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
         what = f"{done} trials  {running}"[:60] if done else ""
-        if state.pace is not None and state.stage in ("search", "cover", "admit"):
+        if state.pace is not None and state.stage in progress.TIMED:
             what = pace_line(state.pace)
         self._progress.update(
             self._task, description=state.stage or "", total=total, completed=done, what=what, refresh=True

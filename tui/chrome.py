@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcompile.events import FlowStage
-from agentcompile.progress import StageRow, State
-from agentcompile.tables import duration
+from agentcompile.progress import TIMED, StageRow, State
+from agentcompile.tables import duration, pace_line
 
 from .ink import Ink, Line, Span, Style, line
 from .scene import MODES, Scene, View
@@ -54,7 +54,9 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
     done = state.counts.total
     if done:
         facts.append(f"{done} trials")
-    if scene.elapsed_s:
+    if state.pace is not None and state.status == "running" and state.stage in TIMED:
+        facts[1:] = [*facts[1:-1], pace_line(state.pace)] if done else facts[1:]
+    elif scene.elapsed_s:
         facts.append(duration(scene.elapsed_s * 1e9) if scene.elapsed_s < 60 else _minutes(scene.elapsed_s))
     word, style = life_of(scene)
     right = f"{word} "
