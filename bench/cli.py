@@ -13,6 +13,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
     "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
     "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
+    "busy": ("busy.recipe", "a compile and its lock on a quiet machine and beside spinning processes"),
     "overhead": ("overhead", "what the suite's own collecting costs a token, on the real timer"),
     "ladder": ("ladder.recipe", "from eager to the normal compile one step at a time, and which region gains what"),
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),

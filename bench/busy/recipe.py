@@ -1,0 +1,175 @@
+"""`agentcompile bench busy`: a compile, its lock and its generation on a quiet machine and beside spinning processes.
+
+In: a model and how many processes spin. Each model is compiled twice by the command line in fresh folders, quiet and
+beside the neighbours; both locks generate on the quiet machine beside PyTorch eager; then the quiet lock generates beside the
+neighbours. Out: seconds, the share of the step's roofline that kernels serve, speed-ups, slow-downs, one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import encode
+from agentcompile.machine import this_machine
+from agentcompile.options import resolve
+
+from ..figures.course import nameless, say
+from ..figures.record import revision
+from ..models.locate import MAKERS
+from .generation import Generation, measure_lock
+from .neighbours import neighbours
+
+VERSION = 1
+PROMPT = "def main():"
+EAGER_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """One compile from fresh folders, and what its lock is worth on a quiet machine."""
+
+    spinning: int
+    seconds: float
+    """Wall time of the whole command."""
+    searched_s: float
+    """Of it, search and step tuning: what `--seconds` bounds."""
+    candidates: int
+    kernel_share: float
+    """Share of the decode step's roofline floor that kernels serve."""
+    contended: bool
+    log_ratio: float
+    """Of the step beside PyTorch, as the compile measured it."""
+    half_width: float
+    comparison: str
+    speedup: float
+    """Generation beside PyTorch eager, the median of a few runs on the quiet machine."""
+    tokens_per_s: float
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure, print, and write the result."""
+    parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
+    parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
+    parser.add_argument("--seconds", type=int, default=120, help="what each search and its step tuning may take")
+    parser.add_argument("--spinning", type=int, default=2, help="neighbours: processes that only spin")
+    parser.add_argument("--context", type=int, default=0, help="of the compile; 0: the default")
+    parser.add_argument("--runs", type=int, default=100, help="generations of 64 tokens, quiet and busy each")
+    parser.add_argument("--out", type=Path, default=Path("busy.json"))
+    asked, begun = parser.parse_args(list(arguments)), revision()
+    with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:
+        folder = Path(name)
+        model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
+        if not model.is_dir():
+            raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
+        compiles = [compiled(model, folder, asked.seconds, spinning, asked.context) for spinning in (0, asked.spinning)]
+        lock = folder / "0.lock.toml"
+        generated = measure_lock(lock, str(model), spinning=asked.spinning, tokens=64, runs=asked.runs)
+    result = {
+        "version": VERSION,
+        "command": " ".join(["agentcompile", "bench", "busy", *nameless(list(arguments))]),
+        "revision": begun,
+        "machine": encode(this_machine(resolve({}).options).target),
+        "model": Path(asked.model).name,
+        "seconds": asked.seconds,
+        "compiles": [asdict(one) for one in compiles],
+        "generation": {
+            **asdict(generated),
+            "ratio": round(generated.ratio, 3),
+            "decode_ratio": round(generated.decode_ratio, 3),
+        },
+        "figures": figures(compiles, generated),
+    }
+    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for figure, value in figures(compiles, generated).items():
+        print(f"{figure:<44} {value:.3g}")
+    return ExitCode.OK
+
+
+def figures(compiles: Sequence[Compiled], generated: Generation) -> Mapping[str, float]:
+    """What the project holds itself to."""
+    quiet, busy = compiles
+    return {
+        "quiet compile, s": quiet.seconds,
+        "busy compile, s": busy.seconds,
+        "busy compile over quiet": busy.seconds / quiet.seconds,
+        "kernels' share of the roofline, quiet": quiet.kernel_share,
+        "kernels' share of the roofline, busy": busy.kernel_share,
+        "speed-up of the quiet lock, quiet machine": quiet.speedup,
+        "speed-up of the busy lock, quiet machine": busy.speedup,
+        "busy lock's share of the quiet speed-up": busy.speedup / quiet.speedup,
+        "generation beside neighbours over quiet": generated.ratio,
+        "decode beside neighbours over quiet": generated.decode_ratio,
+    }
+
+
+def compiled(model: Path, folder: Path, seconds: int, spinning: int, context: int) -> Compiled:
+    """Compile beside `spinning` neighbours, and generate when they are gone."""
+    say(f"compiles beside {spinning} spinning processes")
+    lock, home = folder / f"{spinning}.lock.toml", {"AGENTCOMPILE_HOME": str(folder / f"home-{spinning}")}
+    words = ["compile", str(model), "--seconds", str(seconds), "--out", str(lock), "--json"]
+    words += ["--context", str(context)] if context else []
+    with neighbours(spinning) if spinning else nullcontext():
+        begin = time.monotonic()
+        state = _agentcompile(words, home)
+        took_s = time.monotonic() - begin
+    plan = next(plan for plan in state["plans"] if plan["regime"]["phase"] == "decode")
+    generate = ["generate", str(lock), "--model", str(model), "--prompt", PROMPT, "--max-new-tokens", "64"]
+    runs = [_agentcompile([*generate, "--beside-eager", "--json"], home) for _ in range(EAGER_RUNS)]
+    found = Compiled(
+        spinning=spinning,
+        seconds=round(took_s, 1),
+        searched_s=round(sum(row["seconds"] for row in state["stages"] if row["stage"] in _TIMED), 1),
+        candidates=state["trials"]["total"] if "total" in state["trials"] else sum(state["trials"].values()),
+        kernel_share=round(kernel_share(state["regions"], plan["parts"]), 4),
+        contended=plan["comparison"] == "INCONCLUSIVE" or plan["disturbed"] > 0.2,
+        log_ratio=plan["log_ratio"],
+        half_width=plan["half_width"],
+        comparison=plan["comparison"] or "",
+        speedup=round(median(one["ratio"] for one in runs), 3),
+        tokens_per_s=round(median(one["tokens_per_s"] for one in runs), 1),
+    )
+    say(f"  {found.seconds:.0f} s, {found.kernel_share:.1%} of the roofline in kernels, {found.speedup:.2f}× eager")
+    return found
+
+
+_TIMED = ("search", "choose", "cover", "admit")
+
+
+def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]) -> float:
+    """Of the roofline floor of a plan's parts, what kernels serve."""
+    rows = {row["region"]: row for row in regions}
+
+    def floor(part: Mapping[str, Any]) -> float:
+        row = rows[part["region"]]
+        return float(row["share"]) * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1)
+
+    served = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
+    return served / sum(map(floor, parts))
+
+
+def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """The JSON of a command; AgentCompileError when it fails."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "agentcompile", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        text = ran.stderr.strip().splitlines()[-2:]
+        raise AgentCompileError(f"{' '.join(words[:2])}: exit {ran.returncode}: {' '.join(text)}")
+    return json.loads(ran.stdout)
