@@ -16,7 +16,7 @@ from agentcompile.validate.tolerance import rounding
 
 _SATURATED = 30.0
 """Score errors beyond this say nothing: the bound is then the spread of the values."""
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 """Scores that are held at a time."""
 
 
@@ -44,12 +44,10 @@ class Past:
 def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
     """Queries [M, G, D] of one group, in any order of their positions `at` [M], against the slots up to them."""
     order = at.argsort()
-    parts, start = [], 0
-    while start < len(order):
-        rows = max(1, _BLOCK // ((int(at[order[min(start, len(order) - 1)]]) + 64) * q.value.shape[1]))
-        some = order[start : start + rows]
+    parts = []
+    # Ascending, so that short ones do not pay for long ones.
+    for some in order.split(max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
         parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
-        start += rows
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))
     # Worst cases alone: a variance this large never lowers the bound.

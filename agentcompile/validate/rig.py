@@ -63,7 +63,9 @@ class Rig:
         seed: int,
         tokens: int,
         fenced: bool = False,
+        spaces: Rig | None = None,
     ) -> None:
+        """`spaces` lends its workspaces."""
         self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
         self._arena = Arena(seed=seed)
         self._layouts: dict[str, str] = {}
@@ -78,11 +80,13 @@ class Rig:
                 self._layouts[port.name] = layout
                 shape = (LAYOUTS[layout].numel(shape),)
             self._arena.add(port.name, shape, port.dtype, fenced=fenced)
-        for name, dtype, count, zeroed in facts.workspaces:
+        for name, dtype, count, zeroed in facts.workspaces if spaces is None else ():
             tensor = self._arena.add(name, (count,), dtype, fenced=fenced)
             if zeroed:
                 tensor.zero_()
         self._buffers = self._arena.tensors()
+        if spaces is not None:
+            self._buffers |= {name: spaces.buffer(name) for name, *_ in facts.workspaces}
 
     def mirror(self, other: Rig) -> None:
         """Copy every input from another rig's buffers, packed as they are."""

@@ -29,7 +29,9 @@ _KEPT = 192 << 20
 """Bytes of float64 activations of a walk, with their errors."""
 _WORK = {"cpu": 7e8, "cuda": 4e10}
 """Scores times their width that the reference of a walk may cost."""
-_LOOKED = 1 << 19
+_MOST = {"cpu": 768, "cuda": 4096}
+"""Launches of a walk, where nothing else bounds them."""
+_LOOKED = 1 << 17
 """Bytes of caches up to which they are compared whole after every launch; twice as many are after every second."""
 _NEAR = 8
 """Slots on both sides of those written that are compared after every launch."""
@@ -68,7 +70,7 @@ class Walker:
         device = torch.get_default_device().type
         work = _WORK[device] / (batch * wide * width * max(1, context // 2))
         read = _READ / (batch * kv_heads * context * width * item) if device == "cpu" else work
-        most = max(96, int(min(work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
+        most = max(96, int(min(_MOST[device], work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
         count = 0
         for path in starts(context, self.span, most, self.seed):
             # One query head is zero at every other length: it goes the whole way again for the others.
