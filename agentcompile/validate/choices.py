@@ -102,7 +102,7 @@ def _one_best(column: Tensor, rng: random.Random, residue: int) -> None:
 
 
 def _all_negative(column: Tensor, rng: random.Random) -> None:
-    column[rng.randrange(len(column))] = -0.5
+    _one_best(column, rng, rng.randrange(_PERIOD))
 
 
 def _tied_near(column: Tensor, rng: random.Random) -> None:
@@ -134,6 +134,7 @@ def _infinite_but_a_block(column: Tensor, rng: random.Random) -> None:
     rows = len(column)
     begin = rng.randrange(rows)
     kept = column[begin : begin + max(1, rows // 5)].clone()
+    _one_best(kept, rng, rng.randrange(_PERIOD))
     column.fill_(-torch.inf)
     column[begin : begin + len(kept)] = kept
 
@@ -141,6 +142,7 @@ def _infinite_but_a_block(column: Tensor, rng: random.Random) -> None:
 def _infinite_block(column: Tensor, rng: random.Random) -> None:
     begin = rng.randrange(len(column))
     column[begin : begin + max(1, len(column) // 3)] = -torch.inf
+    _one_best(column, rng, rng.randrange(_PERIOD))
 
 
 def _infinite_but_last(column: Tensor, _: random.Random) -> None:

@@ -62,7 +62,9 @@ def _fitting(wanted: list[int], low: int, high: int, most: int, rng: random.Rand
     chosen = list(dict.fromkeys(n for n in wanted if low <= n <= high))[: max(1, most - most // 4)]
     left = sorted(set(range(low, high + 1)) - set(chosen)) if high < 1 << 20 else None
     count = most - len(chosen)
-    fresh = rng.sample(left, min(count, len(left))) if left is not None else [rng.randint(low, high) for _ in range(count)]
+    fresh = (
+        rng.sample(left, min(count, len(left))) if left is not None else [rng.randint(low, high) for _ in range(count)]
+    )
     return tuple(sorted({*chosen, *fresh}))
 
 

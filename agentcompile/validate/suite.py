@@ -331,10 +331,20 @@ class _Suite:
         allowed = error.gather(1, chosen) + error.gather(1, at) + TINY
         short = (best - r.gather(1, chosen)) / allowed
         self.tally.add("argmax", float(short.max()), 1.0, f"{where}, expected {at.view(-1).tolist()}")
-        if drawn.case.style in ("choice", "exact"):  # equal logits are equal to the bit: the first of them is the answer
-            tied = (r == best).gather(1, chosen)
-            late = bool((tied & (chosen != (r == best).to(torch.uint8).argmax(-1, keepdim=True))).any())
-            self.tally.claim("ties", not late, f"{where}, of equals {at.view(-1).tolist()} is the first")
+        if drawn.case.style in ("choice", "exact"):
+            self._first_of_equals(drawn.case, chosen, r, allowed)
+
+    def _first_of_equals(self, case: Case, chosen: Tensor, r: Tensor, allowed: Tensor) -> None:
+        """Logits that are equal to the bit: the first is chosen, and surely when no other is near."""
+        best = r.max(dim=-1, keepdim=True).values
+        equal = r == best
+        first = equal.to(torch.uint8).argmax(-1, keepdim=True)
+        where = f"{case.name}: chose {chosen.view(-1).tolist()}, the first of the largest is {first.view(-1).tolist()}"
+        self.tally.claim("ties", not bool((equal.gather(1, chosen) & (chosen != first)).any()), where)
+        if case.style == "choice":
+            second = r.masked_fill(equal, -torch.inf).max(dim=-1, keepdim=True).values
+            sure = best - second > 2.0 * allowed
+            self.tally.claim("exact", not bool((sure & (chosen != first)).any()), where)
 
     def _exact(self, drawn: _Drawn, result: Result) -> None:
         """Integers come out bit for bit, wherever every partial sum is representable."""

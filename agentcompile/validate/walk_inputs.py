@@ -133,7 +133,9 @@ class Feed:
         kind = (torch.arange(count)[:, None] + torch.arange(heads) + first) % kinds
         reach = min(_FARTHEST, int(dict(attention.attrs).get("window", 0) or _FARTHEST))  # type: ignore[call-overload]
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
-        looked = (torch.arange(count)[:, None] - back).clamp(min=0)  # of a sparse walk this may leave a window: so be it
+        looked = (torch.arange(count)[:, None] - back).clamp(
+            min=0
+        )  # of a sparse walk this may leave a window: so be it
         owner = torch.arange(heads) // (heads // kv_heads)
         wanted = keys[looked[:, None, :], torch.arange(batch)[:, None], owner]  # [N, B, heads, D]
         size = wanted.square().sum(-1, keepdim=True).clamp(min=1e-6) * abs(scale)
