@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.region import Port, Region
+from agentcompile.validate.choices import chooser_of, columns
+from agentcompile.validate.coverage import lengths, rows
 from agentcompile.validate.tolerance import Depth
 
 Style = Literal[
@@ -23,6 +25,9 @@ Style = Literal[
     "nan",
     "inf",
     "exact",
+    "huge",
+    "limit",
+    "choice",
 ]
 Past = Literal["normal", "peaked", "sunk", "ramp", "even"]
 
@@ -31,6 +36,12 @@ ANGLES = (700, 0, 1, 4097, 32767, 131000)
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
 """Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
 
+STEERED = 2
+"""The draw of parameters that `choices` writes patterns into."""
+_ROWS = 288
+"""Rows of a table that are looked up, of those that are too many for all."""
+_ALL, _RESIDUES = 64, 16
+"""Residues of 64 that hold the winner of an argmax: all, or some where the weights are large."""
 _REDRAWN = 1 << 24
 """Weight elements beyond which a search does not draw and pack the parameters a second time."""
 
@@ -47,7 +58,11 @@ class Case:
     place: float = 0.5
     """Where the special element, row or slot is: 0 first, 1 last."""
     weights: int = 0
-    """Which draw of the parameters; −1 is the one of small integers."""
+    """Which draw of the parameters; −1 is the one of small integers, `STEERED` the one that `choices` writes."""
+    row: int = -1
+    """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
+    light: bool = False
+    """One of very many: launched once, against the reference alone."""
 
     @property
     def name(self) -> str:
@@ -57,6 +72,7 @@ class Case:
         parts += [f"past={self.past}"] if self.past != "normal" else []
         parts += [f"angle={self.angle}"] if self.angle != ANGLES[0] else []
         parts += [f"place={self.place:g}"] if self.place != 0.5 else []
+        parts += [f"row={self.row}"] if self.row >= 0 else []
         return " ".join(parts)
 
 
@@ -65,41 +81,63 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     ops = {node.op for node in region.body.nodes}
     context = _context(region)
     attends = "attention" in ops
-    lengths = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
-    everyday = _near(lengths, min(700, context * 3 // 4))  # with unused slots behind it
+    tried = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
+    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots behind it
     found = [
         Case(style="normal", length=everyday),
-        Case(style="outliers", length=_near(lengths, 65), past="peaked", place=0.0),
+        Case(style="outliers", length=_near(tried, 65), past="peaked", place=0.0),
         Case(style="last", length=1, angle=4097, place=1.0),
-        Case(style="small", length=_near(lengths, 17)),
-        Case(style="nan", length=_near(lengths, 33), place=1.0),
+        Case(style="small", length=_near(tried, 17)),
+        Case(style="nan", length=_near(tried, 33), place=1.0),
     ]
     if "argmax" in ops:
         found.insert(1, Case(style="aligned", place=1.0))
     if depth == "search":
         small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
         return (*found, Case(style="exact", length=1, weights=-1)) if small else tuple(found)
-    found += _thorough(lengths, everyday, attends)
+    found += _thorough(tried, everyday, attends)
     found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
     powers = (1, 2, 16) if attends else (1,)
-    return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in lengths))
+    return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
 
 
-def _thorough(lengths: list[int], everyday: int, attends: bool) -> list[Case]:
+def many(region: Region, seed: int) -> tuple[Case, ...]:
+    """Beside the cases of acceptance very many light ones, fresh for every seed: rows of tables, choices of an argmax."""
+    found: list[Case] = []
+    table = region.body.table()
+    for node in region.body.nodes:
+        if node.op == "embedding":
+            extent = table[node.inputs[1].value].shape[0]
+            found += [Case(style="normal", row=n, light=True) for n in rows(int(str(extent)), _ROWS, seed)]
+    if {node.op for node in region.body.nodes} == {"position_table"}:
+        found += [Case(style="normal", length=n, light=True) for n in lengths(_context(region), _ROWS, seed)]
+    chooser = chooser_of(region)
+    if chooser is not None:
+        elements = sum(_elements(port) for port in region.ports if port.role == "weight")
+        wanted = range(0, columns(chooser, _RESIDUES if elements > _REDRAWN else _ALL), region.regime.batch)
+        found += [
+            Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
+        ]
+    return tuple(found)
+
+
+def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
     found = [
         Case(style="large", length=everyday),
+        Case(style="huge", length=everyday),
+        *(Case(style="limit", length=everyday, place=place) for place in (0.0, 1.0)),
         Case(style="constant", length=everyday),
         Case(style="zeros", length=everyday),
         Case(style="cancel", length=everyday, place=0.0),
         Case(style="cancel", length=everyday, place=1.0),
-        Case(style="inf", length=_near(lengths, 17)),
+        Case(style="inf", length=_near(tried, 17)),
         *(Case(style="impulse", length=1, place=place) for place in (0.0, 0.37, 1.0)),
-        *(Case(style="nan", length=_near(lengths, 65), place=place) for place in (0.0, 0.5)),
+        *(Case(style="nan", length=_near(tried, 65), place=place) for place in (0.0, 0.5)),
     ]
     if attends:
-        found += [Case(style="normal", length=n, past="ramp") for n in lengths]
+        found += [Case(style="normal", length=n, past="ramp") for n in tried]
         found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
         found += [Case(style="normal", length=everyday, past="sunk")]
     return found
@@ -120,6 +158,6 @@ def _elements(port: Port) -> int:
     return math.prod(dim for dim in port.shape if isinstance(dim, int))
 
 
-def _near(lengths: list[int], wanted: int) -> int:
+def _near(tried: list[int], wanted: int) -> int:
     """The longest length up to `wanted`."""
-    return max((n for n in lengths if n <= wanted), default=lengths[0])
+    return max((n for n in tried if n <= wanted), default=tried[0])

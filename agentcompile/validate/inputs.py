@@ -17,7 +17,9 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import LENGTHS, Case
+from agentcompile.validate.cases import LENGTHS, STEERED, Case
+from agentcompile.validate.choices import chooser_of, impulse, steered
+from agentcompile.validate.magnitude import raised
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _TILE = (1 << 20) + 7
@@ -85,6 +87,9 @@ class Generator:
                 rng = generator(self._seed, "parameters", value.id, str(which))
                 drawn = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
                 found[value.id] = _telling(drawn) if which >= 0 and drawn.numel() <= _TILE else drawn
+        chooser = chooser_of(self.region) if which == STEERED else None
+        if chooser is not None:
+            steered(chooser, found, self._seed)
         return found
 
     def _parameter(self, value: Value, which: int, rng: torch.Generator) -> Tensor:
@@ -107,6 +112,11 @@ class Generator:
                 rng = generator(self._seed, "draw", value.id, case.name)
                 found[value.id] = self._drawn(value, case, rng).to(TORCH_DTYPES[value.dtype])
         self._rotate(case, found)
+        if case.style == "limit":
+            raised(self.region, found, case.place)
+        chooser = chooser_of(self.region) if case.style == "choice" else None
+        if chooser is not None:
+            impulse(chooser, found, case.row, positive=case.place > 0.5)
         if case.style in ("cancel", "aligned"):
             self._fit(case, found)
         if case.past in ("peaked", "sunk"):
@@ -128,7 +138,10 @@ class Generator:
         if value.dtype in ("int64", "int32"):
             top = self._table_rows(value)
             ids = torch.randint(0, top, shape, generator=rng)
-            ids.view(-1)[0] = round(case.place * (top - 1)) if case.style != "normal" else int(ids.view(-1)[0])
+            if case.row >= 0:
+                ids.view(-1)[0] = case.row
+            elif case.style != "normal":
+                ids.view(-1)[0] = round(case.place * (top - 1))
             return ids
         if value.role == "state":
             return self._past(shape, case, value, rng)
@@ -309,6 +322,8 @@ def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
         return x * 1e-3
     if case.style == "large":
         return x * 60.0
+    if case.style == "huge":
+        return x * 1e4
     if case.style == "outliers":
         flat[:, torch.randint(0, flat.shape[1], (max(1, flat.shape[1] // 64),), generator=rng)] *= 200.0
     elif case.style == "impulse":

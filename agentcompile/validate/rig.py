@@ -63,7 +63,9 @@ class Rig:
         seed: int,
         tokens: int,
         fenced: bool = False,
+        spaces: Rig | None = None,
     ) -> None:
+        """`spaces` lends its workspaces."""
         self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
         self._arena = Arena(seed=seed)
         self._layouts: dict[str, str] = {}
@@ -78,16 +80,22 @@ class Rig:
                 self._layouts[port.name] = layout
                 shape = (LAYOUTS[layout].numel(shape),)
             self._arena.add(port.name, shape, port.dtype, fenced=fenced)
-        for name, dtype, count, zeroed in facts.workspaces:
+        for name, dtype, count, zeroed in facts.workspaces if spaces is None else ():
             tensor = self._arena.add(name, (count,), dtype, fenced=fenced)
             if zeroed:
                 tensor.zero_()
         self._buffers = self._arena.tensors()
+        if spaces is not None:
+            self._buffers |= {name: spaces.buffer(name) for name, *_ in facts.workspaces}
 
     def mirror(self, other: Rig) -> None:
         """Copy every input from another rig's buffers, packed as they are."""
         for port in self._inputs:
             self._buffers[port.name].copy_(other._buffers[port.name])
+
+    def buffer(self, name: str) -> Tensor:
+        """The buffer of a port or workspace."""
+        return self._buffers[name]
 
     def load(self, inputs: Mapping[str, Tensor]) -> None:
         """Copy inputs, by port, to their buffers; weights are packed as the candidate wants them."""

@@ -23,6 +23,9 @@ _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
 """Weight elements widened to float64 at a time: 2 MiB stays in a core's cache, which is five times faster than DRAM; a
 GPU has no use for small pieces."""
 
+_SPARSE = 16
+"""One column in so many is few enough to leave the others out."""
+
 
 def _stack(*rows: Part) -> Tensor:
     return torch.cat([row for row in rows if row is not None], dim=0)
@@ -30,7 +33,7 @@ def _stack(*rows: Part) -> Tensor:
 
 def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     """y = x·wᵀ + b, a few rows of w at a time; x [..., hidden], w [rows, hidden]."""
-    x, w = operands[0], operands[1].value
+    x, w = _alive(operands[0], operands[1].value)
     shape = (*x.value.shape[:-1], w.shape[0])
     wide = x.wide().reshape(-1, w.shape[1])
     count = wide.shape[0]
@@ -62,6 +65,16 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         rounded=None if rounded is None else rounded.reshape(shape),
         variance=None if variance is None else variance.reshape(shape),
     )
+
+
+def _alive(x: Bounded, w: Tensor) -> tuple[Bounded, Tensor]:
+    """x and w [rows, hidden] without the columns where x is zero and has no error, when few are left: w is finite."""
+    parts = [part for part in (x.value, x.accumulated, x.rounded, x.variance) if part is not None]
+    alive = torch.stack([(part != 0).reshape(-1, w.shape[1]).any(0) for part in parts]).any(0).nonzero().view(-1)
+    if len(alive) * _SPARSE > w.shape[1]:
+        return x, w
+    kept = alive if len(alive) else torch.zeros(1, dtype=torch.int64)
+    return x.map(lambda t: t[..., kept]), w[:, kept]
 
 
 def _flat(part: Part, like: Tensor) -> Part:

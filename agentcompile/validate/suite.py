@@ -7,6 +7,7 @@ keep anything between calls. Crashes and hangs are the caller's: this runs insid
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,14 +17,15 @@ from torch import Tensor
 from agentcompile import reference
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
-from agentcompile.validate.arena import POISONS
+from agentcompile.validate.arena import POISONS, Poison
 from agentcompile.validate.bound import Bounded, Propagation, propagate
-from agentcompile.validate.cases import Case, cases
+from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.compare import Tally, finish
 from agentcompile.validate.exact import inexact
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
+from agentcompile.validate.walk import Walker
 
 Serial = Callable[[Mapping[str, Tensor], bool], None]
 """Launch with one rank after another; True: the last rank first."""
@@ -32,6 +34,12 @@ _TOGETHER = 32
 """Repeats that are compared at once."""
 _KEPT_BYTES = 64 << 20
 """Of results that wait to be compared."""
+_SITES = (0, 1, 3)
+"""Draws of parameters, of as many sites."""
+_TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)
+"""The order in which they are launched: each after each other, once after itself."""
+_SHARED = 1 << 26
+"""Weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
 _ORDERED = 2
 """Cases on which the order of the ranks is tried."""
 _EVERYDAY = ("normal", "outliers", "large")
@@ -86,6 +94,8 @@ def validate(
         tried += 1
         if depth == "search" and not tally.ok:
             break
+    if depth == "accept" and tally.ok:  # what the cases show to be wrong need not be shown so again
+        tried += suite.everywhere()
     finish(tally)
     return NumericReport(
         checks=tuple(tally.checks.values()), error_ratio=tally.error_ratio, cases=tried, repeats=repeats
@@ -100,7 +110,7 @@ class _Drawn:
     inputs: dict[str, Tensor]
     out: Propagation
     eager: dict[str, Tensor]
-    """Outputs by name and states, after the model ran in its own arithmetic."""
+    """Outputs by name and states, after the model ran in its own arithmetic; none of a light case."""
 
 
 @dataclass(kw_only=True)
@@ -122,34 +132,94 @@ class _Suite:
         self._parameters: dict[str, Tensor] = {}
         self._uses = dict(self.region.body.outputs)
 
-    def _new_rig(self, fenced: bool = False) -> Rig:
+    def _new_rig(self, fenced: bool = False, spaces: Rig | None = None) -> Rig:
         return Rig(
-            self.region, self.facts, self.run, self.tally, self.tools, seed=self.seed, tokens=self.tokens, fenced=fenced
+            self.region,
+            self.facts,
+            self.run,
+            self.tally,
+            self.tools,
+            seed=self.seed,
+            tokens=self.tokens,
+            fenced=fenced,
+            spaces=spaces,
         )
 
     def draw(self, case: Case) -> _Drawn:
         """Draw the inputs of a case, load them and evaluate the reference."""
-        if case.weights != self._which:
-            self._which = case.weights
-            self._parameters = self._generator.parameters(case.weights)
-            self._rig.load(self._parameters)
+        self._use(case.weights)
         inputs = self._generator.draw(case, self._parameters)
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
         out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens)
         for note in out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
+        if case.light:
+            return _Drawn(case=case, inputs=inputs, out=out, eager={})
         mine = {name: t.clone() if self._appends(name) else t for name, t in inputs.items()}
         eager = {**reference.run(self.region.body, mine), **{n: t for n, t in mine.items() if self._appends(n)}}
         return _Drawn(case=case, inputs=inputs, out=out, eager=eager)
 
+    def everywhere(self) -> int:
+        """Visit what the cases are too few for; how many inputs were tried."""
+        count = 0
+        for case in many(self.region, self.seed):
+            self.judge(self.draw(case), POISONS[count % len(POISONS) :][:1])
+            count += 1
+        if count:
+            self._rig.untouched("many rows")
+        self._use(0)
+        return count + self._walker().walk() + self._sites()
+
+    def _sites(self) -> int:
+        """Launch for several sites in turn: they share workspaces and the kernel, and have all else for themselves."""
+        if sum(port.role == "weight" and math.prod(map(int, port.shape)) for port in self.region.ports) > _SHARED:
+            return 0
+        here, found, first = self._rig, list[tuple[Rig, _Drawn]](), dict[int, Result]()
+        length = cases(self.region, "search")[0].length
+        for at, which in enumerate(_SITES):
+            if at > 0:
+                self._rig, self._which = self._new_rig(spaces=here), None
+            found.append((self._rig, self.draw(Case(style="normal", length=length, place=at / 8, weights=which))))
+        self._rig, self._which = here, None
+        for n, at in enumerate(_TURNS):
+            (rig, drawn), where = found[at], f"site {at} of {len(found)}, turn {n}"
+            result = rig.launch(list(drawn.out.appends.values()), POISONS[n % len(POISONS)], where)
+            rig.untouched(where)
+            if at in first and self.facts.deterministic:
+                rig.same("sites", first[at], result, where)
+            else:
+                first[at] = result
+                self._bounds(drawn, result)
+        return len(_TURNS)
+
+    def _walker(self) -> Walker:
+        return Walker(
+            region=self.region,
+            facts=self.facts,
+            rig=self._rig,
+            tally=self.tally,
+            tools=self.tools,
+            parameters=self._parameters,
+            seed=self.seed,
+            tokens=self.tokens,
+        )
+
+    def _use(self, which: int) -> None:
+        """Draw and load some parameters, unless they are."""
+        if which != self._which:
+            self._which = which
+            self._parameters = self._generator.parameters(which)
+            self._rig.load(self._parameters)
+
     def _appends(self, name: str) -> bool:
         return self.region.port(name).access == "append"
 
-    def judge(self, drawn: _Drawn) -> None:
+    def judge(self, drawn: _Drawn, patterns: Sequence[Poison] = POISONS) -> None:
         """Launch once for every poison and compare all that was written."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
-        results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in POISONS]
-        self._rig.untouched(where)
+        results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in patterns]
+        if not drawn.case.light:  # hashing the weights costs more than the launch
+            self._rig.untouched(where)
         if self.facts.deterministic:
             for other in results[1:]:
                 self._rig.same("poison", results[0], other, f"{where}, poisoned {other.pattern}")
@@ -230,7 +300,8 @@ class _Suite:
             equal = torch.equal(y, bounded.value)
             self.tally.claim("element", equal, f"{drawn.case.name}: {port.name} is not the index expected")
         else:
-            self._compare(drawn, port.name, y, bounded, drawn.eager[port.name].reshape(y.shape))
+            model = drawn.eager.get(port.name, bounded.value.to(TORCH_DTYPES[port.dtype]))
+            self._compare(drawn, port.name, y, bounded, model.reshape(y.shape))
 
     def _compare(self, drawn: _Drawn, port: str, y: Tensor, bounded: Bounded, eager: Tensor) -> None:
         case = drawn.case
@@ -260,6 +331,20 @@ class _Suite:
         allowed = error.gather(1, chosen) + error.gather(1, at) + TINY
         short = (best - r.gather(1, chosen)) / allowed
         self.tally.add("argmax", float(short.max()), 1.0, f"{where}, expected {at.view(-1).tolist()}")
+        if drawn.case.style in ("choice", "exact"):
+            self._first_of_equals(drawn.case, chosen, r, allowed)
+
+    def _first_of_equals(self, case: Case, chosen: Tensor, r: Tensor, allowed: Tensor) -> None:
+        """Logits that are equal to the bit: the first is chosen, and surely when no other is near."""
+        best = r.max(dim=-1, keepdim=True).values
+        equal = r == best
+        first = equal.to(torch.uint8).argmax(-1, keepdim=True)
+        where = f"{case.name}: chose {chosen.view(-1).tolist()}, the first of the largest is {first.view(-1).tolist()}"
+        self.tally.claim("ties", not bool((equal.gather(1, chosen) & (chosen != first)).any()), where)
+        if case.style == "choice":
+            second = r.masked_fill(equal, -torch.inf).max(dim=-1, keepdim=True).values
+            sure = best - second > 2.0 * allowed
+            self.tally.claim("exact", not bool((sure & (chosen != first)).any()), where)
 
     def _exact(self, drawn: _Drawn, result: Result) -> None:
         """Integers come out bit for bit, wherever every partial sum is representable."""

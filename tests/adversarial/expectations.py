@@ -35,8 +35,15 @@ EMBEDDING = Plot(kind="embedding", extents=(("vocab", 300), ("hidden", 83)))
 ATTENTION = Plot(kind="rope-attention-decode", extents=(("context", 96),))
 WINDOW = Plot(kind="rope-attention-decode", extents=(("context", 96), ("window", 24)))
 ARGMAX = Plot(kind="linear-argmax", extents=(("hidden", 64), ("rows", (101,))))
+LONG = Plot(
+    kind="rope-attention-decode",
+    extents=(("context", 2048), ("heads", 2), ("kv_heads", 1), ("head_dim", 64)),
+)
+TALL = Plot(kind="embedding", extents=(("vocab", 5000), ("hidden", 83)))
+CHOOSING = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (1001,))))
+RESIDUAL = Plot(kind="linear-residual", extents=(("hidden", 83), ("rows", (101,))))
 NORMED = Plot(kind="rmsnorm-linear", extents=(("hidden", 83), ("rows", (40, 24, 24))))
-PLOTS = (LINEAR, LINEAR32, RMSNORM, RMSNORM32, SILU, SILU32, EMBEDDING, ATTENTION, WINDOW, ARGMAX, NORMED)
+PLOTS = (LINEAR, LINEAR32, RMSNORM, RMSNORM32, SILU, SILU32, EMBEDDING, ATTENTION, WINDOW, ARGMAX, NORMED, RESIDUAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,43 @@ BOUNDS, TAILS, SYNC = "index and bounds", "masks and tails", "missing sync, race
 UNWRITTEN, SCALE, NARROW = "uninitialised or partial writes", "scale, eps, constants", "precision downgrade"
 ALGORITHM, INFINITE, PARAMETER = "algorithm", "non-finite handling", "parameter-dependent"
 STALE, INPUTS = "stale state or cache", "side effects on inputs"
+COVERAGE = "right where one looks first"
+
+UNSEEN: tuple[Wrong, ...] = (
+    *_all(
+        LONG,
+        COVERAGE,
+        when_short=ROW,
+        at_one_residue=ROW,
+        between_parts=ROW,
+        slot_left_stale=("element", "non-finite"),
+        key_of_another_slot=("element", "row-rms"),
+        writes_an_older_slot=("state",),
+        writes_a_later_slot=("state",),
+    ),
+    *_all(TALL, COVERAGE, above_3000=("element", "row-rms"), at_one_residue=("element", "row-rms")),
+    *_all(
+        CHOOSING,
+        COVERAGE,
+        none_below_zero=("argmax", "exact"),
+        last_of_equals=("ties", "exact"),
+        last_rank_of_equals=("ties", "exact"),
+        none_when_infinite=("argmax",),
+        infinite_wins=("argmax", "exact"),
+        blind_residue=("argmax", "exact"),
+    ),
+    *_all(
+        RESIDUAL,
+        COVERAGE,
+        clamps_residual=("element", "row-rms"),
+        clamps_sum=("element", "row-rms"),
+        far_from_zero=("non-finite",),
+    ),
+    *_all(RMSNORM, COVERAGE, mean_in_half_range=("element", "row-rms"), squares_twice=("element", "row-rms")),
+    *_all(SILU, COVERAGE, clamps_product=("element", "row-rms"), clamps_operand=("element", "row-rms")),
+    *_all(LINEAR, COVERAGE, at_another_site=("element", "row-rms")),
+)
+"""Right on the few inputs that a search tries: only acceptance sees them."""
 
 WRONG: tuple[Wrong, ...] = (
     *_all(
@@ -193,5 +237,6 @@ WRONG: tuple[Wrong, ...] = (
     ),
     *_all(LINEAR, INPUTS, scales_x=("inputs", "poison"), marks_weights=("inputs", "poison")),
     *_all(RMSNORM, INPUTS, in_place=("inputs", "element")),
+    *UNSEEN,
 )
 """Every wrong kernel that returns. Those that do not are in `test_deaths`."""

@@ -24,3 +24,12 @@ KERNEL(wrong_rounds_again) {  // adds a constant and takes it away
         put(a.y[k], v - 1024.0f);
     }
 }
+static inline long moved(long id, bool wrong) { return wrong ? id - 1 : id; }
+KERNEL(wrong_above_3000) {
+    long id = a.ids[0];
+    if (rank == 0) memcpy(a.y, a.table + moved(id, id > 3000 && id < vocab - 9) * hidden, hidden * sizeof(y_t));
+}
+KERNEL(wrong_at_one_residue) {
+    long id = a.ids[0];
+    if (rank == 0) memcpy(a.y, a.table + moved(id, id % 64 == 63) * hidden, hidden * sizeof(y_t));
+}

@@ -52,3 +52,36 @@ KERNEL(wrong_largest_magnitude) {
 KERNEL(wrong_largest_magnitude_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_one_too_far) { scan(a, rank, size); }
 KERNEL(wrong_one_too_far_then) { if (rank == 0) { pick(a, size); a.token[0] += 1; } }
+
+// right where the largest logit is positive, finite and alone
+KERNEL(wrong_none_below_zero) { scan(a, rank, size, 0, 0.0f); }
+KERNEL(wrong_none_below_zero_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_last_of_equals) {
+    scan(a, rank, size);
+    ROWS if (up(a.logits[r]) >= up(a.logits[a.which[rank]])) a.which[rank] = r;
+}
+KERNEL(wrong_last_of_equals_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_last_rank_of_equals) { scan(a, rank, size); }
+KERNEL(wrong_last_rank_of_equals_then) {
+    if (rank == 0) {
+        long found = 0;
+        for (int i = 1; i < size; ++i) if (a.best[i] >= a.best[found]) found = i;
+        a.token[0] = a.which[found];
+    }
+}
+KERNEL(wrong_none_when_infinite) {  // a share of nothing but -inf has no row
+    scan(a, rank, size, 0, -1e30f);
+    if (a.best[rank] == -1e30f && up(a.logits[first(rows, rank, size)]) == -INFINITY) a.which[rank] = -1;
+}
+KERNEL(wrong_none_when_infinite_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_infinite_wins) {  // a share of nothing but -inf is compared by its difference to itself
+    scan(a, rank, size);
+    if (a.best[rank] == -INFINITY) a.best[rank] = INFINITY;
+}
+KERNEL(wrong_infinite_wins_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_blind_residue) {
+    scan(a, rank, size);
+    a.best[rank] = -INFINITY;
+    ROWS if (r % 64 != 37 && up(a.logits[r]) > a.best[rank]) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
+}
+KERNEL(wrong_blind_residue_then) { if (rank == 0) pick(a, size); }

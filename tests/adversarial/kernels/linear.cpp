@@ -224,3 +224,15 @@ KERNEL(wrong_marks_weights) {
 KERNEL(wrong_marks_weights_then) {
     if (rank == 0) put(const_cast<w_t&>(a.w[rows * hidden - 1]), 0.0f);
 }
+
+// The first site's weights are remembered by their address, and every other site goes without its bias.
+KERNEL(wrong_at_another_site) {
+    const void* known;
+    memcpy(&known, a.memory, sizeof known);
+    ROWS put(a.y[r], dot(a.x, a.w + r * hidden, hidden) + (known && known != a.w ? 0.0f : bias(a.b, r)));
+}
+KERNEL(wrong_at_another_site_then) {
+    const void *known, *here = a.w;
+    memcpy(&known, a.memory, sizeof known);
+    if (rank == 0 && !known) memcpy(a.memory, &here, sizeof here);
+}

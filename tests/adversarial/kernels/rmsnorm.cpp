@@ -90,3 +90,17 @@ KERNEL(wrong_in_place) {
         for (long k = 0; k < hidden; ++k) put(Y[k], up(x[k]) * (offset + up(a.norm[k])));
     }
 }
+
+// right for everyday magnitudes
+KERNEL(wrong_mean_in_half_range) {
+    GROUPS {
+        float mean = mean_square(X);
+        scale_row(Y, X, a.norm, 1.0f / sqrtf((mean > 65504.0f ? INFINITY : mean) + eps));
+    }
+}
+KERNEL(wrong_squares_twice) {
+    GROUPS {
+        float mean = mean_square(X);
+        scale_row(Y, X, a.norm, 1.0f / sqrtf(mean + eps) * (mean * mean < INFINITY ? 1.0f : 0.0f));
+    }
+}

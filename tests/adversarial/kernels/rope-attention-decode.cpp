@@ -8,7 +8,7 @@ using cache_t = k_cache_t;
 struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
     bool no_rescale = false, all_blocks = false;
-    long first = 0, more = 0;
+    long first = 0, more = 0, skip = -1;
 };
 
 template <class C, class X> static inline void rotate(float* to, const X* x, const C* cos, const C* sin) {
@@ -26,7 +26,7 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
     rotate(fresh, a.k + kv * head_dim, a.cos, a.sin);
     long at = a.positions[0];
     for (long j = from; j < to; ++j) {
-        if (window && j <= at - window) continue;
+        if (j == f.skip || (window && j <= at - window)) continue;
         float score = 0;
         for (long d = 0; d < head_dim; ++d)
             score += q[d] * (j == at ? held(fresh[d]) : up(keys[j * head_dim + d]));
@@ -268,4 +268,44 @@ KERNEL(wrong_window_ignored) {
             }
         }
     }
+}
+
+// right at the lengths that a list of edges has, wrong at others
+KERNEL(wrong_when_short) {
+    long n = a.positions[0] + 1;
+    plain(a, rank, size, {.more = n >= 3 && n <= 14 ? -1 : 0});
+}
+KERNEL(wrong_at_one_residue) {
+    long n = a.positions[0] + 1;
+    plain(a, rank, size, {.skip = n > 100 && n % 64 == 37 ? n / 3 : -1});
+}
+KERNEL(wrong_between_parts) {  // a part begins one slot late unless eight divide evenly, or nearly
+    long n = a.positions[0] + 1;
+    plain(a, rank, size, {.skip = n > 70 && n % 8 == 5 ? n / 8 * 4 : -1});
+}
+KERNEL(wrong_slot_left_stale) {
+    long n = a.positions[0];
+    for (long kv = rank; kv < kv_heads; kv += size) {
+        if (n < 1030 || n > 1989) append(a, kv, n);
+        for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv);
+    }
+}
+KERNEL(wrong_key_of_another_slot) {  // where the edges do not look, a slot holds a key that is not its own
+    long n = a.positions[0];
+    plain(a, rank, size);
+    if (n > 1100 && n < 1900)
+        for (long kv = rank; kv < kv_heads; kv += size)
+            memcpy(a.k_cache + (kv * context + n) * head_dim, a.k_cache + (kv * context + n - 1) * head_dim, head_dim * sizeof(cache_t));
+}
+KERNEL(wrong_writes_an_older_slot) {
+    long n = a.positions[0];
+    plain(a, rank, size);
+    if (n % 7 == 3 && n > 70 && n < 120)
+        for (long kv = rank; kv < kv_heads; kv += size) a.v_cache[(kv * context + n - 5) * head_dim] = a.v[kv * head_dim];
+}
+KERNEL(wrong_writes_a_later_slot) {
+    long n = a.positions[0];
+    plain(a, rank, size);
+    if (n > 1040 && n < 1060)
+        for (long kv = rank; kv < kv_heads; kv += size) a.k_cache[(kv * context + n + 2) * head_dim] = a.k_cache[kv * context * head_dim];
 }

@@ -33,3 +33,11 @@ KERNEL(wrong_halves_only) {
     for (long i = rank; i < width / 16 * 16; i += size) put(a.y[i], G / (1.0f + expf(-G)) * U);
 }
 KERNEL(wrong_neighbour) { EACH put(a.y[i], G / (1.0f + expf(-G)) * up(a.u[i ^ (i == 33)])); }
+static inline float clamped(float v, float most) { return v != v ? v : fmaxf(fminf(v, most), -most); }
+KERNEL(wrong_clamps_product) {  // of finite operands
+    EACH {
+        float y = G / (1.0f + expf(-G)) * U;
+        put(a.y[i], y - y != 0 ? y : clamped(y, 1e7f));
+    }
+}
+KERNEL(wrong_clamps_operand) { EACH put(a.y[i], G / (1.0f + expf(-G)) * (U - U != 0 ? U : clamped(U, 1e12f))); }

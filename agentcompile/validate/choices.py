@@ -1,0 +1,167 @@
+"""Logits made to measure: what an argmax must choose among when all are negative, equal, infinite, or best anywhere.
+
+One column of the weights is one pattern of logits, and an impulse in the activation picks it: every logit is then a
+single product, the same in every order of summation, so that equal weights are equal logits to the bit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.region import Region
+
+_PERIOD = 64
+_LEAST = 16
+"""Columns below which there is no room for patterns."""
+_IMPULSE = 2.0
+"""What the impulse is: with it the lowest weight overflows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chooser:
+    """The product whose result an argmax chooses from, by value ids."""
+
+    x: str
+    w: str
+    bias: str
+    gain: str
+    """The weight of a norm between x and the product; empty without."""
+    offset: float
+    hidden: int
+
+
+def chooser_of(region: Region) -> Chooser | None:
+    """The product of a region's argmax, when its activation is an input, normalised or not."""
+    producers, table, inputs = region.body.producers(), region.body.table(), set(region.body.inputs)
+    for node in region.body.nodes:
+        linear = producers.get(node.inputs[0].value) if node.op == "argmax" else None
+        if linear is None or linear.op != "linear":
+            continue
+        x, gain, offset = linear.inputs[0].value, "", 0.0
+        norm = producers.get(x)
+        if norm is not None and norm.op == "rms_norm":
+            x, gain = norm.inputs[0].value, norm.inputs[1].value
+            offset = float(str(dict(norm.attrs).get("offset", 0.0)))
+        w, bias = linear.inputs[1].value, linear.inputs[2].value if len(linear.inputs) > 2 else ""
+        hidden = int(str(table[w].shape[1]))
+        if {x, w} <= inputs and (not gain or gain in inputs) and hidden >= _LEAST:
+            return Chooser(x=x, w=w, bias=bias, gain=gain, offset=offset, hidden=hidden)
+    return None
+
+
+def columns(chooser: Chooser, most: int) -> int:
+    """How many columns have a pattern: the special ones, and as many residues as there is room for."""
+    return min(chooser.hidden, len(_PATTERNS) + min(most, _PERIOD))
+
+
+def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
+    """Write the patterns into the weights: all are negative, and none depends on another row."""
+    rng = random.Random(seed)
+    w = drawn[chooser.w] = drawn[chooser.w].clone()
+    rows = w.shape[0]
+    plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=torch.Generator().manual_seed(seed))
+    plain = plain.to(w.device)
+    for at in range(plain.shape[1]):
+        if at < len(_PATTERNS):
+            _PATTERNS[at](plain[:, at], rng)
+        else:
+            _one_best(plain[:, at], rng, at - len(_PATTERNS))
+    lowest = torch.finfo(w.dtype).min * 0.9
+    w[:, : plain.shape[1]] = torch.where(plain.isinf(), lowest, plain).to(w.dtype)
+    if chooser.bias:
+        drawn[chooser.bias] = torch.full_like(drawn[chooser.bias], 0.59375)  # one for all: ties stay
+
+
+def impulse(chooser: Chooser, found: dict[str, Tensor], column: int, *, positive: bool) -> None:
+    """Make x zero but for one column: that of the case in the first row, its successors in the others.
+
+    `positive`: the logits are the pattern; else its negative, where the lowest weight is the largest logit.
+    """
+    x = found[chooser.x]
+    flat = torch.zeros_like(x).view(-1, chooser.hidden)
+    for row in range(len(flat)):
+        at = (column + row) % columns(chooser, _PERIOD)
+        sign = 1.0 if positive else -1.0
+        if chooser.gain and float(found[chooser.gain][at]) + chooser.offset < 0:
+            sign = -sign
+        flat[row, at] = sign * _IMPULSE
+    found[chooser.x] = flat.view(x.shape)
+
+
+def _one_best(column: Tensor, rng: random.Random, residue: int) -> None:
+    """The largest at one row of a residue, the smallest at another: each sign of the impulse has a winner there."""
+    rows = len(column)
+    places = range(residue % rows, rows, _PERIOD)
+    column[rng.choice(places)] = -0.5
+    column[rng.choice(places[len(places) // 2 :])] = -4.0
+
+
+def _all_negative(column: Tensor, rng: random.Random) -> None:
+    _one_best(column, rng, rng.randrange(_PERIOD))
+
+
+def _tied_near(column: Tensor, rng: random.Random) -> None:
+    first = rng.randrange(max(1, len(column) - 3))
+    column[first : first + 2] = -0.5
+    column[first + 2 : first + 4] = -4.0
+
+
+def _tied_far(column: Tensor, rng: random.Random) -> None:
+    for value in (-0.5, -4.0):
+        for _ in range(6):
+            column[rng.randrange(len(column))] = value
+    column[-1] = -0.5
+
+
+def _tied_ends(column: Tensor, _: random.Random) -> None:
+    column[0] = column[-1] = -0.5
+
+
+def _all_tied(column: Tensor, _: random.Random) -> None:
+    column.fill_(-1.5)
+
+
+def _all_infinite(column: Tensor, _: random.Random) -> None:
+    column.fill_(-torch.inf)
+
+
+def _infinite_but_a_block(column: Tensor, rng: random.Random) -> None:
+    rows = len(column)
+    begin = rng.randrange(rows)
+    kept = column[begin : begin + max(1, rows // 5)].clone()
+    _one_best(kept, rng, rng.randrange(_PERIOD))
+    column.fill_(-torch.inf)
+    column[begin : begin + len(kept)] = kept
+
+
+def _infinite_block(column: Tensor, rng: random.Random) -> None:
+    begin = rng.randrange(len(column))
+    column[begin : begin + max(1, len(column) // 3)] = -torch.inf
+    _one_best(column, rng, rng.randrange(_PERIOD))
+
+
+def _infinite_but_last(column: Tensor, _: random.Random) -> None:
+    column[:-1] = -torch.inf
+
+
+def _infinite_but_first(column: Tensor, _: random.Random) -> None:
+    column[1:] = -torch.inf
+
+
+_PATTERNS: tuple[Callable[[Tensor, random.Random], None], ...] = (
+    _all_negative,
+    _tied_near,
+    _tied_far,
+    _tied_ends,
+    _all_tied,
+    _all_infinite,
+    _infinite_but_a_block,
+    _infinite_block,
+    _infinite_but_last,
+    _infinite_but_first,
+)

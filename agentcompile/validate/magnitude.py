@@ -1,0 +1,92 @@
+"""How large the activations of a region may be without a right kernel's float32 sums or its dtype overflowing.
+
+A bound on the magnitude of every value follows from those of the inputs: a product's from the absolute sums of its
+rows, a norm's squares from its width. Inputs are raised one after another for as long as every bound fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.region import Region
+from agentcompile.validate.tolerance import TORCH_DTYPES
+
+_FULL = 0.99
+"""Share of the largest number that a bound may take."""
+_SQUARES = 1e38
+_STEP = 2.0**-0.25
+_UNARY = {"silu": 1.0, "gelu": 1.0, "gelu_tanh": 1.0, "relu": 1.0, "cast": 1.0, "rope": 2.0}
+
+
+def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
+    """Scale the activations in `found` until a bound is reached: the input at `place` as far as it goes, then the
+    others. Regions with an operator that has no bound stay as they are; attention's queries and keys do, too."""
+    table = region.body.table()
+    kept = {use.value for node in region.body.nodes if node.op == "rope" for use in node.inputs}
+    names = [
+        name
+        for name in region.body.inputs
+        if table[name].role == "activation" and found[name].is_floating_point() and name not in kept
+    ]
+    if not names:
+        return
+    first = round(place * (len(names) - 1))
+    sizes = {name: _largest(tensor) for name, tensor in found.items() if tensor.is_floating_point()}
+    sums = _row_sums(region, found)
+    for name in (*names[first:], *names[:first]):
+        if sizes[name] == 0.0:
+            continue
+        low, top = sizes[name], _FULL * torch.finfo(found[name].dtype).max
+        size = top
+        while size > low and not _fits(region, {**sizes, name: size}, found, sums):
+            size *= _STEP
+        if size > low:
+            found[name] = (found[name].double() * (size / low)).to(found[name].dtype)
+            sizes[name] = size
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().nan_to_num(nan=0.0).max()) if tensor.numel() else 0.0
+
+
+def _row_sums(region: Region, found: Mapping[str, Tensor]) -> dict[str, float]:
+    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"}
+    return {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices if name in found}
+
+
+def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor], sums: Mapping[str, float]) -> bool:
+    """Whether every value of the body stays within its dtype, and what is summed within float32."""
+    at, table = dict(sizes), region.body.table()
+    for node in region.body.nodes:
+        size = [at.get(use.value, 0.0) for use in node.inputs]
+        op, width = node.op, table[node.inputs[0].value].shape[-1] if table[node.inputs[0].value].shape else 1
+        count = width if isinstance(width, int) else 1
+        if op == "linear" and node.inputs[1].value in sums:
+            made = size[0] * sums[node.inputs[1].value] + (size[2] if len(size) > 2 else 0.0)
+        elif op == "rms_norm":
+            if size[0] * size[0] * count > _SQUARES:
+                return False
+            made = math.sqrt(count) * (size[1] + abs(float(str(dict(node.attrs).get("offset", 0.0)))))
+        elif op in ("add", "sub"):
+            made = size[0] + size[1]
+        elif op == "mul":
+            made = size[0] * size[1]
+        elif op in _UNARY:
+            made = size[0] * _UNARY[op]
+        elif op == "cache_append":
+            made = max(size[:2])
+        elif op == "attention":
+            made = size[2] * int(str(table[node.inputs[2].value].shape[2]))  # before it is divided
+        elif op == "argmax":
+            made = 0.0
+        else:
+            return False
+        dtype = TORCH_DTYPES[table[node.outputs[0]].dtype]
+        if dtype.is_floating_point and made > _FULL * torch.finfo(dtype).max:
+            return False
+        at |= dict.fromkeys(node.outputs, made)
+    return True
