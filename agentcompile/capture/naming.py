@@ -32,11 +32,10 @@ def stored_names(model: nn.Module, stored: Collection[str]) -> dict[str, str]:
         )
         if found is None and (source := next((made[name] for name in group if name in made), None)) is not None:
             raise AgentCompileError(
-                f"{type(model).__name__}: {group[0]} is put together from stored tensors such as {source}, which is not "
-                "supported",
+                f"{type(model).__name__}: {group[0]}: made from other tensors such as {source}, which is not supported",
                 hint="use a checkpoint that stores the model's own tensors",
             )
-        out.update({name: found or group[0] for name in group})
+        out.update(dict.fromkeys(group, found or group[0]))
     return out
 
 

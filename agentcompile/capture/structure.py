@@ -142,7 +142,10 @@ def _recorder(given: dict[int, Any], path: Path, name: str) -> Any:
         raise AgentCompileError(f"{path}: {name}: a state that is no key-value cache is not supported", hint=DENSE)
 
     class Recorder(cache_utils.DynamicCache):
-        def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            keys, values, layer = key_states, value_states, layer_idx
             if layer in given or keys.dim() != 4 or values.dim() != 4:
                 raise AgentCompileError(
                     f"{path}: {name}: layer {layer} caches keys of {list(keys.shape)}, "

@@ -14,8 +14,8 @@ LARGEST = 10_000_000
 NEEDED = {
     "vocab_size": (),
     "hidden_size": ("n_embd", "d_model"),
-    "num_hidden_layers": ("n_layer", "n_layers"),
-    "num_attention_heads": ("n_head", "n_heads"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
 }
 """Config keys that must be there, with what other architectures call them."""
 CONTEXTS = (

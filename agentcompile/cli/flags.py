@@ -21,7 +21,10 @@ Checkpoint = Annotated[str | None, typer.Argument(metavar="MODEL", help="A check
 Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
-Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="N", help="Tokens that the cache holds; unset: 2,048, or the model's."),
+]
 Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Choose = Annotated[
