@@ -127,8 +127,9 @@ def is_batch(prompt: object) -> bool:
 
 
 def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
-    """The usage error for an argument: its name, its type where that is the matter, its value cut short."""
+    """The usage error for an argument: its name, its value cut short, and its type, which may be the matter."""
     try:
+        value = str(value) if isinstance(value, Path) else value
         shown = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)
     except Exception:  # noqa: BLE001 - a caller's own __repr__ may do anything
         shown = "?"

@@ -16,6 +16,7 @@ from agentcompile.capture import module as in_memory
 from agentcompile.capture.exporting import Program, export, normalise
 from agentcompile.capture.layout import TOKENS
 from agentcompile.capture.naming import stored_names
+from agentcompile.capture.shapes import fault
 from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
 from agentcompile.checkpoint.numbers import CONTEXTS, check_context
@@ -24,6 +25,8 @@ from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
 from agentcompile.reference import DTYPES
 
+LENGTHS = (2, 13)
+"""Tokens of a prompt that a prefill graph is tried with: not those that it was traced with."""
 FLOATS: tuple[DType, ...] = ("bf16", "fp16", "fp32")
 
 
@@ -156,11 +159,13 @@ def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captur
     """Normalise both phases and check every weight they read against the checkpoint."""
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
-    if program.fixed:
+    if why := fault(decode, 1):
+        text = f"{info.architecture}: cannot be captured: its graph does not run on one token: {why}"
+        raise AgentCompileError(text, hint="use a decoder-only transformer, such as Llama, Qwen3 or Mistral")
+    prefill = decode if program.fixed else normalise(program, TOKENS, constants)
+    if program.fixed or any(fault(prefill, min(tokens, info.context)) for tokens in LENGTHS):
         note = "prefill takes one token at a time: the decoder cannot be traced for a symbolic number of tokens"
         prefill = replace(decode, phase="prefill", outputs=decode.outputs[:1], notes=(*decode.notes, note))
-    else:
-        prefill = normalise(program, TOKENS, constants)
     for graph in (decode, prefill):
         for value in graph.values:
             if value.role == "weight":

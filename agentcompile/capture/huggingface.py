@@ -113,9 +113,15 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
         try:
             with _quiet(), _WithoutWeights(mode):
                 parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+                if type(parsed) not in auto._model_mapping:
+                    text = f"{path / 'config.json'}: model_type: {parsed.model_type}: no causal language model"
+                    hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
+                    raise AgentCompileError(f"{text}, and no other kind is supported", hint=hint)
                 model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
+        except AgentCompileError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
             first = first or error
             continue

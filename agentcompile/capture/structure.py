@@ -72,7 +72,10 @@ def _declared(model: nn.Module, path: Path) -> None:
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     other = next((kind for kind in kinds if kind not in ATTENTION), None)
     stateful = not kinds and getattr(model, "_is_stateful", False)
-    if other is not None or stateful or "past_key_values" not in inspect.signature(model.forward).parameters:
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        said = "a model whose code takes no key-value cache (past_key_values) is not supported"
+        raise AgentCompileError(f"{path}: {name}: {said}", hint=DENSE)
+    if other is not None or stateful:
         said = f"layers of the kind {other!r}" if other is not None else name
         raise AgentCompileError(f"{path}: {said}: a state that is no key-value cache is not supported", hint=DENSE)
     for path_of, module in model.named_modules():
