@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode, UnsupportedFakeTensorException
+from torch._subclasses import fake_tensor
 
 from agentcompile.ir.graph import Graph
 from agentcompile.reference import DTYPES, Interpreter
@@ -12,8 +12,9 @@ from agentcompile.reference import DTYPES, Interpreter
 def fault(graph: Graph, tokens: int) -> str:
     """Why `graph` cannot run on `tokens` tokens; empty when it can, and where shapes alone do not tell."""
     table = graph.table()
+    positions = torch.arange(tokens)  # real, as an operator may look at where it stands
     try:
-        with FakeTensorMode():
+        with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             bound = {
                 name: torch.zeros(
                     [tokens if isinstance(extent, str) else extent for extent in table[name].shape],
@@ -21,8 +22,13 @@ def fault(graph: Graph, tokens: int) -> str:
                 )
                 for name in graph.inputs
             }
+            bound["positions"] = positions
             logits = Interpreter(graph)(bound)["logits"]
-    except (DynamicOutputShapeException, UnsupportedFakeTensorException):
+    except (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+    ):
         return ""
     except Exception as error:  # noqa: BLE001 - whatever an operator says of shapes that do not fit
         return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
