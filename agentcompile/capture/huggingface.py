@@ -97,6 +97,17 @@ def _layer_class() -> Any:
     return Layer
 
 
+def _keep_first_factors(model: nn.Module) -> None:
+    """LongRoPE chooses its factors by a sequence's length; no sequence here is longer than the first ones are for."""
+    for module in model.modules():
+        kind: Any = getattr(module, "rope_type", None)
+        if kind == "longrope":
+            module.rope_type = "default"  # type: ignore[assignment]
+        elif isinstance(kind, dict):
+            changed = {layer: "default" if one == "longrope" else one for layer, one in kind.items()}
+            module.rope_type = changed  # type: ignore[assignment]
+
+
 def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Module, Any]:
     """The model of a checkpoint directory with fake parameters, and the fake mode they live in.
 
@@ -125,8 +136,9 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
         except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
             first = first or error
             continue
+        _keep_first_factors(model)
         return model.eval(), mode
-    reason = (str(first).strip().splitlines() or [""])[0]
+    reason = " ".join(line.strip() for line in str(first).strip().splitlines()[:2])[:300] or type(first).__name__
     raise AgentCompileError(
         f"{path / 'config.json'}: model_type: {config.get('model_type')!r}: {reason}",
         hint=f"transformers {transformers.__version__} must know the architecture and accept its config",

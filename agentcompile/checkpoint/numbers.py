@@ -40,6 +40,8 @@ def check_numbers(path: Path, config: Mapping[str, Any]) -> None:
     """Raise `AgentCompileError` with key, value and remedy for the first number that no decoder can have."""
     for key, value in _leaves(config):
         name = key.rpartition(".")[2]
+        if _is_no_text(key) or (isinstance(value, str) and _is_no_text(value)):
+            raise _wrong(path, ascii(key), value, "text that UTF-8 can hold is expected")
         if isinstance(value, float) and not math.isfinite(value):
             raise _wrong(path, key, value, "a finite number is expected")
         if name in POSITIVE and value is not None and not (_is_number(value) and value > 0):
@@ -137,10 +139,15 @@ def _first(config: Mapping[str, Any], key: str) -> int | None:
     return next((config[name] for name in (key, *NEEDED[key]) if config.get(name) is not None), None)
 
 
+def _is_no_text(value: str) -> bool:
+    """Whether there is half of a surrogate pair in it, which JSON can spell and UTF-8 cannot."""
+    return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _wrong(path: Path, key: str, value: Any, hint: str) -> AgentCompileError:
-    shown = repr(value)
+    shown = ascii(value)
     return AgentCompileError(f"{path}: {key}: {shown if len(shown) <= 60 else shown[:60] + '…'}", hint=hint)

@@ -65,6 +65,9 @@ def _reasons(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str, s
         yield "model_type", "encoder-decoder models are not supported", decoder
     if kind in ENCODERS and config.get("is_decoder") is not True:
         yield "model_type", "encoder-only models, which read a text in both directions, are not supported", decoder
+    if config.get("use_bidirectional_attention") not in (None, False) or config.get("is_causal") is False:
+        key = "is_causal" if config.get("is_causal") is False else "use_bidirectional_attention"
+        yield key, "models that read a text in both directions are not supported", decoder
     for key in OTHER_SENSES:
         if config.get(key):
             yield key, "models of images or sound are not supported", "use the checkpoint of a text-only decoder"
