@@ -129,6 +129,10 @@ def _own_context(checkpoint: Checkpoint) -> int:
     if (checkpoint.path / GRAPHS).exists():
         return _saved(checkpoint.path).info.context
     limit = context_limit(checkpoint.config)
+    if limit is None:  # the architecture's own default holds, which transformers knows
+        from agentcompile.capture.huggingface import declared_positions
+
+        limit = context_limit(declared_positions(checkpoint.path))
     return DEFAULT_CONTEXT if limit is None else min(DEFAULT_CONTEXT, limit[1])
 
 

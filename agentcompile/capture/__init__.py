@@ -19,7 +19,7 @@ from agentcompile.capture.naming import stored_names
 from agentcompile.capture.shapes import fault
 from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
-from agentcompile.checkpoint.numbers import CONTEXTS, check_context
+from agentcompile.checkpoint.numbers import check_context
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
@@ -59,7 +59,7 @@ def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str |
 
 
 def _directory(path: Path, context: int) -> Captured:
-    from agentcompile.capture.huggingface import HuggingFaceDecoder, build
+    from agentcompile.capture.huggingface import HuggingFaceDecoder, build, positions_of
 
     checkpoint = Checkpoint.open(path)
     config = dict(checkpoint.config)
@@ -78,8 +78,7 @@ def _directory(path: Path, context: int) -> Captured:
     dtype = _dtype(checkpoint)
     model, mode = build(path, config, DTYPES[dtype])
     parsed: Any = model.config
-    bound = {key: value for key in CONTEXTS if type(value := getattr(parsed, key, None)) is int}
-    check_context(path / "config.json", bound, context)
+    check_context(path / "config.json", positions_of(parsed), context)
     names = stored_names(model, checkpoint.tensors())
     caches = judge(model, mode, path / "config.json")
     heads = int(parsed.num_attention_heads)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from agentcompile.checkpoint.numbers import CONTEXTS
 from agentcompile.errors import AgentCompileError
 
 
@@ -106,6 +107,22 @@ def _keep_first_factors(model: nn.Module) -> None:
         elif isinstance(kind, dict):
             changed = {layer: "default" if one == "longrope" else one for layer, one in kind.items()}
             module.rope_type = changed  # type: ignore[assignment]
+
+
+def positions_of(config: Any) -> dict[str, int]:
+    """What a parsed config says of the number of positions, in the words of `CONTEXTS`: its class may say it alone."""
+    return {key: value for key in CONTEXTS if type(value := getattr(config, key, None)) is int}
+
+
+def declared_positions(path: Path) -> dict[str, int]:
+    """`positions_of` the config in a checkpoint directory; empty where transformers cannot parse it."""
+    import transformers
+
+    try:
+        with _quiet():
+            return positions_of(transformers.AutoConfig.from_pretrained(path, trust_remote_code=False))
+    except Exception:  # noqa: BLE001 - capture says what is wrong with it
+        return {}
 
 
 def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Module, Any]:
