@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
 from agentcompile.lockfile import Lock
-from agentcompile.options import resolve
+from agentcompile.options import DEFAULT_CONTEXT, resolve
 from agentcompile.replay import load
 
 if TYPE_CHECKING:
     import torch
+
+MOST = 2**31
+"""Of any count."""
 
 __all__ = ["compile", "load"]
 
@@ -39,17 +43,19 @@ def compile(
     from agentcompile.captures import save_module
     from agentcompile.pipeline import compile_model
 
+    if not callable(emit):
+        raise arguments.wrong("emit", emit, "a function of one event")
+    directory = arguments.path("save_to", save_to)
+    flags: dict[str, object] = {"context": context, "threads": threads, "budget": budget}
+    flags = {name: value if value is None else arguments.whole(name, value, 0, MOST) for name, value in flags.items()}
     if isinstance(model, torch.nn.Module):
-        if not save_to:
+        if not directory:
             raise AgentCompileError("save_to: a module needs a directory for its weights", hint="give save_to")
-        save_module(model, Path(save_to), resolve({"context": context}).options.context)
-        model = Path(save_to)
-    flags = {
-        "model": str(model),
-        "out": str(out),
-        "context": context,
-        "threads": threads,
-        "budget": budget,
-        "advisor": advisor,
+        save_module(model, Path(directory), resolve({"context": context}).options.context or DEFAULT_CONTEXT)
+        model = Path(directory)
+    flags |= {
+        "model": arguments.path("model", model),
+        "out": arguments.path("out", out),
+        "advisor": advisor if advisor is None else arguments.text("advisor", advisor),
     }
     return compile_model(resolve(flags).options, emit)

@@ -1,6 +1,6 @@
 """Captured models from the store: the same checkpoint configuration is exported once, then read in milliseconds.
 
-In: a checkpoint directory and a context. Out: `Captured`, with the digest of the weights filled in.
+In: a checkpoint directory and a context. Out: `Captured`, with the digest of the weights filled in, which are finite.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,11 +19,14 @@ from safetensors import SafetensorError
 
 import agentcompile
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.checkpoint.finite import unfit
+from agentcompile.checkpoint.numbers import context_limit
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical, digest
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.model import ModelInfo
+from agentcompile.options import DEFAULT_CONTEXT
 from agentcompile.store import Store
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 GRAPHS = "agentcompile.graphs.json"
 """Beside the weights of a saved module: its graphs."""
 CONSTANTS = "agentcompile.constants.safetensors"
-_VERSION = 2
+_VERSION = 3
 """Raised when capture changes what it makes of the same program."""
 
 
@@ -57,12 +61,15 @@ class Model:
 def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
     """Capture the checkpoint at `path`, or read what an earlier capture of it left in `store`.
 
-    `hashes` is the file that remembers digests of weight files by size and time of change. Raises whatever capture
-    raises; every weight is checked against the checkpoint's headers either way.
+    A `context` of 0 is the smaller of `DEFAULT_CONTEXT` and what the model was made for; for a saved module, the one
+    that it was captured for. `hashes` is the file that remembers digests of weight files by size and time of change.
+    Raises whatever capture raises; every weight is checked against the checkpoint's headers either way, and holds no
+    NaN or infinity.
     """
     from agentcompile.capture import Captured, capture
 
     checkpoint = Checkpoint.open(path)
+    context = context or _own_context(checkpoint)
     key = _key(checkpoint, context)
     found = _read(store, key)
     if found is None and (path / GRAPHS).exists():
@@ -78,7 +85,8 @@ def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
         for value in kept.decode.values:
             if value.role == "weight":
                 checkpoint.expect(value.name, tuple(int(n) for n in value.shape), value.dtype)
-    made = replace(made, info=replace(made.info, weights_digest=_weights(checkpoint, hashes)))
+    weights = {value.name for graph in (made.decode, made.prefill) for value in graph.values if value.role == "weight"}
+    made = replace(made, info=replace(made.info, weights_digest=_weights(checkpoint, weights, hashes)))
     constants_path = store.get(key, ".safetensors")
     assert constants_path is not None, "written above"
     return Model(captured=made, constants=constants_path)
@@ -106,15 +114,34 @@ def _beside(path: Path, context: int) -> Captured:
 
     from agentcompile.capture import Captured
 
+    kept = _saved(path)
     try:
-        kept: _Kept = decode(_Kept, json.loads((path / GRAPHS).read_bytes()))
         constants = dict(load_file(str(path / CONSTANTS)))
-    except (CodecError, ValueError, OSError, SafetensorError) as error:
-        raise AgentCompileError(f"{path / GRAPHS}: damaged ({error})", hint="save the module again") from error
+    except (ValueError, OSError, SafetensorError) as error:
+        raise AgentCompileError(f"{path / CONSTANTS}: damaged ({error})", hint="save the module again") from error
     if kept.info.context != context:
         text = f"{path / GRAPHS}: captured for a context of {kept.info.context}, not {context}"
         raise AgentCompileError(text, hint=f"use --context {kept.info.context}, or save the module again")
     return Captured(info=kept.info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
+
+
+def _own_context(checkpoint: Checkpoint) -> int:
+    if (checkpoint.path / GRAPHS).exists():
+        return _saved(checkpoint.path).info.context
+    limit = context_limit(checkpoint.config)
+    if limit is None:  # the architecture's own default holds, which transformers knows
+        from agentcompile.capture.huggingface import declared_positions
+
+        limit = context_limit(declared_positions(checkpoint.path))
+    return DEFAULT_CONTEXT if limit is None else min(DEFAULT_CONTEXT, limit[1])
+
+
+def _saved(path: Path) -> _Kept:
+    try:
+        kept: _Kept = decode(_Kept, json.loads((path / GRAPHS).read_bytes()))
+    except (CodecError, ValueError, OSError) as error:
+        raise AgentCompileError(f"{path / GRAPHS}: damaged ({error})", hint="save the module again") from error
+    return kept
 
 
 def _key(checkpoint: Checkpoint, context: int) -> str:
@@ -152,18 +179,24 @@ def _write(store: Store, key: str, made: Captured) -> None:
     store.write(key, canonical(encode(kept)), ".json")
 
 
-def _weights(checkpoint: Checkpoint, hashes: Path) -> str:
-    """The weights' digest; file hashes are remembered, because hashing gigabytes takes seconds."""
+def _weights(checkpoint: Checkpoint, used: Collection[str], hashes: Path) -> str:
+    """The weights' digest; file hashes are remembered, because hashing gigabytes takes seconds. The same reading looks
+    for numbers that are none: AgentCompileError names the first tensor in `used` that holds one."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         loaded = json.loads(hashes.read_text(encoding="utf-8"))
         known = {str(k): str(v) for k, v in loaded.items()} if isinstance(loaded, dict) else {}
     before = dict(known)
     weights = checkpoint.digest(known)
+    broken = sorted(unfit(checkpoint, known) & set(used))
     if known != before:
         with contextlib.suppress(OSError):  # a cache: the next run hashes again
             hashes.parent.mkdir(parents=True, exist_ok=True)
             fresh = hashes.with_name(f"{hashes.name}.{os.getpid()}")
             fresh.write_text(json.dumps(known), encoding="utf-8")
             fresh.replace(hashes)
+    if broken:
+        text = f"{checkpoint.info(broken[0]).file}: {broken[0]}: holds NaN or infinity"
+        more = f", as do {len(broken) - 1} other tensors" if len(broken) > 1 else ""
+        raise AgentCompileError(text + more, hint="download the weights again, or save them in a wider type")
     return weights

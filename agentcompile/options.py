@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import Rule
@@ -24,6 +25,8 @@ from agentcompile.ir.trial import Rule
 PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
+DEFAULT_CONTEXT = 2048
+"""Tokens that the cache holds where nothing is said, and the model was made for as many."""
 
 Kind = Literal[
     "text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule", "switch", "variable"
@@ -55,7 +58,13 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
-    Setting(name="context", kind="int", least=1, most=1_048_576, about="tokens that the cache holds"),
+    Setting(
+        name="context",
+        kind="int",
+        least=1,
+        most=1_048_576,
+        about="tokens the cache holds; unset: 2,048, or the model's",
+    ),
     Setting(
         name="batch", kind="counts", least=1, most=8, about="sequences that decode steps hold, a plan each: 1,2,4,8"
     ),
@@ -99,7 +108,7 @@ class Options:
     model: str = ""
     target: str = "auto"
     """``auto``, ``cpu`` or ``cuda:N``."""
-    context: int = 2048
+    context: int = 0
     batch: tuple[int, ...] = (1,)
     """Sorted; one sequence at a time is always served."""
     threads: int = 0
@@ -129,7 +138,7 @@ class Options:
             "options/1",
             self.model,
             self.target,
-            self.context,
+            self.context or DEFAULT_CONTEXT,
             self.threads,
             self.advisor,
             self.budget,
@@ -283,12 +292,12 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             items = raw.split(os.pathsep) if isinstance(raw, str) else raw
             if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
                 raise _wrong(shown, raw, "a list of folders")
-            return tuple(_path(item, base) for item in items if item)
+            return tuple(arguments.located(shown, item, base) for item in items if item)
         case "model":
             text = _string(raw, shown)
-            return text if text.startswith("preset:") else _path(text, base)
+            return text if text.startswith("preset:") else arguments.located(shown, text, base)
         case "path":
-            return _path(_string(raw, shown), base)
+            return arguments.located(shown, _string(raw, shown), base)
         case "target":
             text = _string(raw, shown)
             return text if _CUDA.fullmatch(text) else _choice(text, ("auto", "cpu", "cuda:0"), shown)
@@ -321,7 +330,7 @@ def _advisor(text: str, shown: str, base: Path) -> str:
     if text in ("heuristic", "none") or (word == "random" and rest.isascii() and rest.isdecimal()):
         return text
     if word == "replay" and rest:
-        return f"replay:{_path(rest, base)}"
+        return f"replay:{arguments.located(shown, rest, base)}"
     if text.isprintable() and (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
         try:
             parts = urlsplit(found["url"] or "")
@@ -365,23 +374,18 @@ def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -
 
 
 def _integer(setting: Setting, raw: object, shown: str) -> int:
-    text = str(raw)
-    if isinstance(raw, bool) or not isinstance(raw, (int, str)) or not text.removeprefix("-").isdecimal():
+    if isinstance(raw, bool) or not (hasattr(raw, "__index__") or re.fullmatch(r"-?[0-9]{1,18}", str(raw))):
         raise _wrong(shown, raw, "a whole number")
-    value = int(text)
+    value: int = int(raw)  # type: ignore[call-overload]
     if not setting.least <= value <= setting.most:
         raise _wrong(shown, raw, f"from {setting.least} to {setting.most}")
     return value
 
 
-def _path(text: str, base: Path) -> str:
-    return str(base / Path(text).expanduser()) if text else ""
-
-
 def _string(raw: object, shown: str) -> str:
     if not isinstance(raw, str):
         raise _wrong(shown, raw, "a text")
-    return raw
+    return arguments.text(shown, raw)
 
 
 def _choice(text: str, allowed: tuple[str, ...], shown: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcompile import arguments
 from agentcompile.bind import bind
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
@@ -36,9 +37,10 @@ def load(lock: str | Path, *, model: str | Path = "", options: Options | None = 
     `model` is the checkpoint, when it is not where the lock remembers it. Kernels that were not validated on this
     machine and toolchain before are validated now. Raises AgentCompileError for what the user can fix.
     """
-    flags = {"model": str(model)} if model else {}
-    settled = options or resolve(flags).options
-    return replay_lock(Path(lock), settled)
+    where, given = arguments.path("lock", lock), arguments.path("model", model)
+    if options is not None and not isinstance(options, Options):
+        raise arguments.wrong("options", options, "agentcompile.options.Options, or None")
+    return replay_lock(Path(where), options or resolve({"model": given} if given else {}).options)
 
 
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:

@@ -15,12 +15,18 @@ import torch
 from agentcompile.capture import module as in_memory
 from agentcompile.capture.exporting import Program, export, normalise
 from agentcompile.capture.layout import TOKENS
+from agentcompile.capture.naming import stored_names
+from agentcompile.capture.shapes import fault
+from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
+from agentcompile.checkpoint.numbers import check_context
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
 from agentcompile.reference import DTYPES
 
+LENGTHS = (2, 13)
+"""Tokens of a prompt that a prefill graph is tried with: not those that it was traced with."""
 FLOATS: tuple[DType, ...] = ("bf16", "fp16", "fp32")
 
 
@@ -43,8 +49,6 @@ def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str |
 
     `context` is the number of tokens the cache holds. Raises `AgentCompileError` for what the user can fix.
     """
-    if context < 2:
-        raise AgentCompileError(f"context: {context} is less than 2", hint="the cache holds prompt and answer together")
     if not isinstance(model, torch.nn.Module):
         return _directory(Path(model), context)
     if save_to is None:
@@ -55,7 +59,7 @@ def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str |
 
 
 def _directory(path: Path, context: int) -> Captured:
-    from agentcompile.capture.huggingface import HuggingFaceDecoder, build
+    from agentcompile.capture.huggingface import HuggingFaceDecoder, build, positions_of
 
     checkpoint = Checkpoint.open(path)
     config = dict(checkpoint.config)
@@ -70,25 +74,23 @@ def _directory(path: Path, context: int) -> Captured:
             f"{path / 'config.json'}: num_hidden_layers: {layers}, but only {stored} tensors are stored",
             hint="use the config.json that the weights were saved with",
         )
-    limit = config.get("max_position_embeddings")
-    if limit is not None and context > limit:
-        raise AgentCompileError(
-            f"context: {context} is more than max_position_embeddings {limit} of {path / 'config.json'}",
-            hint=f"choose a context of at most {limit}",
-        )
+    check_context(path / "config.json", config, context)
     dtype = _dtype(checkpoint)
     model, mode = build(path, config, DTYPES[dtype])
     parsed: Any = model.config
+    check_context(path / "config.json", positions_of(parsed), context)
+    names = stored_names(model, checkpoint.tensors())
+    caches = judge(model, mode, path / "config.json")
     heads = int(parsed.num_attention_heads)
     info = _info(
         name=path.resolve().name,
         architecture=type(model).__name__,
         vocab=int(parsed.vocab_size),
         hidden=int(parsed.hidden_size),
-        layers=int(parsed.num_hidden_layers),
+        layers=caches.layers,
         heads=heads,
-        kv_heads=int(getattr(parsed, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(parsed, "head_dim", None) or parsed.hidden_size // heads),
+        kv_heads=caches.kv_heads,
+        head_dim=caches.head_dim,
         context=context,
         dtype=dtype,
         eos=_eos(path, config),
@@ -96,13 +98,20 @@ def _directory(path: Path, context: int) -> Captured:
     )
     decoder = HuggingFaceDecoder(model, context)
     program = export(
-        decoder, info.states, DTYPES[dtype], context, _names(model, checkpoint), fake=mode, prefix="decoder.model"
+        decoder,
+        info.states,
+        DTYPES[dtype],
+        context,
+        {f"model.{name}": stored for name, stored in names.items()},
+        fake=mode,
+        prefix="decoder.model",
     )
     return _finish(info, program, checkpoint)
 
 
 def _module(model: torch.nn.Module, path: Path, context: int) -> Captured:
     spec = in_memory.judge(model)
+    check_context(path, {}, context)
     in_memory.save(model, spec, path)
     checkpoint = Checkpoint.open(path)
     info = _info(
@@ -149,11 +158,13 @@ def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captur
     """Normalise both phases and check every weight they read against the checkpoint."""
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
-    if program.fixed:
+    if why := fault(decode, 1):
+        text = f"{info.architecture}: cannot be captured: its graph does not run on one token: {why}"
+        raise AgentCompileError(text, hint="use a decoder-only transformer, such as Llama, Qwen3 or Mistral")
+    prefill = decode if program.fixed else normalise(program, TOKENS, constants)
+    if program.fixed or any(fault(prefill, min(tokens, info.context)) for tokens in LENGTHS):
         note = "prefill takes one token at a time: the decoder cannot be traced for a symbolic number of tokens"
         prefill = replace(decode, phase="prefill", outputs=decode.outputs[:1], notes=(*decode.notes, note))
-    else:
-        prefill = normalise(program, TOKENS, constants)
     for graph in (decode, prefill):
         for value in graph.values:
             if value.role == "weight":
@@ -174,18 +185,6 @@ def _dtype(checkpoint: Checkpoint) -> DType:
             f"{checkpoint.path}: weights of element type {kind}", hint="save the weights as bf16, fp16 or fp32"
         )
     return kind
-
-
-def _names(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, str]:
-    """Parameter paths (below the protocol wrapper) to checkpoint names; tied parameters share the first stored one."""
-    groups: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
-    out: dict[str, str] = {}
-    for group in groups.values():
-        stored = next((name for name in group if name in checkpoint.tensors()), group[0])
-        out.update({f"model.{name}": stored for name in group})
-    return out
 
 
 def _eos(path: Path, config: dict[str, Any]) -> tuple[int, ...]:

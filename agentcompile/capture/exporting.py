@@ -82,16 +82,21 @@ def export(
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
+        except AgentCompileError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a model's own code raises while it is traced
             first = first or error
             continue
         bindings = _bindings(exported, states, names)
         positional = _evaluator(exported, bindings, context, fixed)
         return Program(exported=exported, bindings=bindings, positional=positional, fixed=fixed, prefix=prefix)
-    text = str(first).strip().splitlines()
+    name = type(getattr(decoder, "model", decoder)).__name__
+    said = (str(first).strip().splitlines() or [""])[0][:200]
+    why = f"cannot be traced: {type(first).__name__}: {said}"
+    if type(first).__name__ == "GuardOnDataDependentSymNode":
+        why = "its code decides by the content of tensors, which is not supported"
     raise AgentCompileError(
-        f"{type(decoder).__name__}: cannot be traced: {type(first).__name__}: {text[0] if text else ''}",
-        hint="see agentcompile/capture/protocol.py for what a decoder may do",
+        f"{name}: {why}", hint="see agentcompile/capture/protocol.py for what a decoder may do"
     ) from first
 
 

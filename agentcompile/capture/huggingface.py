@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from agentcompile.checkpoint.numbers import CONTEXTS
 from agentcompile.errors import AgentCompileError
 
 
@@ -97,6 +98,33 @@ def _layer_class() -> Any:
     return Layer
 
 
+def _keep_first_factors(model: nn.Module) -> None:
+    """LongRoPE chooses its factors by a sequence's length; no sequence here is longer than the first ones are for."""
+    for module in model.modules():
+        kind: Any = getattr(module, "rope_type", None)
+        if kind == "longrope":
+            module.rope_type = "default"  # type: ignore[assignment]
+        elif isinstance(kind, dict):
+            changed = {layer: "default" if one == "longrope" else one for layer, one in kind.items()}
+            module.rope_type = changed  # type: ignore[assignment]
+
+
+def positions_of(config: Any) -> dict[str, int]:
+    """What a parsed config says of the number of positions, in the words of `CONTEXTS`: its class may say it alone."""
+    return {key: value for key in CONTEXTS if type(value := getattr(config, key, None)) is int}
+
+
+def declared_positions(path: Path) -> dict[str, int]:
+    """`positions_of` the config in a checkpoint directory; empty where transformers cannot parse it."""
+    import transformers
+
+    try:
+        with _quiet():
+            return positions_of(transformers.AutoConfig.from_pretrained(path, trust_remote_code=False))
+    except Exception:  # noqa: BLE001 - capture says what is wrong with it
+        return {}
+
+
 def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Module, Any]:
     """The model of a checkpoint directory with fake parameters, and the fake mode they live in.
 
@@ -113,14 +141,21 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
         try:
             with _quiet(), _WithoutWeights(mode):
                 parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+                if type(parsed) not in auto._model_mapping:
+                    text = f"{path / 'config.json'}: model_type: {parsed.model_type}: no causal language model"
+                    hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
+                    raise AgentCompileError(f"{text}, and no other kind is supported", hint=hint)
                 model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
+        except AgentCompileError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a model's own code raises
             first = first or error
             continue
+        _keep_first_factors(model)
         return model.eval(), mode
-    reason = (str(first).strip().splitlines() or [""])[0]
+    reason = " ".join(line.strip() for line in str(first).strip().splitlines()[:2])[:300] or type(first).__name__
     raise AgentCompileError(
         f"{path / 'config.json'}: model_type: {config.get('model_type')!r}: {reason}",
         hint=f"transformers {transformers.__version__} must know the architecture and accept its config",

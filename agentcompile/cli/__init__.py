@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from agentcompile import __version__
+from agentcompile.cli.flags import sound
 from agentcompile.cli.records import cache_app, config_app, runs_app
 from agentcompile.cli.steering import app
 from agentcompile.exits import guarded
@@ -63,6 +64,7 @@ def _add_verbs() -> None:
             continue
 
         def verb(context: typer.Context, entry: EntryPoint = entry) -> int:
+            sound(entry.name, context.args)
             run: Callable[[Sequence[str]], int] = entry.load()
             return run(context.args)
 

@@ -10,6 +10,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
+from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.exits import guarded
 from agentcompile.options import terminal
@@ -21,7 +22,10 @@ Checkpoint = Annotated[str | None, typer.Argument(metavar="MODEL", help="A check
 Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
-Context = Annotated[str | None, typer.Option("--context", metavar="N", help="Tokens that the cache holds.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="N", help="Tokens that the cache holds; unset: 2,048, or the model's."),
+]
 Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Choose = Annotated[
@@ -58,9 +62,25 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        raise typer.Exit(guarded(lambda: function(*args, **kwargs)))
+        def checked() -> int:
+            for name, value in kwargs.items():
+                sound(f"--{name.replace('_', '-')}", value)
+            return function(*args, **kwargs)
+
+        raise typer.Exit(guarded(checked))
 
     return run
+
+
+def sound(name: str, value: object) -> None:
+    """Raise AgentCompileError (usage) for an argument that is no UTF-8, or a path that no file system takes."""
+    if isinstance(value, Path):
+        arguments.path(name, value)
+    elif isinstance(value, str):
+        arguments.text(name, value)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            sound(name, one)
 
 
 def front_end(name: str) -> Callable[[Sequence[str]], int] | None:

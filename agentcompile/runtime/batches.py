@@ -16,7 +16,8 @@ import torch
 
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.model import STREAM_S, Completion, Finish, Request, chosen, ended
+from agentcompile.runtime.model import STREAM_S, Completion, Finish, chosen, ended
+from agentcompile.runtime.request import Request
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.text import TextStream, Tokenizer, push
 

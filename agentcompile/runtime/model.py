@@ -12,15 +12,16 @@ from typing import Literal, Protocol
 
 import torch
 
+from agentcompile.arguments import is_batch
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Clock, Made
 from agentcompile.runtime.openmp import dismiss_threads, one_thread
+from agentcompile.runtime.request import Prompt, Request, positions_of, request_of, tokens_of
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.text import TextStream, Tokenizer, push
 
-Prompt = str | Sequence[int]
 Finish = Literal["length", "eos", "stop", "context"]
 STREAM_S = 0.02
 """Seconds of decoding between two pieces of a stream: far below what a reader notices, far above the cost of one."""
@@ -96,17 +97,6 @@ class Completion:
         return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """How a prompt is to be completed."""
-
-    max_new_tokens: int
-    sampling: Sampling
-    stop: tuple[str, ...]
-    logprobs: bool
-    ignore_eos: bool
-
-
 class Beside(Protocol):
     """Several prompts at once."""
 
@@ -165,13 +155,23 @@ class CompiledModel:
         several sequences add up in another order than those for one, so that a choice between near equals may differ.
         `logprobs` adds the natural-log probability of every token under the unfiltered distribution. Raises
         AgentCompileError (usage) for an empty prompt, one longer than the cache, an id outside the vocabulary,
-        or settings out of range.
+        or arguments of a wrong type or out of range.
         """
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        request = self._request(max_new_tokens, sampling, stop, logprobs, ignore_eos)
-        if isinstance(prompt, str) or len(prompt) == 0 or hasattr(prompt[0], "__index__"):
-            return self._complete(self._ids(prompt), request)  # type: ignore[arg-type]
-        every = [self._ids(item) for item in prompt]  # type: ignore[arg-type]
+        request = request_of(
+            self.info,
+            self.tokenizer,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            logprobs=logprobs,
+            ignore_eos=ignore_eos,
+        )
+        if not is_batch(prompt):
+            return self._complete(tokens_of(self.info, self.tokenizer, prompt), request)
+        every = [tokens_of(self.info, self.tokenizer, one, f"prompt[{index}]") for index, one in enumerate(prompt)]
         if self._beside is None or len(every) < 2:
             return [self._complete(ids, request) for ids in every]
         with self._exclusively():
@@ -191,15 +191,25 @@ class CompiledModel:
         ignore_eos: bool = False,
     ) -> Iterator[Piece]:
         """Like `generate` for one prompt, as pieces while they are made; leaving the iterator ends the generation."""
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        request = self._request(max_new_tokens, sampling, stop, logprobs, ignore_eos)
-        return self._pieces(self._ids(prompt), request)
+        request = request_of(
+            self.info,
+            self.tokenizer,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            logprobs=logprobs,
+            ignore_eos=ignore_eos,
+        )
+        return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
         """Teacher-forced logits through the decode step, float32: [len(ids), vocab], or those at `positions` alone."""
         with self._exclusively():
-            ids = self._ids(ids)
-            rows, wanted = [], set(range(len(ids)) if positions is None else positions)
+            ids = tokens_of(self.info, self.tokenizer, ids)
+            rows, wanted = [], positions_of(positions, len(ids))
             for position, token in enumerate(ids):
                 logits = self._decode_at(token, position)
                 if position in wanted:
@@ -209,19 +219,7 @@ class CompiledModel:
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """Fill the cache with `ids` from position 0; returns the last token's logits, [vocab], float32."""
         with self._exclusively():
-            return self._run_prefill(self._ids(ids)).float().clone()
-
-    def _request(
-        self, max_new_tokens: int, sampling: Sampling, stop: str | Sequence[str], logprobs: bool, ignore_eos: bool
-    ) -> Request:
-        if max_new_tokens < 0:
-            raise AgentCompileError(f"max_new_tokens: {max_new_tokens} is negative", hint="0 makes none")
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if any(stops) and self.tokenizer is None:
-            raise AgentCompileError(f"stop: {self.info.name} has no tokenizer", hint="stop at token ids in a stream")
-        return Request(
-            max_new_tokens=max_new_tokens, sampling=sampling, stop=stops, logprobs=logprobs, ignore_eos=ignore_eos
-        )
+            return self._run_prefill(tokens_of(self.info, self.tokenizer, ids)).float().clone()
 
     def _complete(self, ids: Sequence[int], request: Request) -> Completion:
         tokens: list[int] = []
@@ -246,27 +244,6 @@ class CompiledModel:
             decode_s=last - first,
             logprobs=tuple(logprobs),
         )
-
-    def _ids(self, prompt: Prompt) -> array[int]:
-        """A prompt's tokens, checked; as an array, since a list of thousands takes a part of a first token's time."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise AgentCompileError(f"{self.info.name}: there is no tokenizer", hint="pass token ids")
-            prompt = self.tokenizer.encode(prompt)
-        if len(prompt) == 0:
-            raise AgentCompileError("the prompt is empty", hint="give at least one token")
-        if len(prompt) > self.info.context:
-            text = f"a prompt of {len(prompt)} tokens is longer than the cache of {self.info.context}"
-            raise AgentCompileError(text, hint=f"shorten it, or compile with --context {len(prompt)} or more")
-        try:
-            ids = array("q", prompt)
-            least, most = (int(end) for end in torch.frombuffer(ids, dtype=torch.int64).aminmax())
-        except OverflowError:
-            least, most = min(prompt), max(prompt)
-        if least < 0 or most >= self.info.vocab:
-            text = f"token id {least if least < 0 else most} is outside the vocabulary of {self.info.vocab}"
-            raise AgentCompileError(text, hint="use the tokenizer that belongs to this checkpoint")
-        return ids
 
     def _exclusively(self) -> _Turn:
         return _Turn(self._busy)

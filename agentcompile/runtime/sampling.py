@@ -14,6 +14,8 @@ _FIRST, _MORE = 256, 16
 """Of the likeliest tokens so many are sorted at first, and so many times more whenever a draw falls beyond them."""
 _ROW = 512
 """Logits of a row of the first step to the largest."""
+COLDEST = 1e-6
+"""The least temperature but 0: far below it logits overflow when they are divided by it."""
 _PEAKED = 0.5
 """Of the whole mass: where the first ones have less, the rest is sorted at once."""
 
@@ -31,6 +33,9 @@ class Sampling:
         if not 0.0 <= self.temperature <= 100.0:
             hint = "0 is greedy, 1 samples as trained"
             raise AgentCompileError(f"temperature: {self.temperature} is outside 0 … 100", hint=hint)
+        if 0.0 < self.temperature < COLDEST:
+            hint = f"0 is greedy; what samples begins at {COLDEST:g}"
+            raise AgentCompileError(f"temperature: {self.temperature:g} is too small to divide by", hint=hint)
         if self.top_k < 0:
             raise AgentCompileError(f"top_k: {self.top_k} is negative", hint="0 keeps the whole vocabulary")
         if not 0.0 < self.top_p <= 1.0:

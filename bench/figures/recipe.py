@@ -20,7 +20,7 @@ from pathlib import Path
 from agentcompile.errors import ExitCode
 from agentcompile.lockfile import read_lock
 from agentcompile.machine import Machine, judge_of, this_machine
-from agentcompile.options import Options, resolve
+from agentcompile.options import DEFAULT_CONTEXT, resolve
 
 from ..models.locate import MAKERS
 from .building import build_of
@@ -212,7 +212,7 @@ def _with_cache_of(workload: Workload, lock: Path) -> Workload:
     """With the bytes of the cache that this lock has, which may be for more tokens or sequences than by default."""
     read = read_lock(lock)
     seats = max((plan.batch for plan in read.plan), default=1)
-    return replace(workload, cache_bytes=workload.cache_bytes // Options().context * read.model.context * seats)
+    return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * seats)
 
 
 def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:

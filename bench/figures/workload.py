@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.options import Options
+from agentcompile.options import DEFAULT_CONTEXT
 
 PROMPT_TOKENS = {"cpu": 32, "cuda": 128}
 NEW_TOKENS = {"cpu": 64, "cuda": 128}
@@ -69,7 +69,7 @@ def make_workload(
         context=context,
         token_bytes=token_bytes(checkpoint.config, tensors, prompt=len(ids), new=new),
         weight_bytes=sum(tensors.values()),
-        cache_bytes=CACHE_ITEM_BYTES * per_position(checkpoint.config) * Options().context,
+        cache_bytes=CACHE_ITEM_BYTES * per_position(checkpoint.config) * DEFAULT_CONTEXT,
         parameters=sum(math.prod(shape) for shape in shapes),
         sampling=sampling,
     )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentcompile.checkpoint.numbers import check_numbers
+from agentcompile.checkpoint.support import refuse_unsupported
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest as digest_of
 from agentcompile.ir.graph import ITEM_BYTES, DType
@@ -33,9 +35,6 @@ DTYPES: dict[str, DType] = {
 """safetensors' names of the element types that are supported."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-LARGEST = 10_000_000
-"""No extent of a real decoder reaches this; a config that says so is broken."""
-
 HEADER_LIMIT = 100_000_000
 CHUNK_BYTES = 1 << 24
 
@@ -159,7 +158,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         raise AgentCompileError(f"{path}: no such file", hint=remedy) from None
     except OSError as error:
         raise AgentCompileError(f"{path}: {error.strerror}", hint="make the file readable") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise AgentCompileError(f"{path}: not JSON: {error}", hint=remedy) from None
     if not isinstance(value, dict):
         raise AgentCompileError(f"{path}: a {type(value).__name__}, not an object", hint=remedy)
@@ -216,7 +215,7 @@ def _header(path: Path) -> dict[str, TensorInfo]:
             raw = json.loads(file.read(length))
     except OSError as error:
         raise AgentCompileError(f"{path}: {error.strerror}", hint="make the file readable") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise AgentCompileError(f"{path}: the header is not JSON", hint=remedy) from None
     if not isinstance(raw, dict):
         raise AgentCompileError(f"{path}: the header is not an object", hint=remedy)
@@ -249,13 +248,6 @@ def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> TensorIn
     return info
 
 
-NEEDED = {"vocab_size": "", "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
-"""Config keys that must be there, with what older architectures call them."""
-SIZES = (*NEEDED, "intermediate_size", "num_key_value_heads", "head_dim", "max_position_embeddings")
-"""Config keys that must be positive and plausible where they are given."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
-
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse configs that are broken or not supported, with the key, its value and the remedy."""
     if not isinstance(config.get("model_type"), str):
@@ -263,35 +255,5 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
             f"{path}: model_type: {config.get('model_type')!r}",
             hint='config.json must name the architecture: "model_type": "qwen3"',
         )
-    if config.get("quantization_config") or config.get("compression_config"):
-        kind = config.get("quantization_config") or config.get("compression_config")
-        method = kind.get("quant_method", "?") if isinstance(kind, dict) else "?"
-        raise AgentCompileError(
-            f"{path}: quantization_config: quantised weights ({method}) are not supported",
-            hint="use the unquantised checkpoint (bf16, fp16 or fp32)",
-        )
-    for key in EXPERTS:
-        if isinstance(config.get(key), int) and config[key] > 1:
-            raise AgentCompileError(
-                f"{path}: {key}: {config[key]}: mixture-of-experts models are not supported", hint="use a dense model"
-            )
-    for key in SIZES:
-        value = config.get(key)
-        if value is None and (key not in NEEDED or NEEDED[key] in config):
-            continue
-        if type(value) is not int or not 1 <= value <= LARGEST:
-            raise AgentCompileError(f"{path}: {key}: {value!r}", hint=f"a whole number from 1 to {LARGEST} is expected")
-    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    if heads is None or hidden is None:
-        return
-    groups = config.get("num_key_value_heads") or heads
-    if heads % groups:
-        raise AgentCompileError(
-            f"{path}: num_key_value_heads: {groups} does not divide num_attention_heads {heads}",
-            hint="every key-value head serves the same number of query heads",
-        )
-    if config.get("head_dim") is None and hidden % heads:
-        raise AgentCompileError(
-            f"{path}: num_attention_heads: {heads} does not divide hidden_size {hidden}",
-            hint="give head_dim, or sizes that divide",
-        )
+    refuse_unsupported(path, config)
+    check_numbers(path, config)

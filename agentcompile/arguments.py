@@ -1,0 +1,137 @@
+"""What callers pass: plain values of the right type and range, or a usage error that names argument and value.
+
+In: whatever a program or a command line gave. Out: `int`, `float`, `bool`, `str`, `Path` or token ids. Numbers of other
+libraries that are whole (`__index__`) or real (`__float__`) count; a bool is no number, bytes are no text.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentcompile.errors import AgentCompileError
+
+LONGEST_PATH, LONGEST_NAME = 4095, 255
+"""Bytes of a path and of one of its parts that Linux takes."""
+_SHOWN = 60
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """A whole number from `least` to `most`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise wrong(name, value, f"a whole number from {least} to {most}")
+    try:
+        number = int(value.__index__())
+    except TypeError:  # an array of several numbers
+        raise wrong(name, value, f"a whole number from {least} to {most}") from None
+    if not least <= number <= most:
+        raise wrong(name, value, f"a whole number from {least} to {most}")
+    return number
+
+
+def real(name: str, value: object, least: float, most: float, hint: str) -> float:
+    """A finite number from `least` to `most`; `hint` says what its values mean."""
+    allowed = f"a number from {least:g} to {most:g}; {hint}"
+    if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise wrong(name, value, allowed)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array of several numbers, or an enormous int
+        raise wrong(name, value, allowed) from None
+    if not (math.isfinite(number) and least <= number <= most):
+        raise wrong(name, value, allowed)
+    return number
+
+
+def switch(name: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise wrong(name, value, "True or False")
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """A text that UTF-8 can hold: no half of a surrogate pair, as arguments that are no UTF-8 leave behind."""
+    if not isinstance(value, str):
+        raise wrong(name, value, "a text (str)")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        said = f"{name}: character {error.start} is a lone surrogate ({value[error.start]!a}), which is no text"
+        raise AgentCompileError(said, hint="give text that is valid UTF-8") from None
+    return value
+
+
+def texts(name: str, value: object) -> tuple[str, ...]:
+    """One text, or a list or tuple of them."""
+    if isinstance(value, str):
+        return (text(name, value),)
+    if not isinstance(value, (list, tuple)):
+        raise wrong(name, value, "a text, or a list of texts")
+    return tuple(text(f"{name}[{index}]", one) for index, one in enumerate(value))
+
+
+def path(name: str, value: object) -> str:
+    """The text of a path that a file system could take."""
+    if not isinstance(value, (str, Path)):
+        raise wrong(name, value, "a path (str or pathlib.Path)")
+    said = text(name, str(value))
+    if "\0" in said:
+        raise wrong(name, value, "a path without NUL characters")
+    if len(os.fsencode(said)) > LONGEST_PATH or any(len(os.fsencode(one)) > LONGEST_NAME for one in said.split("/")):
+        raise wrong(name, value, f"a path of at most {LONGEST_PATH} bytes, {LONGEST_NAME} in each part")
+    return said
+
+
+def located(name: str, value: str, base: Path) -> str:
+    """An absolute path, from `base` where it is relative; an empty one stays empty. `~` is a user's home."""
+    try:
+        return str(base / Path(path(name, value)).expanduser()) if value else ""
+    except RuntimeError as error:  # a user that does not exist
+        raise AgentCompileError(f"{name}: {value[:_SHOWN]!a}: {error}", hint="give the whole path") from None
+
+
+def ids(name: str, value: object) -> array[int]:
+    """Token ids as an array of 64-bit numbers: from a list, a tuple, or a one-dimensional array of whole numbers.
+
+    Thousands of ids take microseconds: what they are is asked of their types, not of each.
+    """
+    allowed = "a text, or a list of token ids (int)"
+    if isinstance(value, array) and value.typecode == "q":
+        return value
+    listed: Any = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
+    if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes, bytearray, memoryview)):
+        raise wrong(name, value, allowed)
+    for kind in set(map(type, listed)):
+        if kind is bool or not hasattr(kind, "__index__"):
+            index = next(i for i, one in enumerate(listed) if type(one) is kind)
+            raise wrong(f"{name}[{index}]", listed[index], "a token id (int)")
+    try:
+        return array("q", iter(listed))
+    except OverflowError:
+        index = next(i for i, one in enumerate(listed) if not -(1 << 63) <= int(one) < 1 << 63)
+        raise wrong(f"{name}[{index}]", listed[index], "a token id, which 64 bits hold") from None
+    except TypeError:  # an array of several numbers among the ids
+        raise wrong(name, value, allowed) from None
+
+
+def is_batch(prompt: object) -> bool:
+    """Whether this is a list of prompts rather than one: its first item is no number."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return False
+    return isinstance(prompt[0], Sequence) or getattr(prompt[0], "ndim", 0) > 0
+
+
+def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
+    """The usage error for an argument: its name, its value cut short, and its type, which may be the matter."""
+    try:
+        value = str(value) if isinstance(value, Path) else value
+        shown = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)
+    except Exception:  # noqa: BLE001 - a caller's own __repr__ may do anything
+        shown = "?"
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return AgentCompileError(f"{name}: {shown} ({type(value).__name__}) is not allowed", hint=f"allowed: {allowed}")

@@ -1,0 +1,244 @@
+"""Wrong calls: the public interface and the command line with arguments of wrong types and values.
+
+Each call has one argument that was drawn. A wrong one must end in AgentCompileError with exit code 2 and a hint, a
+right one of another type in what its plain meaning gives; either within seconds of processor time. All calls of the
+interface are made to one model in one process, which must answer as before after them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from agentcompile.errors import AgentCompileError, ExitCode
+
+from ..models.locate import SAMPLE
+from . import wrong
+from .report import Campaign, Report, Say
+from .wrong import WRONG, Value
+
+DEFAULT = 600
+LINES = 25
+"""Calls for each command line: a process that imports PyTorch takes as long as hundreds of calls."""
+LIMIT_S = 2.0
+"""Processor time of one call."""
+LINE_LIMIT_S = 15.0
+"""Processor time of a command line, of which importing takes most."""
+HUNG_S = 120
+"""Wall time after which a call counts as hung."""
+CONTEXT = 96
+CHECKED = 25
+"""Calls after which the model is asked again what it was asked at first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call: `run` makes it with the drawn value, `plain` with what that means."""
+
+    label: str
+    run: Callable[[], Any]
+    plain: Callable[[], Any] | None
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Compile a small model with no kernels, call it `campaign.count` times, then run command lines on its lock."""
+    failures: list[str] = []
+    figures: dict[str, float | int | str] = {"refused": 0, "answered": 0, "lines": 0, "slowest_cpu_s": 0.0}
+    with tempfile.TemporaryDirectory(prefix="agentcompile-api-") as folder, _at(Path(folder)) as lock:
+        model = _model(lock)
+        end = time.monotonic() + campaign.seconds if campaign.seconds else float("inf")
+        tried = 0
+        first = _same(model)
+        for index in range(campaign.count):
+            if time.monotonic() > end:
+                break
+            call = drawn(model, lock, random.Random(f"{campaign.seed} {index}"))
+            outcome, fault, spent = judged(call)
+            figures[outcome] = int(figures.get(outcome, 0)) + 1
+            figures["slowest_cpu_s"] = max(float(figures["slowest_cpu_s"]), round(spent, 2))
+            tried += 1
+            if not fault and tried % CHECKED == 0 and _same(model) != first:
+                fault = "the model answers otherwise than before"
+            if fault:
+                failures.append(f"--seed {campaign.seed}, call {index}: {call.label}: {fault}")
+            if tried % 100 == 0:
+                say(f"{tried} calls, {len(failures)} failures")
+        chosen = random.Random(f"{campaign.seed} lines")
+        every = wrong.lines(str(lock))
+        for line in chosen.sample(every, min(len(every), campaign.count // LINES)):
+            if time.monotonic() > end:
+                break
+            fault = line_fault(line)
+            figures["lines"] = int(figures["lines"]) + 1
+            tried += 1
+            if fault:
+                failures.append(f"{[part[:40] for part in line]!a}: {fault}")
+        say(f"{figures['lines']} command lines")
+    return Report(kind="api", tried=tried, failures=tuple(failures), figures=figures)
+
+
+@contextmanager
+def _at(folder: Path) -> Iterator[Path]:
+    """A lock of the sample model without kernels, and `folder` as everybody's home and working directory."""
+    from agentcompile.options import PROJECT_FILE, resolve
+    from agentcompile.pipeline import compile_model
+
+    here, lock = Path.cwd(), folder / "sample.lock.toml"
+    (folder / PROJECT_FILE).write_text(f"home = '{folder / 'home'}'\n", encoding="utf-8")
+    os.chdir(folder)
+    try:
+        flags = {"model": str(SAMPLE), "out": str(lock), "context": CONTEXT, "choose": "pytorch", "target": "cpu"}
+        compile_model(resolve(flags).options)
+        yield lock
+    finally:
+        os.chdir(here)
+
+
+def _model(lock: Path) -> Any:
+    from agentcompile.api import load
+
+    return load(lock)
+
+
+def _same(model: Any) -> tuple[int, ...]:
+    tokens: tuple[int, ...] = model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True).tokens
+    return tokens
+
+
+def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
+    """A call with one drawn argument."""
+    name = rng.choice(["generate"] * 4 + ["stream"] * 3 + ["logits", "prefill", "load", "compile"])
+    vocab, context = model.info.vocab, model.info.context
+    if name in ("generate", "stream"):
+        verb = model.generate if name == "generate" else lambda *args, **kwargs: list(model.stream(*args, **kwargs))
+        argument = rng.choice(["prompt"] * 6 + list(wrong.settings()))
+        value = wrong.prompts(rng, vocab, context) if argument == "prompt" else rng.choice(wrong.settings()[argument])
+        if name == "stream" and isinstance(value.means, list) and value.means and isinstance(value.means[0], list):
+            value = Value(given=value.given)
+        return _call(name, argument, value, lambda **settings: _asked(verb, settings))
+    if name == "prefill":
+        value = wrong.ids(rng, vocab, context)
+        return _call(name, "ids", value, lambda ids: model.prefill(ids).tolist())
+    if name == "logits":
+        positions = [
+            *wrong.anything()[1:],
+            *(Value(given=one) for one in ([], [-1], [3], [0.5], [True], "0", [2**70], 1, [[0]])),
+            *(Value(given=given, means=[0, 2]) for given in ((0, 2), [2, 0], [0, 2, 2])),
+        ]
+        return _call(
+            name, "positions", rng.choice(positions), lambda positions: model.logits([1, 2, 3], positions).tolist()
+        )
+    from agentcompile import api
+
+    if name == "load":
+        argument = rng.choice(["lock", "model", "options"])
+        values = [*wrong.anything(), *wrong.paths()]
+        if argument == "options":
+            values = [
+                value for value in [*wrong.anything(), Value(given="x"), Value(given=5)] if value.given is not None
+            ]
+        plain = {} if argument == "lock" else {"lock": lock}
+        return _call(name, argument, rng.choice(values), lambda **given: api.load(**{**plain, **given}))
+    every = wrong.compiling()
+    argument = rng.choice(list(every))
+    return _call(name, argument, rng.choice(every[argument]), lambda **given: api.compile(**{"model": SAMPLE, **given}))
+
+
+def _call(name: str, argument: str, value: Value, verb: Callable[..., Any]) -> Call:
+    try:
+        shown = ascii(value.given[:24] if isinstance(value.given, (str, bytes, list, tuple)) else value.given)[:60]
+    except RuntimeError:
+        shown = "Hostile"
+    known = value.means is not WRONG
+    return Call(
+        label=f"{name}({argument}={shown})",
+        run=lambda: verb(**{argument: value.given}),
+        plain=(lambda: verb(**{argument: value.means})) if known else None,
+    )
+
+
+def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    given = {"prompt": [5, 6, 7], "max_new_tokens": 2, **settings}
+    made = verb(given.pop("prompt"), **given)
+    several = made if isinstance(made, list) else [made]
+    return [(one.tokens, one.text, one.logprobs) for one in several]
+
+
+def judged(call: Call) -> tuple[str, str, float]:
+    """What came of a call ("refused", "answered" or "wrong"), what is wrong with that or nothing, processor seconds."""
+    try:
+        with _bounded():
+            expected = call.plain() if call.plain is not None else None
+    except Exception as error:  # noqa: BLE001 - a defect of ours, whatever it is
+        return "wrong", f"the plain call raises {type(error).__name__}: {error}", 0.0
+    begin = time.process_time()
+    made: Any = None
+    refusal: AgentCompileError | None = None
+    try:
+        with _bounded():
+            made = call.run()
+    except AgentCompileError as error:
+        refusal = error
+    except Exception as error:  # noqa: BLE001 - what the campaign looks for
+        return "wrong", f"{type(error).__name__}: {str(error)[:200]}", time.process_time() - begin
+    spent = time.process_time() - begin
+    outcome = "answered" if refusal is None else "refused"
+    if refusal is None and call.plain is None:
+        return "wrong", f"expected a refusal, got {str(made)[:80]}", spent
+    if refusal is not None and call.plain is not None:
+        return "wrong", f"expected an answer, was refused: {refusal.message[:200]}", spent
+    if refusal is not None and (refusal.exit_code is not ExitCode.USAGE or not refusal.hint or not refusal.message):
+        return "wrong", f"exit code {int(refusal.exit_code)}, hint {refusal.hint!r}: {refusal.message[:200]}", spent
+    if refusal is None and made != expected:
+        return "wrong", f"expected {str(expected)[:80]}, got {str(made)[:80]}", spent
+    return outcome, f"took {spent:.1f} s of processor time" if spent > LIMIT_S else "", spent
+
+
+class Hung(Exception):
+    """A call did not come back."""
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise `Hung` in whatever runs after `HUNG_S`."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Hung(f"did not come back in {HUNG_S} s")
+
+    old = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(HUNG_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def line_fault(line: list[str]) -> str:
+    """What is wrong with how a command line ends that must end in exit code 2; empty when nothing is."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command: list[str | bytes] = [sys.executable, "-m", "agentcompile", *(os.fsencode(part) for part in line)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=HUNG_S, check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return f"did not end in {HUNG_S} s"
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    said = done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")
+    if "Traceback" in said or "internal error" in said:
+        return f"exit code {done.returncode}: {said[-200:]!a}"
+    if done.returncode != ExitCode.USAGE or not ("hint:" in said or "Usage:" in said):
+        return f"exit code {done.returncode}: {said[:200]!a}"
+    return f"took {spent:.1f} s of processor time" if spent > LINE_LIMIT_S else ""
