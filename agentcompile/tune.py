@@ -23,6 +23,7 @@ from agentcompile.ir.trial import (
     Crashed,
     Finding,
     Impossible,
+    Incorrect,
     Measured,
     NumericReport,
     Rejected,
@@ -313,7 +314,7 @@ class Tuner:
                 yield _trial(prepared.job, timing, fidelity)
             return
         self._pytorch_ns[subject.region.id] = round(timing.median_ns(0))
-        failed: Mapping[int, Crashed | TimedOut | Cancelled] = dict(timing.failed)
+        failed: Mapping[int, Crashed | TimedOut | Cancelled | Incorrect] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict
