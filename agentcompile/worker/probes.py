@@ -3,6 +3,7 @@ two launches of a candidate in a loop that runs without Python."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,6 +95,14 @@ extern "C" void turn(const turn_args& a, int rank, int size) {
     if (wrong && mine[1]++ == 0) mine[2] = mine[0];
 }
 
+// Launches with one rank after another on the caller's thread, which waits for nobody.
+struct call { void (*kernel)(const void* args, int rank, int size); const void* args; };
+extern "C" void in_turn(const call* calls, int64_t count, int64_t repeat, int64_t size) {
+    for (int64_t r = 0; r < repeat; ++r)
+        for (int64_t i = 0; i < count; ++i)
+            for (int rank = 0; rank < size; ++rank) calls[i].kernel(calls[i].args, rank, int(size));
+}
+
 // After a step: the token that the next one reads is not the one that this one made.
 struct stir_args { int64_t* tokens; const int64_t* table; int64_t* at; };
 extern "C" void stir(const stir_args& a, int rank, int size) {
@@ -122,6 +131,13 @@ class Probes:
     def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
         """A launch of a kernel on tensors that the caller keeps."""
         return Call(address=self._library.entry(entry), pointers=tuple(tensor.data_ptr() for tensor in tensors))
+
+    def in_turn(self, program: Program, repeat: int) -> None:
+        """Run a program's launches with one rank after another on this thread."""
+        run = self._library.handle.in_turn
+        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        calls = program.calls
+        run(ctypes.addressof(calls), len(calls), repeat, self.executor.threads)
 
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Every executor thread's control registers and blocked signals, the signals' handlers, and a hash of the
