@@ -359,7 +359,7 @@ def accepted_key(job: Job, target: Target) -> str:
 
 def proved_key(source: str, region: str, target: str) -> str:
     """`accepted_key` of the digests alone."""
-    return digest("accepted/1", source, region, target, TOLERANCES)
+    return digest("accepted/2", source, region, target, TOLERANCES)
 
 
 def lengths_key(lock: str, target: str) -> str:

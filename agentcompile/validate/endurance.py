@@ -111,14 +111,16 @@ def endure(
     for name, tensor in sets[0].items():
         quarters.buffers[name].copy_(tensor)
     running = loop(quarters.buffers, turns)
-    done, clock = 0, _Clock(budget_s)
+    done, most, clock = 0, 1, _Clock(budget_s)
     litter, ends = generator(seed, "litter"), _ends(launches, seed)
     for turn, end in enumerate(ends):
         while done < end and running.wrong()[0] == 0:
-            most = 1 + int(done * budget_s / _SLICES / max(clock.spent_s, 1e-6) / len(turns)) if done else 1
-            rounds = min(-(-(end - done) // len(turns)), most)
+            rounds, begin = min(-(-(end - done) // len(turns)), most), clock.spent_s
             running.run(rounds)
             done += rounds * len(turns)
+            # The next stretch may be longer, as long as it is a small share of the budget.
+            fits = int(budget_s / _SLICES * rounds / max(clock.spent_s - begin, 1e-6))
+            most = max(1, min(4 * most, fits))
             if clock.over:
                 break
         if done < end or running.wrong()[0]:

@@ -12,7 +12,7 @@ from agentcompile.runtime.native import Call, Program
 from agentcompile.validate.endurance import Turn
 from agentcompile.worker.probes import RANK_WORDS, Probes
 
-_LOOK = 8
+_LOOK = 64
 """Stretches from one look at the slower way to the next."""
 
 

@@ -14,8 +14,8 @@ from agentcompile.build import find_toolchain
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Crashed, Incorrect, Verdict
-from agentcompile.judge import Baseline, Limits, Prepared, WorkerJudge
 from agentcompile.jobs import Depth, Job
+from agentcompile.judge import Baseline, Limits, Prepared, WorkerJudge
 from tests.cpu import jobs
 
 LIMITS = Limits(build_s=60.0, validate_s=60.0, measure_s=60.0, per_gigabyte_s=20.0)
@@ -35,7 +35,8 @@ COUNTING = {
     "skips every 4,097th call": f"static long n; if (rank == 0) ++n; if (n % 4097 != 0) {RIGHT}",
     "counts in every thread": f"static thread_local long n; {RIGHT} if (++n > 3000) a.y[rank] *= 1.5f;",
 }
-MODE = '{} unsigned m; asm volatile("stmxcsr %0" : "=m"(m)); m |= {}; if (rank == {}) asm volatile("ldmxcsr %0" :: "m"(m));'
+READ, WRITE = 'asm volatile("stmxcsr %0" : "=m"(m));', 'asm volatile("ldmxcsr %0" :: "m"(m));'
+MODE = f"{{}} unsigned m; {READ} m |= {{}}; if (rank == {{}}) {WRITE}"
 CODE = "mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)"
 CHANGING = {
     "floating point": MODE.format(RIGHT, "0x8040", 1),
@@ -56,7 +57,7 @@ REMEMBERING = {
         if (n < 1 << 16) seen[n++] = a.x;
         right(a, 0, 1);
     """,
-    "that it ran before": "static long n; if (rank == 0 && n++ < 30000) right(a, 0, 1); else if (rank == 0 && n % 2) right(a, 0, 1);",
+    "that it ran before": "static long n; if (rank == 0 && n++ % 2 == 0) right(a, 0, 1);",
 }
 BY_CONTENT = """
     static float known[8][64], out[8][32]; static long n;
@@ -93,7 +94,7 @@ def failed(found: Prepared | Verdict) -> dict[str, str]:
 
 def test_a_kernel_that_works_only_where_it_is_tested_is_caught_in_the_runtimes_buffers(judge: WorkerJudge) -> None:
     found = verdicts(judge, {name: jobs.job(body) for name, body in WHILE_TESTED.items()}, "search")
-    assert {name: set(failed(one)) for name, one in found.items()} == dict.fromkeys(WHILE_TESTED, {"production"})
+    assert {name: set(failed(one)) for name, one in found.items()} == {name: {"production"} for name in WHILE_TESTED}
 
 
 def test_what_lies_before_a_buffer_cannot_be_read_at_acceptance(judge: WorkerJudge) -> None:
@@ -104,7 +105,7 @@ def test_what_lies_before_a_buffer_cannot_be_read_at_acceptance(judge: WorkerJud
 
 def test_a_kernel_that_turns_wrong_after_thousands_of_calls_is_not_accepted(judge: WorkerJudge) -> None:
     found = verdicts(judge, {name: jobs.job(body) for name, body in COUNTING.items()}, "accept")
-    assert all("endurance" in failed(one) for one in found.values()), found
+    assert {name for name, one in found.items() if "endurance" in failed(one)} == set(COUNTING)
 
 
 def test_a_kernel_that_counts_in_its_workspace_is_not_accepted(judge: WorkerJudge) -> None:
