@@ -24,7 +24,7 @@ from agentcompile.validate.production import Quarters
 CHECK = "endurance"
 GENERATION = 4096
 """Tokens of the generation."""
-LEAST = 1 << 15
+LEAST = 6 * GENERATION
 """Launches of a region with few sites: a kernel is cheap to run where there is little of it."""
 BUDGET_S = 1.0
 """What one candidate's launches may take: a kernel of a millisecond makes a thousand, and the report says so."""
