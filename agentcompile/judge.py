@@ -20,11 +20,12 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.timing import Samples, Timing
-from agentcompile.ir.trial import Cancelled, Crashed, Stage, TimedOut, Verdict
+from agentcompile.ir.trial import Cancelled, Crashed, Incorrect, Stage, TimedOut, Verdict
 from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.steering import Steering
+from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
@@ -159,6 +160,7 @@ class WorkerJudge:
             seed=self._seed,
             repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
             depth=depth or "search",
+            launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
         )
         self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
@@ -190,8 +192,8 @@ class WorkerJudge:
     ) -> Timing | Crashed | TimedOut:
         """Time `arms` beside one another, alone on the machine.
 
-        An arm that takes its process down is named in `Timing.failed` and the others are timed afresh; a failure that
-        no arm is to blame for is returned as it is.
+        An arm that takes its process down or leaves wrong outputs is named in `Timing.failed` and the others are timed
+        afresh; a failure that no arm is to blame for is returned as it is.
         """
         labels = tuple(_arm(arm).label for arm in arms)
 
@@ -271,7 +273,7 @@ class WorkerJudge:
         """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
         are those of candidates that may be given up meanwhile."""
         self._crew.rest()
-        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut | Cancelled]()
+        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut | Cancelled | Incorrect]()
         while True:
             samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
             if isinstance(samples, tuple):
@@ -281,7 +283,7 @@ class WorkerJudge:
             if 0 <= at < len(live) and live[at] not in trusted:
                 failed[live.pop(at)] = verdict
             else:
-                assert not isinstance(verdict, Cancelled), "only candidates are given up"
+                assert isinstance(verdict, (Crashed, TimedOut)), "only candidates are given up or wrong"
                 return verdict
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
@@ -311,10 +313,10 @@ class WorkerJudge:
             if isinstance(outcome, p.Timed):
                 taken.append(outcome.samples)
                 continue
-            at = worker.blamed
+            at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
             seat.clear(shaken=self._shakes(outcome))
             verdict = failure(outcome, "measure")
-            assert isinstance(verdict, (Crashed, TimedOut)), verdict
+            assert isinstance(verdict, (Crashed, TimedOut, Incorrect)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
 
@@ -352,7 +354,7 @@ class _Blamed:
     """A failed timing request: the index of the arm that ran, and what became of it."""
 
     at: int
-    verdict: Crashed | TimedOut | Cancelled
+    verdict: Crashed | TimedOut | Cancelled | Incorrect
 
 
 def _implementation(job: Job, binary: Binary) -> p.Implementation:

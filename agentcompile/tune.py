@@ -22,6 +22,7 @@ from agentcompile.ir.trial import (
     Crashed,
     Finding,
     Impossible,
+    Incorrect,
     Measured,
     NumericReport,
     Rejected,
@@ -326,7 +327,7 @@ class Tuner:
                 yield _trial(prepared.job, timing, fidelity)
             return
         self._pytorch_ns[subject.region.id] = round(usual_ns(timing, 0))
-        failed: Mapping[int, Crashed | TimedOut | Cancelled] = dict(timing.failed)
+        failed: Mapping[int, Crashed | TimedOut | Cancelled | Incorrect] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict

@@ -233,6 +233,11 @@ class Program:
         self._calls, self._keep = _bind(calls)
         self._clock, self._at = clock, at
 
+    @property
+    def calls(self) -> ctypes.Array[_CallStruct]:
+        """The launches as C sees them; they live as long as the program."""
+        return self._calls
+
     def run(self, repeat: int = 1) -> None:
         """Run the list `repeat` times."""
         self._executor.run(self._calls, repeat, self._clock.place(self._at) if self._clock else 0)

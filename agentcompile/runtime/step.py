@@ -66,6 +66,11 @@ class Step:
         self.clock.steps += 1
         return bound.env[self.program.logits].view(-1)
 
+    @property
+    def logits(self) -> torch.Tensor:
+        """What the last decode step left, of every sequence one after another."""
+        return self._bind(1).env[self.program.logits].view(-1)
+
     def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
         """The loop that needs no Python, when every call is native; None otherwise."""
         if not self.program.native:
@@ -85,16 +90,19 @@ class Step:
             clock=self.clock,
         )
 
-    def time(self, repeat: int, samples: int) -> list[int]:
-        """`samples` intervals in ns, each around `repeat` decode steps at the position that memory holds."""
+    def time(self, repeat: int, samples: int, then: native.Call | None = None) -> list[int]:
+        """`samples` intervals in ns, each around `repeat` decode steps at the position that memory holds, with a
+        launch after each of them."""
         bound = self._bind(1)
         if bound.whole is not None:
-            return bound.whole.time(repeat, samples)
+            whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
+            return whole.time(repeat, samples)
+        actions = [*bound.actions, native.Program(self._executor, [then]).run] if then else bound.actions
         times = []
         for _ in range(samples):
             begin = time.perf_counter_ns()
             for _ in range(repeat):
-                for action in bound.actions:
+                for action in actions:
                     action()
             times.append(time.perf_counter_ns() - begin)
         return times

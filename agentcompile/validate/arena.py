@@ -1,7 +1,8 @@
 """Buffers for a kernel under test: 64-byte aligned, between redzones, with poison on demand.
 
 A redzone is random NaNs in every float format, so a read past the end shows in a result and a copy past the end
-shows as a changed redzone. `fenced` buffers end at an unmapped page: a read that changes nothing faults there too.
+shows as a changed redzone. `fenced` buffers end, or begin, at an unmapped page: a read that changes nothing faults
+there too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ REDZONE = 1024
 """Bytes before and after every buffer: rows of the widest vector unit, several times over."""
 
 Poison = Literal["low", "high", "nan"]
+Fence = Literal["", "after", "before"]
+"""Which side of a buffer nothing is mapped on; the other side has a redzone."""
 POISONS: tuple[Poison, ...] = ("low", "high", "nan")
 _FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3)}
 
@@ -57,22 +60,24 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
     return pairs.view(-1)[:nbytes]
 
 
-def _fenced(nbytes: int) -> Tensor:
-    """A mapping of its own whose last `nbytes` end where nothing can be read, on PyTorch's default device."""
+def _fenced(nbytes: int, side: Fence) -> Tensor:
+    """A mapping whose last, or first, `nbytes` lie beside what cannot be read, on PyTorch's default device."""
     if torch.get_default_device().type == "cuda":
         from agentcompile.validate.device_fence import fenced
 
-        return fenced(nbytes)
+        return fenced(nbytes, before=side == "before")
     page = mmap.PAGESIZE
     size = (nbytes + page - 1) // page * page
-    memory = mmap.mmap(-1, size + page)
+    memory = mmap.mmap(-1, page + size + page)
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     libc = ctypes.CDLL(None, use_errno=True)
     protect = libc.mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if protect(whole.data_ptr() + size, page, 0) != 0:
-        raise OSError(ctypes.get_errno(), "mprotect")
-    return whole[size - nbytes : size]
+    for at in (0, page + size):
+        if protect(whole.data_ptr() + at, page, 0) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect")
+    inside = whole[page : page + size]
+    return inside[:nbytes] if side == "before" else inside[size - nbytes :]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,19 +109,20 @@ class Arena:
         self._whole: Tensor | None = None
         """What all redzones hold when none changed, one behind another; None before it is first needed."""
 
-    def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: bool = False) -> Tensor:
-        """Make a buffer. A fenced one is followed by at most 63 bytes before the unmapped page."""
+    def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: Fence = "") -> Tensor:
+        """Make a buffer. One fenced after has at most 63 bytes before the unmapped page, one fenced before has none."""
         kind = TORCH_DTYPES[dtype]
         nbytes = math.prod(shape) * kind.itemsize
-        tail = -nbytes % ALIGN + (0 if fenced else REDZONE)
-        total = REDZONE + nbytes + tail
+        head = 0 if fenced == "before" else REDZONE
+        tail = -nbytes % ALIGN + (0 if fenced == "after" else REDZONE)
+        total = head + nbytes + tail
         if fenced:
-            raw = _fenced(total)
+            raw = _fenced(total, fenced)
         else:
             loose = torch.empty(total + ALIGN, dtype=torch.uint8)
             raw = loose[-loose.data_ptr() % ALIGN :][:total]
-        before, middle, after = raw[:REDZONE], raw[REDZONE : REDZONE + nbytes], raw[REDZONE + nbytes :]
-        expected = (_noise(REDZONE, self._generator), _noise(tail, self._generator))
+        before, middle, after = raw[:head], raw[head : head + nbytes], raw[head + nbytes :]
+        expected = (_noise(head, self._generator), _noise(tail, self._generator))
         tensor = middle.view(kind).view(shape)
         buffer = Buffer(name=name, tensor=tensor, before=before, after=after, expected=expected)
         buffer.mend()

@@ -1,6 +1,7 @@
-"""Device memory that ends where nothing is mapped: a kernel that reads or writes past it faults.
+"""Device memory that ends, or begins, where nothing is mapped: a kernel that reads or writes past it faults.
 
-The driver maps whole granules (2 MiB on today's devices) into a reserved range that is one granule longer.
+The driver maps whole granules (2 MiB on today's devices) into a reserved range that is one granule longer on both
+sides.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class _Mapping:
         }
 
 
-def fenced(nbytes: int) -> Tensor:
-    """Undefined bytes [nbytes] on the current device, whose end is that of the mapping.
+def fenced(nbytes: int, *, before: bool = False) -> Tensor:
+    """Undefined bytes [nbytes] on the current device, whose end is that of the mapping, or whose begin is (`before`).
 
     Raises AgentCompileError (environment) when the driver does not map them.
     """
@@ -42,13 +43,14 @@ def fenced(nbytes: int) -> Tensor:
     least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
     granule = int(_done(driver.cuMemGetAllocationGranularity(wanted, least)))
     size = (nbytes + granule - 1) // granule * granule
-    base = int(_done(driver.cuMemAddressReserve(size + granule, 0, 0, 0)))
+    reserved = int(_done(driver.cuMemAddressReserve(size + 2 * granule, 0, 0, 0)))
+    base = reserved + granule
     try:
         memory = _done(driver.cuMemCreate(size, wanted, 0))
     except BaseException:
-        driver.cuMemAddressFree(base, size + granule)
+        driver.cuMemAddressFree(reserved, size + 2 * granule)
         raise
-    found = _Mapping(base + size - nbytes, nbytes)
+    found = _Mapping(base if before else base + size - nbytes, nbytes)
     try:
         _done(driver.cuMemMap(base, size, 0, memory, 0))
         access = driver.CUmemAccessDesc()
@@ -67,7 +69,7 @@ def _unmap(driver: Any, base: int, size: int, granule: int, memory: Any) -> None
     driver.cuCtxSynchronize()
     driver.cuMemUnmap(base, size)
     driver.cuMemRelease(memory)
-    driver.cuMemAddressFree(base, size + granule)
+    driver.cuMemAddressFree(base - granule, size + 2 * granule)
 
 
 def _done(result: tuple[Any, ...]) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agentcompile.ir.region import Region
 from agentcompile.layouts import LAYOUTS
-from agentcompile.validate.arena import Arena, Poison, fingerprint, poison
+from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poison
 from agentcompile.validate.bound import Append
 from agentcompile.validate.compare import Tally, compare
 from agentcompile.validate.inputs import extent
@@ -62,7 +62,7 @@ class Rig:
         *,
         seed: int,
         tokens: int,
-        fenced: bool = False,
+        fenced: Fence = "",
         spaces: Rig | None = None,
     ) -> None:
         """`spaces` lends its workspaces."""

@@ -17,12 +17,14 @@ from torch import Tensor
 from agentcompile import reference
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
-from agentcompile.validate.arena import POISONS, Poison
+from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded, Propagation, propagate
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.compare import Tally, finish
+from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.exact import inexact
 from agentcompile.validate.inputs import Generator
+from agentcompile.validate.production import House, Quarters
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
 from agentcompile.validate.walk import Walker
@@ -59,13 +61,18 @@ def validate(
     tokens: int = 0,
     tools: Instruments | None = None,
     fences: bool = True,
+    house: House | None = None,
+    launches: int = 0,
+    loop: MakeLoop | None = None,
 ) -> NumericReport:
     """Judge one candidate of `region`.
 
     `search` stops at the first failure and tries a handful of cases; `accept` tries everything and reports every
     check. `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of
     ranks gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels
-    that run where the buffers are: a copy elsewhere has no unmapped page behind it.
+    that run where the buffers are: a copy elsewhere has no unmapped page behind it. `house` lays buffers out as the
+    runtime does, in which every case is run again; there it is launched `launches` times more in the end, in a `loop`
+    of its own where there is one.
     """
     tally = Tally()
     suite = _Suite(
@@ -76,11 +83,14 @@ def validate(
         tools=tools or Instruments(),
         seed=seed,
         tokens=tokens or dict(region.dims).get("tokens", 1),
+        house=house,
     )
     tried = 0
     for case in cases(region, depth):
         drawn = suite.draw(case)
-        suite.judge(drawn)
+        result = suite.judge(drawn)
+        if tried < _ORDERED or depth == "accept":
+            suite.at_home(drawn, result)
         going = tally.ok or depth == "accept"
         if tried == 0 and going:
             suite.repeat(drawn, repeats)
@@ -90,12 +100,16 @@ def validate(
             suite.in_place(drawn)
             suite.pitched(drawn)
         if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
-            suite.fence(drawn)
+            suite.fence(drawn, "after")
+            if depth == "accept":
+                suite.fence(drawn, "before")
         tried += 1
         if depth == "search" and not tally.ok:
             break
     if depth == "accept" and tally.ok:  # what the cases show to be wrong need not be shown so again
         tried += suite.everywhere()
+    if launches and tally.ok:
+        suite.endure(cases(region, "search")[0], launches, loop)
     finish(tally)
     return NumericReport(
         checks=tuple(tally.checks.values()), error_ratio=tally.error_ratio, cases=tried, repeats=repeats
@@ -124,6 +138,7 @@ class _Suite:
     tools: Instruments
     seed: int
     tokens: int
+    house: House | None = None
 
     def __post_init__(self) -> None:
         self._generator = Generator(self.region, seed=self.seed, tokens=self.tokens)
@@ -131,8 +146,11 @@ class _Suite:
         self._which: int | None = None
         self._parameters: dict[str, Tensor] = {}
         self._uses = dict(self.region.body.outputs)
+        self._quarters: Quarters | None = None
+        if self.house is not None:
+            self._quarters = Quarters(self.region, self.facts, self.run, self.house, tokens=self.tokens)
 
-    def _new_rig(self, fenced: bool = False, spaces: Rig | None = None) -> Rig:
+    def _new_rig(self, fenced: Fence = "", spaces: Rig | None = None) -> Rig:
         return Rig(
             self.region,
             self.facts,
@@ -210,12 +228,14 @@ class _Suite:
             self._which = which
             self._parameters = self._generator.parameters(which)
             self._rig.load(self._parameters)
+            if self._quarters is not None:
+                self._quarters.load(self._parameters)
 
     def _appends(self, name: str) -> bool:
         return self.region.port(name).access == "append"
 
-    def judge(self, drawn: _Drawn, patterns: Sequence[Poison] = POISONS) -> None:
-        """Launch once for every poison and compare all that was written."""
+    def judge(self, drawn: _Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
+        """Launch once for every poison and compare all that was written; returns what the first launch left."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in patterns]
         if not drawn.case.light:  # hashing the weights costs more than the launch
@@ -227,6 +247,36 @@ class _Suite:
             self._bounds(drawn, result)
         if drawn.case.style == "exact":
             self._exact(drawn, results[0])
+        return results[0]
+
+    def at_home(self, drawn: _Drawn, result: Result) -> None:
+        """Launch where nothing tells of a test, on what the case before left: the bits are those of `result`."""
+        if self._quarters is None:
+            return
+        self._quarters.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
+        found = self._quarters.launch(list(drawn.out.appends.values()))
+        if self.facts.deterministic:
+            self._rig.same("production", result, found, f"{drawn.case.name}, in the runtime's buffers")
+        else:
+            self._bounds(drawn, found)
+
+    def endure(self, case: Case, launches: int, loop: MakeLoop | None) -> None:
+        """Launch as often as a long generation does; afterwards the everyday case is judged once more."""
+        if self._quarters is not None:
+            drawn = self.draw(case)
+            endure(
+                self.region,
+                self._quarters,
+                loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns)),
+                self.tally,
+                launches=launches,
+                seed=self.seed,
+                tokens=self.tokens,
+                parameters=self._parameters,
+                length=case.length,
+                deterministic=self.facts.deterministic,
+            )
+            self.judge(drawn)
 
     def repeat(self, drawn: _Drawn, repeats: int) -> None:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""
@@ -247,10 +297,10 @@ class _Suite:
                 for result in again.values():
                     self._bounds(drawn, result)
 
-    def fence(self, drawn: _Drawn) -> None:
-        """Launch on buffers that end at unmapped pages: reading past the end, even in vain, is a fault."""
-        where, appends = f"{drawn.case.name}, at unmapped pages", list(drawn.out.appends.values())
-        fenced = self._new_rig(fenced=True)
+    def fence(self, drawn: _Drawn, side: Fence) -> None:
+        """Launch on buffers that end, or begin, at unmapped pages: reading past there, even in vain, is a fault."""
+        where, appends = f"{drawn.case.name}, unmapped {side}", list(drawn.out.appends.values())
+        fenced = self._new_rig(fenced=side)
         fenced.mirror(self._rig)
         other = fenced.launch(appends, POISONS[1], where)
         if self.facts.deterministic:

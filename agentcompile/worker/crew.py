@@ -158,7 +158,7 @@ def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Crashed
     match outcome:
         case BuildFailed() | TimedOut():
             return outcome
-        case p.Report():
+        case p.Report() | p.Wrong():
             return Incorrect(report=outcome.report)
         case Lost():
             return Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail)

@@ -13,6 +13,7 @@ from agentcompile.measure.selftest import SelfTest
 from agentcompile.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.limits import limit_memory
+from agentcompile.worker.wrong import WrongOutput
 
 if TYPE_CHECKING:
     from agentcompile.worker.box import Box
@@ -57,10 +58,8 @@ class Desk:
                 return self._build(request)
             case p.Validate():
                 return p.Report(report=self.device.validate(request))
-            case p.Time():
-                return p.Timed(samples=self.device.time(request))
-            case p.TimeSteps():
-                return p.Timed(samples=self.device.steps(request))
+            case p.Time() | p.TimeSteps():
+                return self._timed(request)
             case p.MeasureCeiling():
                 return p.CeilingMeasured(ceiling=self.device.ceiling())
             case p.CheckHarness():
@@ -97,6 +96,13 @@ class Desk:
         if setup.target.kind == "cpu":  # a CUDA context maps far more than it uses, and its memory is the device's
             limit_memory(setup.memory_bytes)
         return p.Ready()
+
+    def _timed(self, request: p.Time | p.TimeSteps) -> p.Timed | p.Wrong:
+        device = self.device
+        try:
+            return p.Timed(samples=device.time(request) if isinstance(request, p.Time) else device.steps(request))
+        except WrongOutput as wrong:
+            return p.Wrong(arm=wrong.arm, report=wrong.report)
 
     def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut:
         store, toolchain = Store(Path(self.setup.store)), self.setup.toolchain

@@ -26,6 +26,7 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.gpu_ceiling import Probe
 from agentcompile.worker.gpu_launch import Buffers, device_runner
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
+from agentcompile.worker.housing import house
 from agentcompile.worker.launch import facts_of, inputs_of, store_outputs
 from agentcompile.worker.steps import constants
 
@@ -62,6 +63,8 @@ class Gpu:
                 seed=request.seed,
                 repeats=request.repeats,
                 depth=request.depth,
+                house=house("cuda"),
+                launches=request.launches if implementation.source.language != "library" else 0,
             )
 
     def time(self, request: p.Time) -> Samples:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,10 +23,13 @@ from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, fir
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
-from agentcompile.worker.box import Box
+from agentcompile.worker.activations import WINDOWS, Seen
+from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
+from agentcompile.worker.logits import Probe
+from agentcompile.worker.outputs import Witness
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
 from agentcompile.worker.steps import called
 from agentcompile.worker.timing import timed
@@ -69,12 +72,21 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     memory.positions.fill_(request.position)
     modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
     overlap = overlaps_launches(target.arch)
-    arms = []
+    steps = []
     for index, program in enumerate(programs):
         box.write(index)
-        bind = first_chunk if program.phase == "prefill" else DeviceStep
-        arms.append(_StepArm(bind(program, memory, modules, overlap=overlap), box, index, request.unroll))
-    return timed(arms, request, box, _STEP_QUANTUM_NS)
+        steps.append(
+            (first_chunk if program.phase == "prefill" else DeviceStep)(program, memory, modules, overlap=overlap)
+        )
+    arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
+    seats = memory.tokens[: programs[0].batch]  # which a prompt's chunk does not read
+    runs = [arm.once for arm in arms]
+    probe = Probe(seats, programs, runs, vocab=steps[0].logits.shape[-1], seed=request.seed)
+    probe.before()
+    samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
+    probe.after()
+    box.write(NOTHING)
+    return samples
 
 
 class Stopwatch:
@@ -102,27 +114,48 @@ class Stopwatch:
             self._cycles = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """A batch as a graph, and the launches of it whose outputs nobody writes over."""
+
+    graph: torch.cuda.CUDAGraph
+    seen: tuple[Seen, ...]
+
+
 class _Graphs(ABC):
     """An arm whose batches are graphs, kept by batch. Every one starts at the first slot, so that few are captured;
-    what the last one read is out of the cache by then, or meant to be in it."""
+    what the last one read is out of the cache by then, or meant to be in it. Its activations are drawn anew before
+    every replay."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._samples: dict[int, _Sample] = {}
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
         """`batch` launches as one graph."""
         self._box.write(self._index)
-        if batch not in self._graphs:
-            count = self._inputs.slots.count
-            body = self._body([i % count for i in range(batch)])
-            self._graphs[batch] = captured(body, before=self._body([0]))
-        return self._watch.elapsed(self._graphs[batch].replay, before=self._inputs.cool)
+        if batch not in self._samples:
+            outputs, seen = self._inputs.outputs.assign(batch)
+            body = self._body(outputs)
+            self._samples[batch] = _Sample(graph=captured(body, before=self._body(outputs[:1])), seen=seen)
+        sample = self._samples[batch]
+        self._inputs.windows.redraw(batch)
+        found = self._watch.elapsed(sample.graph.replay, before=self._inputs.cool)
+        self._examine(sample.seen, batch)
+        return found
 
     @abstractmethod
-    def _body(self, slots: list[int]) -> Callable[[], None]:
-        """What launches the arm once on each of `slots`."""
+    def _body(self, outputs: list[int]) -> Callable[[], None]:
+        """What launches the arm once for each of `outputs`, on the slots and windows from the first on."""
+
+    @abstractmethod
+    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+        """Compare what the sample left."""
+
+    def _turn(self, batch: int) -> list[tuple[int, int]]:
+        """Slot and window of every launch."""
+        return [(i % self._inputs.slots.count, i % WINDOWS) for i in range(batch)]
 
 
 class _KernelArm(_Graphs):
@@ -134,12 +167,17 @@ class _KernelArm(_Graphs):
         self._module = Module(Path(made.binary.path))
         self._workspaces = {name: tensor.cuda() for name, tensor in workspaces(made.source).items()}
         self._overlap = overlaps_launches(arch)
+        self._witness = Witness(inputs, self._layouts, index)
 
-    def _body(self, slots: list[int]) -> Callable[[], None]:
-        buffers = [{**self._inputs.buffers(slot, self._layouts), **self._workspaces} for slot in slots]
-        rotated = sorted(self._inputs.rotated)
-        region = self._inputs.region
-        calls = bind_all(self._source, region, self._module, buffers, rotated=rotated, overlap=self._overlap)
+    def _body(self, outputs: list[int]) -> Callable[[], None]:
+        turn = zip(self._turn(len(outputs)), outputs, strict=True)
+        buffers = [
+            {**self._inputs.buffers(slot, self._layouts, window, output), **self._workspaces}
+            for (slot, window), output in turn
+        ]
+        inputs = self._inputs
+        rotated = sorted(inputs.rotated)
+        calls = bind_all(self._source, inputs.region, self._module, buffers, rotated=rotated, overlap=self._overlap)
         launches = [enqueued(call) for call in calls]
 
         def body() -> None:
@@ -147,6 +185,10 @@ class _KernelArm(_Graphs):
                 launch()
 
         return body
+
+    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+        if self._witness.due:
+            self._witness.examine(seen, 0, batch)
 
 
 class _TorchArm(_Graphs):
@@ -162,14 +204,18 @@ class _TorchArm(_Graphs):
         super().__init__(inputs, box, index)
         self._call = call
 
-    def _body(self, slots: list[int]) -> Callable[[], None]:
-        values, call = [self._inputs.read(slot) for slot in slots], self._call
+    def _body(self, outputs: list[int]) -> Callable[[], None]:
+        inputs, call = self._inputs, self._call
+        values = [{**inputs.read(slot), **inputs.windows.at(window)} for slot, window in self._turn(len(outputs))]
 
         def body() -> None:
             for one in values:
                 call(one)
 
         return body
+
+    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+        """PyTorch is what others are held against."""
 
 
 class _StepArm:
@@ -179,8 +225,14 @@ class _StepArm:
 
     def __init__(self, step: DeviceStep, box: Box, index: int, unroll: int) -> None:
         self._box, self._index, self._unroll = box, index, unroll
-        self._one, self._some = step.graph(), step.graph(unroll)
+        self._step, self._one, self._some = step, step.graph(), step.graph(unroll)
         self._watch = Stopwatch()
+
+    def once(self) -> torch.Tensor:
+        """The logits of one step."""
+        self._box.write(self._index)
+        self._one.replay()
+        return self._step.logits
 
     def interval(self, batch: int) -> Interval:
         """The time of `batch` steps, from `unroll` times as many."""
@@ -192,3 +244,15 @@ class _StepArm:
 
         found = self._watch.elapsed(steps, before=self._one.replay)
         return replace(found, ns=max(round(found.ns / self._unroll), 1))
+
+
+class _Fresh:
+    """A step's arm whose every sample begins with tokens that no step has read."""
+
+    def __init__(self, arm: _StepArm, tokens: torch.Tensor, probe: Probe) -> None:
+        self._arm, self._tokens, self._probe = arm, tokens, probe
+
+    def interval(self, batch: int) -> Interval:
+        """The arm's."""
+        self._tokens.copy_(self._probe.fresh())
+        return self._arm.interval(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,7 +20,11 @@ from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
-from agentcompile.worker.launch import facts_of, in_turn, runner
+from agentcompile.worker.housing import house
+from agentcompile.worker.launch import binder, facts_of, in_turn, runner
+from agentcompile.worker.looping import looper
+from agentcompile.worker.probes import Probes
+from agentcompile.worker.state import Watch
 from agentcompile.worker.steps import time_steps
 from agentcompile.worker.timing import time_arms
 
@@ -33,24 +39,37 @@ class Host:
         self._executor = Executor(path, setup.target.threads)
 
     def validate(self, request: p.Validate) -> NumericReport:
-        """The correctness suite, with fences and with the ranks in every order."""
-        return validate(
+        """The correctness suite, with fences, with the ranks in every order and in the runtime's buffers; and then
+        whether the process is as it was."""
+        implementation, native = request.implementation, request.implementation.source.language != "library"
+        watch = Watch(self._probes)
+        run = runner(implementation, request.region, self._executor)
+        watch.loaded()
+        report = validate(
             request.region,
-            facts_of(request.implementation),
-            runner(request.implementation, request.region, self._executor),
+            facts_of(implementation),
+            watch.around(run) if native else run,
             seed=request.seed,
             repeats=request.repeats,
             depth=request.depth,
-            serial=in_turn(request.implementation, self._setup.target.threads),
+            serial=in_turn(implementation, self._setup.target.threads),
+            house=house(),
+            launches=request.launches if native else 0,
+            loop=watch.within(looper(self._probes, binder(implementation))) if native else None,
         )
+        return replace(report, checks=(*report.checks, watch.check()))
+
+    @functools.cached_property
+    def _probes(self) -> Probes:
+        return Probes(self._executor, self._setup)
 
     def time(self, request: p.Time) -> Samples:
         """Arms in interleaved rounds."""
-        return time_arms(request, self._executor, self._setup.target, self._box)
+        return time_arms(request, self._executor, self._setup.target, self._box, Watch(self._probes))
 
     def steps(self, request: p.TimeSteps) -> Samples:
         """Whole steps in interleaved rounds."""
-        return time_steps(request, self._executor, self._box)
+        return time_steps(request, self._executor, self._box, self._probes)
 
     def ceiling(self) -> Ceiling:
         """The machine's limits."""

@@ -1,4 +1,4 @@
-"""What the arms of a timed comparison share: rotated weights and states, and one copy of activations and outputs."""
+"""What the arms of a timed comparison share: rotated weights and states, and activations that no two launches share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from agentcompile.ir.graph import concrete
-from agentcompile.ir.region import Port, Region
+from agentcompile.ir.region import Port
 from agentcompile.ir.target import Target
 from agentcompile.layouts import LAYOUTS
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
+from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.worker.activations import Outputs, Windows
 from agentcompile.worker.protocol import Implementation, Time
-
-_TORCH = {
-    "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64,
-    "int64": torch.int64, "int32": torch.int32, "bool": torch.bool,
-}  # fmt: skip
 
 
 class Inputs:
@@ -30,12 +27,11 @@ class Inputs:
         self.rotated = {port.name for port in rotated}
         covers = rotation_bytes(request.residency, target, request.policy)
         self.slots = Slots(needs, covers_bytes=covers, seed=request.seed, device=device)
-        generator = torch.Generator().manual_seed(request.seed + 1)
-        self.fixed = {
-            port.name: _activation(port, request.region, generator).to(device)
-            for port in request.region.ports
-            if port.name not in self.rotated
-        }
+        _pad(self.slots, rotated, request)
+        activations = [port for port in request.region.ports if port.role not in ("weight", "state", "output")]
+        self.windows = Windows(request.region, activations, seed=request.seed + 1, device=device)
+        outputs = [port for port in request.region.ports if port.role == "output"]
+        self.outputs = Outputs(outputs, seed=request.seed + 2, device=device)
         self._next = 0
         last = target.cache_bytes[-1] if target.cache_bytes else 0
         others = request.policy.cache_multiple * last if device != "cpu" and request.residency == "dram" else 0
@@ -53,9 +49,21 @@ class Inputs:
         self._next = (first + batch) % self.slots.count
         return first
 
-    def buffers(self, slot: int, layouts: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    def place(self, name: str) -> tuple[int, int, int, int]:
+        """Where a port lies: an address, and how many bytes further on for a slot, a window and an output more."""
+        if name in self.rotated:
+            return self.slots.tensor(0, name).data_ptr(), self.slots.slot_bytes, 0, 0
+        if self._ports[name].role == "output":
+            first, step = self.outputs.place(name)
+            return first, 0, 0, step
+        first, step = self.windows.place(name)
+        return first, 0, step, 0
+
+    def buffers(
+        self, slot: int, layouts: Mapping[str, str], window: int = 0, output: int = 0
+    ) -> dict[str, torch.Tensor]:
         """Every port's tensor with the weights of `slot`: flat when a layout packs it, shaped when row-major."""
-        views = dict(self.fixed)
+        views = {**self.windows.at(window), **self.outputs.at(output)}
         for name in self.rotated:
             port = self._ports[name]
             layout, shape = LAYOUTS[layouts.get(port.family, "row-major")], concrete(port.shape)
@@ -64,9 +72,19 @@ class Inputs:
         return views
 
     def read(self, slot: int) -> dict[str, torch.Tensor]:
-        """The ports that a PyTorch call reads, row-major."""
+        """The rotated ports as a PyTorch call reads them, row-major."""
         views = self.buffers(slot, {})
-        return {port.name: views[port.name] for port in self.region.ports if port.role != "output"}
+        return {name: views[name] for name in self.rotated}
+
+    def dense(self, layouts: Mapping[str, str]) -> dict[str, torch.Tensor]:
+        """The weights that a kernel reads in these layouts, row-major: what the same bytes mean there."""
+        views, found = self.buffers(0, layouts), {}
+        for port in self.region.ports:
+            if port.role == "weight":
+                layout = layouts.get(port.family, "row-major")
+                host = views[port.name].cpu() if layout != "row-major" else views[port.name]
+                found[port.name] = LAYOUTS[layout].unpack(host, concrete(port.shape)).to(views[port.name].device)
+        return found
 
 
 def _need(port: Port, request: Time) -> Need:
@@ -80,24 +98,19 @@ def _need(port: Port, request: Time) -> Need:
     vector = sum(dim > 1 for dim in shape) < 2
     scale, offset = (0.1, 1.0) if vector and port.role == "weight" else (0.05, 0.0)
     read = min(request.region.regime.context[1] / shape[2], 1.0) if port.role == "state" and len(shape) == 4 else 1.0
-    return Need(name=port.name, numel=numel, dtype=_TORCH[port.dtype], scale=scale, offset=offset, read=read)
+    return Need(name=port.name, numel=numel, dtype=TORCH_DTYPES[port.dtype], scale=scale, offset=offset, read=read)
 
 
-def _activation(port: Port, region: Region, generator: torch.Generator) -> torch.Tensor:
-    """Inputs as a step has them: normal values, ids inside the table, and of the regime's positions the last ones."""
-    shape, dtype = concrete(port.shape), _TORCH[port.dtype]
-    if port.role == "output":
-        return torch.zeros(shape, dtype=dtype)
-    if not dtype.is_floating_point:
-        if port.family == "positions":
-            last = region.regime.context[1] - 1
-            if region.regime.phase == "prefill":  # a slot for every token of the chunk
-                return torch.arange(max(last + 1 - port.numel, 0), max(last + 1, port.numel), dtype=dtype).view(shape)
-            return torch.full(shape, last, dtype=dtype)
-        rows = dict(region.dims).get("vocab") or _fewest_rows(region)
-        return torch.randint(0, rows, shape, generator=generator, dtype=dtype)
-    return torch.randn(shape, generator=generator).to(dtype)
-
-
-def _fewest_rows(region: Region) -> int:
-    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
+def _pad(slots: Slots, ports: list[Port], request: Time) -> None:
+    """Zero what a layout pads with in every slot: kernels count on it, and all of them read the same bytes."""
+    layouts = {
+        (family, name) for arm in request.arms if isinstance(arm, Implementation) for family, name in arm.layouts
+    }
+    for port in ports:
+        shape = concrete(port.shape)
+        for family, name in sorted(layouts):
+            if port.family == family and LAYOUTS[name].numel(shape) != port.numel:
+                padding = LAYOUTS[name].pack(torch.ones(shape, dtype=TORCH_DTYPES[port.dtype])) == 0
+                for slot in range(slots.count):
+                    tensor = slots.tensor(slot, port.name, padding.numel())
+                    tensor.masked_fill_(padding.to(tensor.device), 0)

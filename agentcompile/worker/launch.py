@@ -46,6 +46,12 @@ def runner(implementation: Implementation, region: Region, executor: Executor) -
     return lambda buffers: Program(executor, bind(source, binary, buffers)).run()
 
 
+def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
+    """What binds a compiled candidate's launches to the buffers it is given."""
+    binary = Library(Path(implementation.binary.path))
+    return lambda buffers: bind(implementation.source, binary, buffers)
+
+
 def in_turn(implementation: Implementation, threads: int) -> Callable[[Buffers, bool], None] | None:
     """What runs a candidate's ranks one after another in this thread, in order or backwards; None for library calls."""
     source = implementation.source

@@ -79,11 +79,13 @@ class Validate:
     seed: int
     repeats: int
     depth: Literal["search", "accept"]
+    launches: int = 0
+    """As many launches in a row, in the end, with every result compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Time arms in interleaved rounds; answered by `Timed`."""
+    """Time arms in interleaved rounds; answered by `Timed`, or `Wrong`."""
 
     kind: Literal["time"] = "time"
     region: Region
@@ -107,7 +109,7 @@ class StepArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSteps:
-    """Time whole steps over the real weights in interleaved rounds; answered by `Timed`."""
+    """Time whole steps over the real weights in interleaved rounds; answered by `Timed`, or `Wrong`."""
 
     kind: Literal["time-steps"] = "time-steps"
     arms: tuple[StepArm, ...]
@@ -190,6 +192,15 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A timed arm, by its place in the request, left wrong outputs or a changed process: it has no time."""
+
+    kind: Literal["wrong"] = "wrong"
+    arm: int
+    report: NumericReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingMeasured:
     """The machine's ceilings."""
 
@@ -222,7 +233,9 @@ class Fault:
     hint: str = ""
 
 
-Reply = Ready | Built | BuildFailed | TimedOut | Report | Timed | CeilingMeasured | HarnessChecked | Alive | Fault
+Reply = (
+    Ready | Built | BuildFailed | TimedOut | Report | Timed | Wrong | CeilingMeasured | HarnessChecked | Alive | Fault
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

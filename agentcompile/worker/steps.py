@@ -2,51 +2,110 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step
-from agentcompile.worker.box import Box
+from agentcompile.worker.box import NOTHING, Box
+from agentcompile.worker.logits import Probe
+from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import TimeSteps
+from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.timing import timed
 
+_ROWS = 1024
+"""Steps of a sample that read tokens of their own."""
 
-def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
+
+def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
+    """Time the programs of `request` in interleaved rounds in this process, all at its position.
+
+    Raises WrongOutput for an arm whose logits are not the reference's, or that leaves the process changed.
+    """
     programs = [arm.program for arm in request.arms]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
     memory.positions.fill_(request.position)
-    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
+    watch = Watch(probes)
+    libraries = dict[str, Library]()
+    for source, path in called(programs, request.binaries).items():
+        libraries[source] = Library(path)
+        require(watch, next(i for i, program in enumerate(programs) if source in called([program], request.binaries)))
+    steps = [Step(program, memory, executor, libraries) for program in programs]
+    vocab = concrete(next(b.shape for b in programs[0].buffers if b.name == programs[0].logits))[-1]
+
+    def once(index: int) -> torch.Tensor:
+        box.write(index)
+        memory.positions.fill_(request.position)
+        return steps[index].again()
+
+    runs = [functools.partial(once, index) for index in range(len(steps))]
+    seats = memory.tokens[: programs[0].batch]
+    probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
+    probe.before()
+    watch.rebase()
     arms = [
-        _StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index)
-        for index, program in enumerate(programs)
+        Watched(
+            _StepArm(step, memory, request.position, box, index, probe, probes), watch, index, judged=_runs_kernels(p)
+        )
+        for index, (step, p) in enumerate(zip(steps, programs, strict=True))
     ]
-    return timed(arms, request, box, quantum_ns())
+    samples = timed(arms, request, box, quantum_ns())
+    probe.after()
+    box.write(NOTHING)
+    return samples
 
 
 class _StepArm:
-    """One program. The position is put back before every interval: all arms attend over the same context."""
+    """One program. The position is put back before every interval: all arms attend over the same context. Every step
+    of an interval reads another token, drawn for it, so that no step does what one before it did."""
 
-    def __init__(self, step: Step, memory: Memory, position: int, box: Box, index: int) -> None:
+    def __init__(
+        self, step: Step, memory: Memory, position: int, box: Box, index: int, probe: Probe, probes: Probes
+    ) -> None:
         self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
+        self._probe = probe
+        self._tokens = memory.tokens[: step.program.batch]
+        self._table = torch.zeros(_ROWS, self._tokens.numel(), dtype=torch.int64)
+        self._at = torch.tensor([0, self._tokens.numel(), _ROWS])
+        self._stir = probes.call("stir", [memory.tokens, self._table, self._at])
 
     def interval(self, batch: int) -> Interval:
         """`batch` steps; one more runs before them, so that caches hold what this arm leaves."""
         self._box.write(self._index)
+        compared = self._draw(batch)
         settle()
         self._memory.positions.fill_(self._position)
-        self._memory.tokens.zero_()
-        self._step.time(1, 1)
-        return interval(lambda: self._step.time(batch, 1)[0])
+        self._step.time(1, 1, self._stir)
+        found = interval(lambda: self._step.time(batch, 1, self._stir)[0])
+        if compared >= 0:
+            self._probe.compare(self._index, compared, self._step.logits, f"step {batch} of {batch} in a timed sample")
+        return found
+
+    def _draw(self, batch: int) -> int:
+        """Draw the tokens of a sample; returns the row of the probe that its last step reads, or -1."""
+        for row in range(min(batch + 1, _ROWS)):
+            self._table[row] = self._probe.fresh()
+        at = self._probe.take(self._index)
+        if at >= 0:
+            self._table[batch % _ROWS] = self._probe.row(at)
+        self._at[0] = 0
+        self._tokens.copy_(self._table[0])
+        return at
+
+
+def _runs_kernels(program: Program) -> bool:
+    return any(isinstance(call, NativeCall) for call in program.calls)
 
 
 def constants(path: str) -> dict[str, torch.Tensor]:

@@ -16,29 +16,44 @@ from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.worker.activations import WINDOWS, Seen
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
-from agentcompile.worker.launch import bind, workspaces
+from agentcompile.worker.launch import workspaces
+from agentcompile.worker.outputs import Witness
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
+from agentcompile.worker.state import Watch, Watched, require
 
 _WARM = 4
 """A quarter of a batch runs before each interval: threads awake, code and activations cached."""
 
 
-def time_arms(request: Time, executor: Executor, target: Target, box: Box) -> Samples:
-    """Time all arms of `request` in interleaved rounds in this process."""
+def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
+    """Time all arms of `request` in interleaved rounds in this process.
+
+    Raises WrongOutput for an arm whose outputs are wrong, or after which the process is not as `watch` saw it.
+    """
     inputs = Inputs(request, target)
-    arms: list[Arm] = []
+    arms: list[_KernelArm | _TorchArm] = []
     for index, arm in enumerate(request.arms):
         box.write(index)
         if isinstance(arm, Reference):
-            arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body)))
+            arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body), checked=False))
         elif arm.source.language == "library":
             call = bind_library(arm.source.call, request.region, arm.source.settings)
-            arms.append(_TorchArm(inputs, box, index, call))
+            arms.append(_TorchArm(inputs, box, index, call, checked=True))
         else:
             arms.append(_KernelArm(inputs, box, index, arm, executor))
-    return timed(arms, request, box, quantum_ns())
+            require(watch, index)
+    native = [isinstance(one, _KernelArm) for one in arms]
+    watched = [Watched(one, watch, at, judged=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
+    samples = timed(watched, request, box, quantum_ns())
+    for index, kernel in enumerate(arms):
+        box.write(index)
+        if isinstance(kernel, _KernelArm):
+            kernel.finish(samples.batch)
+    box.write(NOTHING)
+    return samples
 
 
 def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int) -> Samples:
@@ -58,33 +73,53 @@ def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int
 
 
 class _KernelArm:
-    """A compiled candidate. Launches of a batch walk through the slots; bound launches are kept by slot."""
+    """A compiled candidate. Launches of a batch walk through the slots, the windows and the outputs."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, executor: Executor) -> None:
         self._inputs, self._box, self._index, self._executor = inputs, box, index, executor
-        self._source, self._layouts = made.source, dict(made.layouts)
-        self._library = Library(Path(made.binary.path))
+        library = Library(Path(made.binary.path))
         self._workspaces = workspaces(made.source)
-        self._calls: dict[int, list[Call]] = {}
+        self._launches = [
+            (library.entry(launch.entry), [self._place(name) for name in launch.arguments])
+            for launch in made.source.launches
+        ]
+        self._witness, self._last = Witness(inputs, dict(made.layouts), index), False
 
     def interval(self, batch: int) -> Interval:
-        """`batch` launches, measured beside them in C++."""
+        """`batch` launches, measured beside them in C++, on inputs that were never there before."""
         self._box.write(self._index)
-        settle()
         warm = max(1, batch // _WARM)
-        warm_up, program = self._program(warm), self._program(batch)
+        self._inputs.windows.redraw(batch + warm)
+        warm_up, _, _ = self._program(warm, batch)
+        program, first, seen = self._program(batch, 0)
+        settle()
         warm_up.run()
-        return interval(lambda: program.time(1, 1)[0])
+        found = interval(lambda: program.time(1, 1)[0])
+        if self._last or self._witness.due:
+            self._witness.examine(seen, first, batch)
+        return found
 
-    def _program(self, batch: int) -> Program:
+    def finish(self, batch: int) -> None:
+        """One more sample, which is compared whatever it takes."""
+        self._last = True
+        self.interval(batch)
+
+    def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
+        """The launches from `window` on, the slot of their first, and whose outputs last."""
         first, count = self._inputs.take(batch), self._inputs.slots.count
-        return Program(self._executor, [c for i in range(batch) for c in self._bound((first + i) % count)])
+        outputs, seen = self._inputs.outputs.assign(batch)
+        calls = [
+            Call(address=address, pointers=tuple([a + slot * b + shown * c + output * d for a, b, c, d in places]))
+            for i, output in enumerate(outputs)
+            for slot, shown in [((first + i) % count, (window + i) % WINDOWS)]
+            for address, places in self._launches
+        ]
+        return Program(self._executor, calls), first, seen
 
-    def _bound(self, slot: int) -> list[Call]:
-        if slot not in self._calls:
-            buffers = {**self._inputs.buffers(slot, self._layouts), **self._workspaces}
-            self._calls[slot] = bind(self._source, self._library, buffers)
-        return self._calls[slot]
+    def _place(self, name: str) -> tuple[int, int, int, int]:
+        if name in self._workspaces:
+            return self._workspaces[name].data_ptr(), 0, 0, 0
+        return self._inputs.place(name) if name else (0, 0, 0, 0)
 
 
 class _TorchArm:
@@ -96,28 +131,41 @@ class _TorchArm:
         box: Box,
         index: int,
         call: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
+        *,
+        checked: bool,
     ) -> None:
         self._inputs, self._box, self._index, self._call = inputs, box, index, call
         self._read: dict[int, dict[str, torch.Tensor]] = {}
+        self._witness = Witness(inputs, {}, index) if checked else None
+        self._made: dict[str, torch.Tensor] = {}
 
     def interval(self, batch: int) -> Interval:
-        """`batch` calls, measured in Python."""
+        """`batch` calls, measured in Python, on inputs that were never there before."""
         self._box.write(self._index)
+        warm = max(1, batch // _WARM)
+        self._inputs.windows.redraw(batch + warm)
+        (warm_up, _), (inputs, first) = self._prepared(warm, batch), self._prepared(batch, 0)
         settle()
-        warm_up, inputs = self._prepared(max(1, batch // _WARM)), self._prepared(batch)
         self._run(warm_up)
-        return interval(lambda: self._run(inputs))
+        found = interval(lambda: self._run(inputs))
+        if self._witness is not None and self._witness.due:
+            slot, window = (first + batch - 1) % self._inputs.slots.count, (batch - 1) % WINDOWS
+            self._witness.compare(self._made, window, slot, f"call {batch} of {batch} in a timed sample", last=True)
+        return found
 
     def _run(self, inputs: list[dict[str, torch.Tensor]]) -> int:
         call = self._call
         begin = time.perf_counter_ns()
         for values in inputs:
-            call(values)
-        return time.perf_counter_ns() - begin
+            made = call(values)
+        taken = time.perf_counter_ns() - begin
+        self._made = made
+        return taken
 
-    def _prepared(self, batch: int) -> list[dict[str, torch.Tensor]]:
+    def _prepared(self, batch: int, window: int) -> tuple[list[dict[str, torch.Tensor]], int]:
         first, count = self._inputs.take(batch), self._inputs.slots.count
-        return [self._slot((first + i) % count) for i in range(batch)]
+        windows = self._inputs.windows
+        return [{**self._slot((first + i) % count), **windows.at((window + i) % WINDOWS)} for i in range(batch)], first
 
     def _slot(self, slot: int) -> dict[str, torch.Tensor]:
         if slot not in self._read:

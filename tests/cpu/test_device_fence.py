@@ -63,24 +63,27 @@ def given(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "as_tensor", lambda found, device: found)
 
 
+@pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(("nbytes", "granules"), [(1, 1), (GRANULE, 1), (GRANULE + 1, 2), (5 * GRANULE - 64, 5)])
-def test_bytes_end_where_the_mapping_does_and_a_granule_behind_it_is_never_mapped(
-    nbytes: int, granules: int, monkeypatch: pytest.MonkeyPatch
+def test_bytes_end_or_begin_where_the_mapping_does_and_the_granules_beside_it_are_never_mapped(
+    nbytes: int, granules: int, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver()
     given(driver, monkeypatch)
-    found: Any = device_fence.fenced(nbytes)
+    found: Any = device_fence.fenced(nbytes, before=before)
     address, read_only = found.__cuda_array_interface__["data"]
-    assert (address + nbytes, read_only) == (BASE + granules * GRANULE, False)
-    assert driver.named("cuMemAddressReserve")[0][0] == (granules + 1) * GRANULE
-    assert driver.named("cuMemMap")[0][:2] == [BASE, granules * GRANULE]
-    assert driver.named("cuMemSetAccess")[0][:2] == [BASE, granules * GRANULE]
+    first = BASE + GRANULE
+    end = address + granules * GRANULE if before else address + nbytes
+    assert (end, read_only) == (first + granules * GRANULE, False)
+    assert driver.named("cuMemAddressReserve")[0][0] == (granules + 2) * GRANULE
+    assert driver.named("cuMemMap")[0][:2] == [first, granules * GRANULE]
+    assert driver.named("cuMemSetAccess")[0][:2] == [first, granules * GRANULE]
     assert not driver.named("cuMemUnmap")
     del found
     gc.collect()
-    assert driver.named("cuMemUnmap") == [[BASE, granules * GRANULE]]
+    assert driver.named("cuMemUnmap") == [[first, granules * GRANULE]]
     assert driver.named("cuMemRelease") == [["memory"]]
-    assert driver.named("cuMemAddressFree") == [[BASE, (granules + 1) * GRANULE]]
+    assert driver.named("cuMemAddressFree") == [[BASE, (granules + 2) * GRANULE]]
 
 
 @pytest.mark.parametrize("refused", ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"])

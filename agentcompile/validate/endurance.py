@@ -1,0 +1,240 @@
+"""As many launches as a long generation makes, on inputs that change with every launch, every result compared.
+
+A kernel that counts its calls is as right at the twenty-thousandth as at the first. Between stretches the scratch
+buffers are littered, and at the end those that start as zeros are zeroed again, as when a second model is loaded.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.region import Region
+from agentcompile.validate.cases import Case
+from agentcompile.validate.compare import Tally
+from agentcompile.validate.inputs import Generator, generator
+from agentcompile.validate.production import Quarters
+
+CHECK = "endurance"
+GENERATION = 4096
+"""Tokens of the generation."""
+LEAST = 6 * GENERATION
+"""Launches of a region with few sites: a kernel is cheap to run where there is little of it."""
+BUDGET_S = 1.0
+"""What one candidate's launches may take: a kernel of a millisecond makes a thousand, and the report says so."""
+_STRETCHED = 4.0
+"""In wall time the budget may last so many times longer, on a machine that is shared."""
+_SETS, _POINTS, _SLICES = 6, 64, 20
+_ANGLES = 1009
+
+
+def wanted_launches(sites: int) -> int:
+    """How many launches a finalist is accepted after, if there is time."""
+    return max(LEAST, GENERATION * sites)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What follows a launch: pairs (found, expected) that must be equal bit for bit, then pairs (to, source) to copy.
+    Of each pair the first may be strided, the second is dense."""
+
+    equal: tuple[tuple[Tensor, Tensor], ...]
+    copied: tuple[tuple[Tensor, Tensor], ...]
+
+
+class Loop(Protocol):
+    """Launches again and again, a turn after each, the first of them first."""
+
+    def run(self, rounds: int) -> None:
+        """Launch once a turn, `rounds` times over."""
+
+    def wrong(self) -> tuple[int, int]:
+        """How many launches left something else than expected so far, and the number of the first, from 1."""
+
+
+MakeLoop = Callable[[Mapping[str, Tensor], Sequence[Turn]], Loop]
+
+
+class PlainLoop:
+    """A loop in Python, for what runs where no loop of ours does."""
+
+    def __init__(
+        self, run: Callable[[Mapping[str, Tensor]], None], buffers: Mapping[str, Tensor], turns: Sequence[Turn]
+    ):
+        self._run, self._buffers, self._turns = run, buffers, turns
+        self._launches = self._wrong = self._first = 0
+
+    def run(self, rounds: int) -> None:
+        """Launch and compare."""
+        for _ in range(rounds):
+            for turn in self._turns:
+                self._run(self._buffers)
+                self._launches += 1
+                if not all(_same(found, expected) for found, expected in turn.equal):
+                    self._wrong += 1
+                    self._first = self._first or self._launches
+                for to, source in turn.copied:
+                    to.copy_(source)
+
+    def wrong(self) -> tuple[int, int]:
+        """As counted."""
+        return self._wrong, self._first
+
+
+def endure(
+    region: Region,
+    quarters: Quarters,
+    loop: MakeLoop,
+    tally: Tally,
+    *,
+    launches: int,
+    seed: int,
+    tokens: int,
+    parameters: Mapping[str, Tensor],
+    length: int,
+    deterministic: bool,
+    budget_s: float = BUDGET_S,
+) -> None:
+    """Launch `launches` times, at most about `budget_s` seconds, and record the check.
+
+    `parameters` are the weights; `length` is that of the everyday case. What may differ from launch to launch is not
+    compared here: its caller judges it again afterwards.
+    """
+    sets = _sets(region, quarters, seed=seed, tokens=tokens, parameters=parameters, length=length)
+    turns = _turns(region, quarters, sets, deterministic)
+    for name, tensor in sets[0].items():
+        quarters.buffers[name].copy_(tensor)
+    running = loop(quarters.buffers, turns)
+    done, most, clock = 0, 1, _Clock(budget_s)
+    litter, ends = generator(seed, "litter"), _ends(launches, seed)
+    for turn, end in enumerate(ends):
+        while done < end and running.wrong()[0] == 0:
+            rounds, begin = min(-(-(end - done) // len(turns)), most), clock.spent_s
+            running.run(rounds)
+            done += rounds * len(turns)
+            # The next stretch may be longer, as long as it is a small share of the budget.
+            fits = int(budget_s / _SLICES * rounds / max(clock.spent_s - begin, 1e-6))
+            most = max(1, min(4 * most, fits))
+            if clock.over:
+                break
+        if done < end or running.wrong()[0]:
+            break
+        quarters.litter(litter, turn)
+    if not running.wrong()[0]:
+        quarters.clear()
+        running.run(1)
+        done += len(turns)
+    wrong, first = running.wrong()
+    if wrong:
+        text = f"launch {first} in a row left other bits than the same inputs before, as did {wrong - 1} more of {done}"
+        tally.add(CHECK, float(wrong), 0.0, text)
+    else:
+        short = f" of {launches} wanted, which {budget_s:g} s were not enough for" if done < launches else ""
+        tally.add(CHECK, 0.0, 0.0, f"{done} launches in a row{short}")
+
+
+class _Clock:
+    """This thread's time on a core, which is what a candidate costs however many others want the cores."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self._cpu, self._wall = time.thread_time(), time.monotonic()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds so far."""
+        return time.thread_time() - self._cpu
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.spent_s > self._budget_s or time.monotonic() - self._wall > _STRETCHED * self._budget_s
+
+
+def _ends(launches: int, seed: int) -> list[int]:
+    """Where stretches end: random places, and around powers of two and ten, where counters turn over."""
+    drawn = random.Random(seed)
+    ends = {launches, *(drawn.randrange(1, launches + 1) for _ in range(_POINTS))}
+    for base in (2, 10):
+        power = base
+        while power <= launches:
+            ends |= {power - 1, power, power + 1}
+            power *= base
+    return sorted(end for end in ends if 0 < end <= launches)
+
+
+def _sets(
+    region: Region, quarters: Quarters, *, seed: int, tokens: int, parameters: Mapping[str, Tensor], length: int
+) -> list[dict[str, Tensor]]:
+    """Activations, numbers and positions of several launches, by port; the first one's weights and states are loaded.
+
+    No launch sees further than the first.
+    """
+    draws = Generator(region, seed=seed, tokens=tokens)
+    resident = {port.name for port in region.ports if port.role in ("weight", "state", "constant", "output")}
+    found: list[dict[str, Tensor]] = []
+    for index in range(_SETS):
+        seen = max(1, length - index * max(1, length // (2 * _SETS)))
+        drawn = draws.draw(Case(style="normal", length=seen, angle=_ANGLES + index), parameters)
+        if index == 0:
+            quarters.load(drawn)
+        found.append({name: tensor.clone() for name, tensor in drawn.items() if name not in resident})
+    return found
+
+
+def _turns(
+    region: Region, quarters: Quarters, sets: Sequence[Mapping[str, Tensor]], deterministic: bool
+) -> tuple[Turn, ...]:
+    """Launch once on every set for what is expected, and say what follows each launch of the loop."""
+    outputs = [port.name for port in region.ports if port.role == "output"]
+    turns = []
+    for index, inputs in enumerate(sets):
+        for name, tensor in inputs.items():
+            quarters.buffers[name].copy_(tensor)
+        slots = _appended(region, quarters.buffers)
+        before = [slot.clone(memory_format=torch.contiguous_format) for slot in slots]
+        quarters.launch(())
+        found = [*(quarters.buffers[name] for name in outputs), *slots]
+        expected = [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
+        spoilt = [_other(tensor) for tensor in expected[: len(outputs)]]
+        for slot, old in zip(slots, before, strict=True):
+            slot.copy_(old)
+        following = sets[(index + 1) % len(sets)]
+        copied = [
+            *zip(found, [*spoilt, *before], strict=True),
+            *((quarters.buffers[name], tensor.contiguous()) for name, tensor in following.items()),
+        ]
+        equal = tuple(zip(found, expected, strict=True)) if deterministic else ()
+        turns.append(Turn(equal=equal, copied=tuple(copied)))
+    return tuple(turns)
+
+
+def _appended(region: Region, buffers: Mapping[str, Tensor]) -> list[Tensor]:
+    """The slots that the next launch appends to, a view [heads, slots, D] for every cache of every sequence."""
+    found = []
+    ports = {port.name for port in region.ports if port.access == "append"}
+    for node in region.body.nodes:
+        state = node.inputs[0].value
+        if node.op == "cache_append" and state in ports:
+            cache = buffers[state]
+            positions = buffers[node.inputs[-1].value].reshape(cache.shape[0], -1)
+            for b in range(cache.shape[0]):
+                found.append(cache[b, :, int(positions[b].min()) : int(positions[b].max()) + 1])
+    return found
+
+
+def _other(tensor: Tensor) -> Tensor:
+    """Bits that no result has: all of them turned over."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.view(kind).bitwise_not().view(tensor.dtype)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))

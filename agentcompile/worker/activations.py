@@ -1,0 +1,145 @@
+"""Activations and outputs of timed launches: no two launches of a sample see the same numbers, or sees a number twice.
+
+A launch's activations are a window of one long draw; the next launch's begins one cache line further on. So contents
+and addresses change with every launch while what a sample touches stays as small as if they did not. Every sample
+draws anew: a kernel that remembers what it computed, by content or by address, has never seen what comes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from agentcompile.ir.graph import concrete
+from agentcompile.ir.region import Port, Region
+from agentcompile.runtime.arena import TORCH_DTYPES
+
+LINE_BYTES = 64
+WINDOWS = 4096
+"""Launches of a sample that see different windows; a sample of more has launches of less than 50 ns."""
+_APART_BYTES = 1 << 16
+"""Of a region's outputs in all: above it fewer copies of them are written, so that they stay in their cache."""
+_MOST_OUTPUTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One launch of a sample whose outputs are still there when the sample ends."""
+
+    launch: int
+    window: int
+    output: int
+
+
+class Windows:
+    """The activations of a region's timed launches, by port."""
+
+    def __init__(self, region: Region, ports: Iterable[Port], *, seed: int, device: str) -> None:
+        self._region = region
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._ports = tuple(ports)
+        self._buffers: dict[str, torch.Tensor] = {}
+        for port in self._ports:
+            dtype = TORCH_DTYPES[port.dtype]
+            step = LINE_BYTES // dtype.itemsize
+            loose = torch.zeros(port.numel + (WINDOWS + 1) * step, dtype=dtype, device=device)
+            begin = -loose.data_ptr() % LINE_BYTES // dtype.itemsize
+            self._buffers[port.name] = loose[begin:][: port.numel + WINDOWS * step]
+        self._views: list[dict[str, torch.Tensor]] = []
+        self.redraw(WINDOWS)
+
+    def redraw(self, count: int) -> None:
+        """Fill the first `count` windows with numbers that were never there before."""
+        for port in self._ports:
+            buffer = self._buffers[port.name]
+            used = buffer[: port.numel + min(count, WINDOWS) * (LINE_BYTES // buffer.element_size())]
+            self._fill(port, used)
+
+    def place(self, name: str) -> tuple[int, int]:
+        """The address of a port's first window, and the bytes from one window to the next."""
+        return self._buffers[name].data_ptr(), LINE_BYTES
+
+    def at(self, window: int) -> dict[str, torch.Tensor]:
+        """The tensors of one window, by port."""
+        while len(self._views) <= window:
+            self._views.append({port.name: self._view(port, len(self._views)) for port in self._ports})
+        return self._views[window]
+
+    def _view(self, port: Port, window: int) -> torch.Tensor:
+        buffer = self._buffers[port.name]
+        begin = window * (LINE_BYTES // buffer.element_size())
+        return buffer[begin : begin + port.numel].view(concrete(port.shape))
+
+    def _fill(self, port: Port, used: torch.Tensor) -> None:
+        """Numbers as a step has them: normal values, ids inside the table, and of the regime's positions the last."""
+        if used.is_floating_point():
+            used.copy_(torch.randn(used.numel(), generator=self._generator, device=used.device))
+        elif port.family == "positions":
+            self._stand(port, used)
+        else:
+            rows = dict(self._region.dims).get("vocab") or _fewest_rows(self._region)
+            used.random_(0, rows, generator=self._generator)
+
+    def _stand(self, port: Port, used: torch.Tensor) -> None:
+        """Where attention reads a cache, its cost is the position's; a table's row costs the same wherever it is."""
+        last = self._region.regime.context[1] - 1
+        if self._region.regime.phase == "prefill":  # a slot for every token of the chunk
+            first = max(last + 1 - port.numel, 0)
+            used.copy_((torch.arange(used.numel(), device=used.device) % port.numel) + first)
+        elif {"attention", "cache_append"} & {node.op for node in self._region.body.nodes}:
+            used.fill_(last)
+        else:
+            used.random_(0, last + 1, generator=self._generator)
+
+
+def _fewest_rows(region: Region) -> int:
+    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
+
+
+class Outputs:
+    """Room for the outputs of several launches of a sample, by port."""
+
+    def __init__(self, ports: Sequence[Port], *, seed: int, device: str) -> None:
+        self._random = random.Random(seed)
+        self._ports = {port.name: port for port in ports}
+        sizes = {port.name: port.numel * TORCH_DTYPES[port.dtype].itemsize for port in ports}
+        self.count = max(1, min(_MOST_OUTPUTS, _APART_BYTES // max(sum(sizes.values()), 1)))
+        self._steps = {name: -(-size // LINE_BYTES) * LINE_BYTES for name, size in sizes.items()}
+        self._blocks = {name: _block(step * self.count, device) for name, step in self._steps.items()}
+
+    def place(self, name: str) -> tuple[int, int]:
+        """The address of a port's first tensor, and the bytes to the next."""
+        return self._blocks[name].data_ptr(), self._steps[name]
+
+    def at(self, output: int) -> dict[str, torch.Tensor]:
+        """The tensors of one launch, by port."""
+        found = {}
+        for name, port in self._ports.items():
+            dtype, begin = TORCH_DTYPES[port.dtype], output * self._steps[name]
+            found[name] = self._blocks[name][begin : begin + port.numel * dtype.itemsize].view(dtype)
+            found[name] = found[name].view(concrete(port.shape))
+        return found
+
+    def assign(self, batch: int) -> tuple[list[int], tuple[Seen, ...]]:
+        """For each launch of a sample where its outputs go, and the launches whose outputs nobody writes over.
+
+        Those are the last and some at random, at addresses that launches before them used as well: which they are no
+        kernel can know.
+        """
+        ends = [batch - 1, *(self._random.randrange(batch) for _ in range(1, self.count))]
+        chosen = []
+        for launch in range(batch):
+            open_ = [output for output, end in enumerate(ends) if end >= launch]
+            due = [output for output in open_ if ends[output] == launch]
+            chosen.append(due[0] if due else self._random.choice(open_))
+        kept: dict[int, int] = {output: launch for launch, output in enumerate(chosen)}
+        seen = (Seen(launch=launch, window=launch % WINDOWS, output=output) for output, launch in kept.items())
+        return chosen, tuple(sorted(seen, key=lambda one: one.launch))
+
+
+def _block(nbytes: int, device: str) -> torch.Tensor:
+    loose = torch.zeros(nbytes + LINE_BYTES, dtype=torch.uint8, device=device)
+    return loose[-loose.data_ptr() % LINE_BYTES :][:nbytes]

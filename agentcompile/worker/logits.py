@@ -1,0 +1,92 @@
+"""Whole steps held against one another by their logits, before, while and after they are timed.
+
+The reference is the arm that PyTorch runs alone, or, where none does, the first. The bound is generous, since arms
+round differently and a model adds that up over its layers; a step that skips work, or remembers it, is far outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.trial import Check
+from agentcompile.worker.wrong import WrongOutput
+
+CHECK = "step-logits"
+ALLOWED = 0.25
+"""Root mean square of the difference over that of the reference around its mean."""
+DURING = 2
+"""Samples of every arm that are compared while it is timed."""
+Run = Callable[[], Tensor]
+"""Makes one step of an arm on the tokens that are set, and gives its logits."""
+
+
+def reference_of(programs: Sequence[Program]) -> int:
+    """The arm that the others are held against."""
+    plain = [i for i, one in enumerate(programs) if not any(isinstance(call, NativeCall) for call in one.calls)]
+    return plain[0] if plain else 0
+
+
+class Probe:
+    """Tokens that no step has seen, and what the reference makes of them. Of every arm the samples to compare are
+    drawn; no two of them, of any arm, have the same tokens."""
+
+    def __init__(
+        self, tokens: Tensor, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int
+    ) -> None:
+        """`tokens` are the ones that a step reads, for every sequence; `runs` the arms."""
+        self._tokens, self._runs, self._reference = tokens, runs, reference_of(programs)
+        self._generator = torch.Generator(tokens.device).manual_seed(seed)
+        self._vocab = vocab
+        self._rows = [self.fresh() for _ in range(2 + DURING * len(runs))]
+        self._expected = [self._made(self._reference, row).clone() for row in self._rows]
+        self._taken = [0] * len(runs)
+
+    def fresh(self) -> Tensor:
+        """Tokens for one step, drawn over the whole vocabulary."""
+        return torch.randint(
+            self._vocab, self._tokens.shape, generator=self._generator, device=self._tokens.device, dtype=torch.int64
+        )
+
+    def before(self) -> None:
+        """Compare every arm; raises WrongOutput."""
+        self._all(0, "before it was timed")
+
+    def after(self) -> None:
+        """Compare every arm; raises WrongOutput."""
+        self._all(1, "after it was timed")
+
+    def take(self, arm: int) -> int:
+        """A row of tokens for the last step of a sample of this arm that is to be compared; -1 for most samples."""
+        drawn = float(torch.rand((), generator=self._generator, device=self._tokens.device))
+        if self._taken[arm] == DURING or drawn > 0.25:
+            return -1
+        self._taken[arm] += 1
+        return 2 + DURING * arm + self._taken[arm] - 1
+
+    def row(self, at: int) -> Tensor:
+        """The tokens of a row."""
+        return self._rows[at]
+
+    def compare(self, arm: int, at: int, logits: Tensor, when: str) -> None:
+        """Hold an arm's logits against the reference's on a row; raises WrongOutput."""
+        r, y = self._expected[at].double(), logits.double()
+        size = float((r - r.mean()).square().mean().sqrt())
+        away = float((y - r).square().mean().sqrt())
+        finite = bool(y.isfinite().all()) or not bool(r.isfinite().all())
+        share = min(away / max(size, 1e-30), 1e9) if finite else 1e9
+        if not share <= ALLOWED:
+            text = f"{when}: logits are {share:.3g} of their size away from the reference's"
+            check = Check(name=CHECK, ok=False, measured=share, allowed=ALLOWED, detail=text)
+            raise WrongOutput(arm, check)
+
+    def _all(self, at: int, when: str) -> None:
+        for arm in range(len(self._runs)):
+            self.compare(arm, at, self._made(arm, self._rows[at]), when)
+
+    def _made(self, arm: int, row: Tensor) -> Tensor:
+        self._tokens.copy_(row)
+        return self._runs[arm]()

@@ -1,0 +1,137 @@
+"""What timed launches left, held against what PyTorch makes of the same inputs: a kernel that was fast because it
+skipped its work is wrong, not fast.
+
+The bound is wide, because the correctness suite has judged the arithmetic; numbers that belong to other inputs, or to
+none, are far outside it. Comparing takes a small share of the time, between samples, of which no kernel knows which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.trial import Check
+from agentcompile.reference import Interpreter
+from agentcompile.worker.activations import Seen
+from agentcompile.worker.inputs import Inputs
+from agentcompile.worker.wrong import WrongOutput
+
+CHECK = "timed-output"
+_ROW, _OWN, _TINY = 0.15, 0.1, 1e-30
+"""An element may be off by this share of its row's root mean square, and of itself."""
+_LOGITS = "logits of "
+_SHARE, _ALWAYS = 0.04, 3
+"""How much of an arm's time goes into comparing, and how many samples are compared whatever it takes."""
+
+
+class Witness:
+    """Compares samples of one arm, which reads its weights in `layouts`."""
+
+    def __init__(self, inputs: Inputs, layouts: Mapping[str, str], index: int) -> None:
+        self._inputs, self._index = inputs, index
+        self._body = _with_logits(inputs.region.body)
+        self._reference = Interpreter(self._body)
+        self._layouts, self._weights = layouts, dict[str, Tensor]()
+        self._states = [port.name for port in inputs.region.ports if port.access == "append"]
+        self._begun, self._spent, self._done = time.monotonic(), 0.0, 0
+
+    @property
+    def due(self) -> bool:
+        """Whether the sample that just ended should be compared."""
+        return self._done < _ALWAYS or self._spent < _SHARE * (time.monotonic() - self._begun)
+
+    def examine(self, seen: Sequence[Seen], first: int, batch: int) -> None:
+        """Compare the launches of a sample that are still there; `first` is the slot of the sample's first launch.
+
+        Raises WrongOutput for the first that is wrong.
+        """
+        begin, count = time.monotonic(), self._inputs.slots.count
+        for one in reversed(seen if self._done < _ALWAYS else seen[-2:]):
+            slot = (first + one.launch) % count
+            where = f"launch {one.launch + 1} of {batch} in a timed sample"
+            self.compare(self._inputs.outputs.at(one.output), one.window, slot, where, last=one.launch + count >= batch)
+        self._spent += time.monotonic() - begin
+        self._done += 1
+
+    def compare(self, found: Mapping[str, Tensor], window: int, slot: int, where: str, *, last: bool) -> None:
+        """Hold outputs `found`, by port, against PyTorch's on a window and a slot; `last`: nobody wrote the slot's
+        states since."""
+        inputs = {**self._inputs.windows.at(window), **self._inputs.read(slot)}
+        if not self._weights:
+            self._weights = self._inputs.dense(self._layouts)
+        written = {name: self._newest(inputs, name).clone() for name in self._states} if last else {}
+        made = self._reference({**inputs, **self._weights})
+        for name, y in found.items():
+            if name in self._body_outputs:
+                self._hold(name, y, made, where)
+        for name, entry in written.items():
+            self._bounded(name, entry, self._newest(inputs, name), where)
+
+    @property
+    def _body_outputs(self) -> set[str]:
+        return {name for name, _ in self._inputs.region.body.outputs}
+
+    def _newest(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
+        """The slots of a cache [B, heads, context, D] that the launch appended to."""
+        state = inputs[name]
+        at = inputs[self._positions(name)].view(-1)
+        if state.shape[0] == 1:
+            return state[:, :, at]
+        return state[torch.arange(state.shape[0], device=state.device), :, at]
+
+    def _positions(self, name: str) -> str:
+        return next(
+            node.inputs[-1].value
+            for node in self._inputs.region.body.nodes
+            if node.op == "cache_append" and node.inputs[0].value == name
+        )
+
+    def _hold(self, name: str, y: Tensor, made: Mapping[str, Tensor], where: str) -> None:
+        if y.is_floating_point():
+            self._bounded(name, y, made[name].reshape(y.shape), where)
+        elif (logits := made.get(_LOGITS + name)) is not None:
+            self._chosen(name, y, logits, where)
+        elif not torch.equal(y, made[name].reshape(y.shape)):
+            self._fail(1.0, 0.0, f"{where}: {name} is not the index expected")
+
+    def _bounded(self, name: str, y: Tensor, r: Tensor, where: str) -> None:
+        y, r = y.double(), r.double()
+        same = torch.equal(y.isfinite(), r.isfinite())
+        y, r = y.nan_to_num(0.0, 0.0, 0.0), r.nan_to_num(0.0, 0.0, 0.0)
+        allowed = _OWN * r.abs() + _ROW * r.square().mean(-1, keepdim=True).sqrt() + _TINY
+        share = (y - r).abs() / allowed
+        at = int(share.argmax())
+        measured = float(share.view(-1)[at]) if same else 1e9
+        if measured > 1.0:
+            text = f"{name}[{at}] is {float(y.view(-1)[at]):.6g}, expected {float(r.view(-1)[at]):.6g}"
+            self._fail(measured, 1.0, f"{where}: {text}")
+
+    def _chosen(self, name: str, y: Tensor, logits: Tensor, where: str) -> None:
+        rows = logits.double().reshape(y.numel(), -1)
+        chosen = y.reshape(-1, 1)
+        if not bool(((chosen >= 0) & (chosen < rows.shape[1])).all()):
+            self._fail(1e9, 1.0, f"{where}: {name} chose {y.view(-1).tolist()} of {rows.shape[1]}")
+        best = rows.max(-1, keepdim=True).values
+        allowed = _OWN * best.abs() + _ROW * rows.square().mean(-1, keepdim=True).sqrt() + _TINY
+        share = float(((best - rows.gather(1, chosen)) / allowed).max())
+        if share > 1.0:
+            self._fail(share, 1.0, f"{where}: {name} chose {y.view(-1).tolist()}, which is not the greatest")
+
+    def _fail(self, measured: float, allowed: float, detail: str) -> None:
+        raise WrongOutput(self._index, Check(name=CHECK, ok=False, measured=measured, allowed=allowed, detail=detail))
+
+
+def _with_logits(body: Graph) -> Graph:
+    """The body, which also gives what each argmax that it ends with chooses from."""
+    producers = body.producers()
+    more = tuple(
+        (_LOGITS + name, producers[use.value].inputs[0])
+        for name, use in body.outputs
+        if use.value in producers and producers[use.value].op == "argmax"
+    )
+    return replace(body, outputs=(*body.outputs, *more))

@@ -1,0 +1,147 @@
+"""Small kernels of our own, built once a toolchain: what a thread's and the process's state is, and what stands between
+two launches of a candidate in a loop that runs without Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from agentcompile.build import compile
+from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.materialize.cpp import flags
+from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.store import Store
+from agentcompile.worker.protocol import Setup
+
+_LIMIT_S = 60.0
+RANK_WORDS = 8
+"""int64s that a rank writes: a cache line."""
+SIGNALS = 64
+_TEXT = r"""
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <pthread.h>
+#include <unistd.h>
+
+extern "C" char** environ;
+
+struct state_args { int64_t* out; };
+extern "C" void thread_state(const state_args& a, int rank, int size) {
+    int64_t* mine = a.out + rank * 8;
+#if defined(__x86_64__)
+    uint32_t control;
+    asm volatile("stmxcsr %0" : "=m"(control));
+    mine[0] = control & ~0x3fu;  // the low bits only say what happened
+    uint16_t word;
+    asm volatile("fnstcw %0" : "=m"(word));
+    mine[1] = word;
+#elif defined(__aarch64__)
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    mine[0] = control;
+#endif
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    uint64_t bits = 0;
+    for (int number = 1; number <= 64; ++number)
+        if (sigismember(&blocked, number) == 1) bits |= uint64_t(1) << (number - 1);
+    mine[2] = int64_t(bits);
+}
+
+extern "C" void process_state(const state_args& a, int rank, int size) {
+    if (rank != 0) return;
+    for (int number = 1; number <= 64; ++number) {
+        struct sigaction now;
+        std::memset(&now, 0, sizeof now);
+        bool known = sigaction(number, nullptr, &now) == 0;
+        const int64_t handler = int64_t(reinterpret_cast<intptr_t>(now.sa_handler));
+        a.out[number - 1] = known ? handler ^ (int64_t(now.sa_flags) << 48) : -1;
+    }
+    uint64_t hash = 1469598103934665603u;
+    for (char** entry = environ; entry && *entry; ++entry)
+        for (const char* c = *entry;; ++c) {
+            hash = (hash ^ uint8_t(*c)) * 1099511628211u;
+            if (!*c) break;
+        }
+    a.out[64] = int64_t(hash);
+}
+
+// After a launch: what it wrote is compared, then spoiled, and the next launch's inputs are put where it looks.
+struct span { const char* a; const char* b; int64_t count, stride, bytes; };
+struct turn_args { int64_t* tally; const int64_t* table; };
+extern "C" void turn(const turn_args& a, int rank, int size) {
+    int64_t* mine = a.tally + rank * 8;  // launches, those that were wrong, the first of them
+    const span* spans = reinterpret_cast<const span*>(a.table + 2);
+    bool wrong = false;
+    for (int64_t i = 0; i < a.table[0]; ++i)
+        for (int64_t j = 0; j < spans[i].count; ++j) {
+            int64_t begin = spans[i].bytes * rank / size, end = spans[i].bytes * (rank + 1) / size;
+            const char* made = spans[i].a + j * spans[i].stride + begin;
+            wrong |= std::memcmp(made, spans[i].b + j * spans[i].bytes + begin, end - begin) != 0;
+        }
+    for (int64_t i = a.table[0]; i < a.table[0] + a.table[1]; ++i)
+        for (int64_t j = 0; j < spans[i].count; ++j) {
+            int64_t begin = spans[i].bytes * rank / size, end = spans[i].bytes * (rank + 1) / size;
+            char* to = const_cast<char*>(spans[i].a) + j * spans[i].stride + begin;
+            std::memcpy(to, spans[i].b + j * spans[i].bytes + begin, end - begin);
+        }
+    ++mine[0];
+    if (wrong && mine[1]++ == 0) mine[2] = mine[0];
+}
+
+// Launches with one rank after another on the caller's thread, which waits for nobody.
+struct call { void (*kernel)(const void* args, int rank, int size); const void* args; };
+extern "C" void in_turn(const call* calls, int64_t count, int64_t repeat, int64_t size) {
+    for (int64_t r = 0; r < repeat; ++r)
+        for (int64_t i = 0; i < count; ++i)
+            for (int rank = 0; rank < size; ++rank) calls[i].kernel(calls[i].args, rank, int(size));
+}
+
+// After a step: the token that the next one reads is not the one that this one made.
+struct stir_args { int64_t* tokens; const int64_t* table; int64_t* at; };
+extern "C" void stir(const stir_args& a, int rank, int size) {
+    if (rank != 0) return;
+    const int64_t seats = a.at[1], rows = a.at[2], row = ++a.at[0] % rows;
+    for (int64_t i = 0; i < seats; ++i) a.tokens[i] = a.table[row * seats + i];
+}
+"""
+
+
+class Probes:
+    """The kernels on an executor's threads. Raises RuntimeError when they do not build."""
+
+    def __init__(self, executor: Executor, setup: Setup) -> None:
+        launches = (Launch(entry="turn", arguments=("tally", "table")),)
+        source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=flags(setup.target))
+        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
+        if isinstance(made, (BuildFailed, TimedOut)):
+            raise RuntimeError(f"the probe kernels do not build: {made}")
+        self._library, self.executor = Library(Path(made.path)), executor
+        self._threads = torch.zeros(executor.threads * RANK_WORDS, dtype=torch.int64)
+        self._process = torch.zeros(SIGNALS + 1, dtype=torch.int64)
+        calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]
+        self._state = Program(executor, calls)
+
+    def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
+        """A launch of a kernel on tensors that the caller keeps."""
+        return Call(address=self._library.entry(entry), pointers=tuple(tensor.data_ptr() for tensor in tensors))
+
+    def in_turn(self, program: Program, repeat: int) -> None:
+        """Run a program's launches with one rank after another on this thread."""
+        run = self._library.handle.in_turn
+        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        calls = program.calls
+        run(ctypes.addressof(calls), len(calls), repeat, self.executor.threads)
+
+    def state(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Every executor thread's control registers and blocked signals, the signals' handlers, and a hash of the
+        environment."""
+        self._state.run()
+        process = self._process.tolist()
+        return tuple(self._threads.tolist()), tuple(process[:-1]), process[-1]

@@ -1,0 +1,14 @@
+"""What stops a timed comparison: an arm that is fast and wrong."""
+
+from __future__ import annotations
+
+from agentcompile.ir.trial import Check, NumericReport
+
+
+class WrongOutput(Exception):
+    """A timed arm, by index, left what it should not; says what and when."""
+
+    def __init__(self, arm: int, check: Check) -> None:
+        super().__init__(check.detail)
+        self.arm = arm
+        self.report = NumericReport(checks=(check,), error_ratio=0.0, cases=0, repeats=0)

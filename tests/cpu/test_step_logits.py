@@ -1,0 +1,126 @@
+"""Steps that are timed beside one another must make the same logits: one that does not has no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from agentcompile.build import find_toolchain
+from agentcompile.capture import capture
+from agentcompile.ir.program import Program, TorchCall
+from agentcompile.ir.timing import Timing
+from agentcompile.ir.trial import Incorrect
+from agentcompile.judge import Limits, WorkerJudge
+from agentcompile.worker.logits import ALLOWED, DURING, Probe
+from agentcompile.worker.wrong import WrongOutput
+from tests.cpu import jobs
+from tests.models import tiny
+from tests.models.lowered import in_pytorch
+
+CONTEXT, VOCAB = 128, 64
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Program]:
+    """A checkpoint, its constants and its step as PyTorch runs it."""
+    root = tmp_path_factory.mktemp("model")
+    path = tiny.write("llama", root / "checkpoint")
+    found = capture(path, context=CONTEXT)
+    save_file({name: tensor.contiguous() for name, tensor in found.constants.items()}, root / "constants.safetensors")
+    return path, root / "constants.safetensors", in_pytorch(found.decode, CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+    store = tmp_path_factory.mktemp("store")
+    limits = Limits(measure_s=60.0)
+    with WorkerJudge(jobs.target(), store=store, toolchain=find_toolchain(), workers=1, limits=limits) as made:
+        yield made
+
+
+def crossed(program: Program) -> Program:
+    """The step with two weights of one shape in each other's place."""
+    shapes = {buffer.name: buffer.shape for buffer in program.buffers if buffer.role == "weight"}
+    one, other = next(
+        (a, b)
+        for a in sorted(shapes)
+        for b in sorted(shapes)
+        if a < b and shapes[a] == shapes[b] and len(shapes[a]) == 2
+    )
+    turned = {one: other, other: one}
+    calls = []
+    for call in program.calls:
+        assert isinstance(call, TorchCall)
+        calls.append(replace(call, bindings=tuple((port, turned.get(name, name)) for port, name in call.bindings)))
+    return replace(program, calls=tuple(calls))
+
+
+def test_a_step_with_other_logits_is_a_failed_arm_that_says_so(
+    judge: WorkerJudge, model: tuple[Path, Path, Program]
+) -> None:
+    path, constants, program = model
+    timing = judge.steps(
+        [("pytorch", program), ("crossed", crossed(program)), ("again", program)],
+        checkpoint=path,
+        constants=constants,
+        binaries={},
+        position=17,
+        rounds=3,
+        processes=1,
+        claim=0.01,
+        residency="cache",
+        seed=3,
+    )
+    assert isinstance(timing, Timing)
+    ((arm, verdict),) = timing.failed
+    assert (arm, timing.live, len(timing.processes)) == (1, (0, 2), 1)
+    assert isinstance(verdict, Incorrect)
+    (check,) = verdict.report.checks
+    assert (check.name, check.allowed, check.ok) == ("step-logits", ALLOWED, False)
+    assert "before it was timed" in check.detail
+
+
+def probe(model: tuple[Path, Path, Program], runs: list[Callable[[], torch.Tensor]], tokens: torch.Tensor) -> Probe:
+    return Probe(tokens, [model[2]] * len(runs), runs, vocab=VOCAB, seed=0)
+
+
+def step(tokens: torch.Tensor) -> Callable[[], torch.Tensor]:
+    table = torch.randn(VOCAB, 40, generator=torch.Generator().manual_seed(1))
+    return lambda: table[int(tokens[0])]
+
+
+def test_a_step_that_turns_wrong_while_it_is_timed_is_caught_after_it(model: tuple[Path, Path, Program]) -> None:
+    tokens = torch.zeros(1, dtype=torch.int64)
+    right, wrong = step(tokens), False
+    held = probe(model, [right, lambda: right() * (-1.0 if wrong else 1.0)], tokens)
+    held.before()
+    wrong = True
+    with pytest.raises(WrongOutput) as caught:
+        held.after()
+    assert caught.value.arm == 1
+    assert "after it was timed" in str(caught.value)
+
+
+@pytest.mark.parametrize("spoil", [lambda y: y + 0.5 * y.std(), lambda y: y * torch.nan, torch.zeros_like])
+def test_logits_that_are_far_off_or_no_numbers_are_wrong_and_rounding_is_not(
+    model: tuple[Path, Path, Program], spoil: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    tokens = torch.zeros(1, dtype=torch.int64)
+    right = step(tokens)
+    held = probe(model, [right], tokens)
+    tokens.copy_(held.row(0))
+    held.compare(0, 0, right().bfloat16(), "here")
+    with pytest.raises(WrongOutput):
+        held.compare(0, 0, spoil(right()), "here")
+
+
+def test_samples_that_are_compared_have_tokens_of_their_own(model: tuple[Path, Path, Program]) -> None:
+    tokens = torch.zeros(1, dtype=torch.int64)
+    held = probe(model, [step(tokens), step(tokens)], tokens)
+    taken = [at for _ in range(200) for arm in (0, 1) if (at := held.take(arm)) >= 0]
+    assert len(taken) == len(set(taken)) == 2 * DURING
