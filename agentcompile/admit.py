@@ -22,7 +22,7 @@ from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
-from agentcompile.ir.trial import NO_INTERVAL, Choice, Crashed, Fallback, Kernel, Part, Plan, TimedOut, reason
+from agentcompile.ir.trial import NO_INTERVAL, Choice, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
@@ -70,7 +70,7 @@ class StepClock(Protocol):
         claim: float,
         seed: int,
         trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
 
 
@@ -271,7 +271,7 @@ class _Step:
             self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0]
 
-    def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
+    def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:
         """How much faster than the first of `arms` every other looks, as a logarithm."""
         look = self._timed(labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
         if not isinstance(look, Timing):
@@ -311,7 +311,7 @@ class _Step:
             chunk=self._chunk,
         )
 
-    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Crashed | TimedOut:
+    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
         """Arm 0 is PyTorch, arm 1 the plan."""
         arms = [("pytorch", tuple(_fallen(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
@@ -348,7 +348,7 @@ class _Step:
         claim: float,
         seed: int,
         trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         at, policy = self._cut.partition.regime, POLICY.digest(residency=self._cut.residency)
         steps = asked(arms, at, rounds=rounds, processes=processes, claim=claim, seed=seed, policy=policy)
         if (known := self._clock.known.get(steps)) is not None:
@@ -385,7 +385,7 @@ def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
     return sorted(found, key=lambda index: -shares[parts[index].region])
 
 
-def _cause(timing: Timing | Crashed | TimedOut) -> str:
+def _cause(timing: Timing | Death) -> str:
     """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
     verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
     if isinstance(verdict, TimedOut):

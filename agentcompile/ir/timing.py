@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from agentcompile.ir.target import Residency
-from agentcompile.ir.trial import Cancelled, Crashed, TimedOut
+from agentcompile.ir.trial import Cancelled, Death
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Timing:
     """Labels of all arms."""
     live: tuple[int, ...]
     """Indices into `arms`, ascending: what the samples hold, in this order."""
-    failed: tuple[tuple[int, Crashed | TimedOut | Cancelled], ...] = ()
+    failed: tuple[tuple[int, Death | Cancelled], ...] = ()
     """Arms that took their process down, with what became of them."""
     processes: tuple[Samples, ...]
     residency: Residency

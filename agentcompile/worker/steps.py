@@ -25,11 +25,15 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box) -> Samples:
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
     memory.positions.fill_(request.position)
-    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
-    arms = [
-        _StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index)
-        for index, program in enumerate(programs)
-    ]
+    libraries, arms = dict[str, Library](), list[_StepArm]()
+    for index, program in enumerate(programs):
+        box.write(index)  # loading a library runs its constructors
+        libraries |= {
+            source: Library(path)
+            for source, path in called([program], request.binaries).items()
+            if source not in libraries
+        }
+        arms.append(_StepArm(Step(program, memory, executor, libraries), memory, request.position, box, index))
     return timed(arms, request, box, quantum_ns())
 
 
