@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 from agentcompile.build import find_toolchain
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.trial import Crashed, Disturbed, TimedOut, Verdict
+from agentcompile.ir.trial import Crashed, Disturbed, Incorrect, TimedOut, Verdict
 from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing
 from tests.cpu import jobs
@@ -204,3 +205,12 @@ def test_a_compiler_whose_programs_always_die_from_outside_is_no_failed_build(tm
     assert isinstance(found, Disturbed), found
     assert found.stage == "build"
     assert words in found.detail
+
+
+def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerJudge) -> None:
+    nothing = "long zeros = 0; for (long k = 0; k < hidden; ++k) zeros += a.x[k] == 0;"
+    body = f"right(a, rank, size); {nothing} if (rank == 0 && zeros == hidden) a.y[0] += 1;"
+    found = verdict(judge, jobs.job(body))
+    assert isinstance(found, Incorrect), found
+    assert math.isinf(found.report.error_ratio)
+    assert "element" in [check.name for check in found.report.checks if not check.ok]
