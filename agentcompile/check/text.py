@@ -104,7 +104,8 @@ def _moved(match: re.Match[str]) -> str:
 
 
 def _without_comment(match: re.Match[str]) -> str:
-    return _lines(match[0]) or " " if match["comment"] is not None else match[0]
+    """A comment as blanks, as long as before."""
+    return _blank(match[0]) if match["comment"] is not None else match[0]
 
 
 def _without_text(match: re.Match[str]) -> str:
@@ -114,8 +115,8 @@ def _without_text(match: re.Match[str]) -> str:
     return "".join(c if c in ('"', "'", "\n", _SPLICE) else " " for c in match[0])
 
 
-def _lines(text: str) -> str:
-    return "".join(c for c in text if c in ("\n", _SPLICE))
+def _blank(text: str) -> str:
+    return "".join(c if c in ("\n", _SPLICE) else " " for c in text)
 
 
 def _spellings(joined: str, bare: str, plain: str) -> Iterator[tuple[int, str]]:
