@@ -10,8 +10,10 @@ split over two lines is still that word.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 HEADERS = (
     "algorithm", "arm_neon.h", "arm_sve.h", "array", "bit", "cfloat", "climits", "cmath", "concepts",
@@ -34,7 +36,7 @@ _STD = (
     "unique_ptr|shared_ptr|make_unique|make_shared|allocator|locale|regex|random_device|terminate|getenv|exit|abort"
 )
 _WORDS = re.compile(
-    rf"\b(?:__builtin_|std::|::)*(?:{_NAMED})\b"
+    rf"\b(?:__builtin_|std::|::){{0,2}}(?:{_NAMED})\b"
     rf"|(?<![.>\w:])(?:__builtin_)?(?:{_CALLED})[ \t\n]*\(|&[ \t\n]*(?:::)?(?:{_CALLED})\b"
     rf"|(?<![\w>])(?:std)?::(?:{_CALLED})\b"
     rf"|\bstd::(?:{_STD})\b|\b(?:new|delete)\b(?:[ \t\n]*\[\])?[ \t\n]*\(?[ \t\n]*\w"
@@ -51,13 +53,13 @@ _PRAGMAS = re.compile(
     r"(?:once|unroll|nounroll|omp simd|(?:GCC|clang) (?:unroll|ivdep|optimize|target|diagnostic|loop))\b"
 )
 _LITERAL = re.compile(
-    r'(?P<raw>\b(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\((?:.|\n)*?\)(?P=mark)")'
+    r'(?P<raw>\b(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\((?:.|\n){0,300}?\)(?P=mark)")'
     r'|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<char>\'(?:[^\'\\\n]|\\.)*\')'
     r"|(?P<comment>/\*(?:.|\n)*?(?:\*/|\Z)|//[^\n]*)|(?P<number>\b\d[\w.']*)"
 )
-_ASM = re.compile(r'\b(?:__asm__|__asm|asm)\b[\s\x00\w]*\((?P<code>(?:[\s\x00]*"(?:[^"\\\n]|\\.)*")+)[\s\x00]*[:)]')
-_STATEMENT = re.compile(r"(?:[;{}:]|\b(?:else|do)|\b(?:if|for|while)\s*\((?:[^()]|\([^()]*\))*\)|\A)[\s\x00]*\Z")
-"""What stands before a statement."""
+_ASM = re.compile(
+    r'\b(?:__asm__|__asm|asm)\b[\s\x00\w]{0,60}\((?P<code>(?:[\s\x00]*"(?:[^"\\\n]|\\.)*")+)[\s\x00]*[:)]'
+)
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _LEAVES = re.compile(
     r"(?:syscall|sysenter|int|svc|hvc|smc|ecall|j\w+|l?call\w*|l?ret\w*|bl?r?|bx|blx|loop\w*|hlt|in|out|cli|sti|"
@@ -67,27 +69,31 @@ _LEAVES = re.compile(
 _PTX_LEAVES = re.compile(r"(?:call|brx|ret|exit|trap|brkpt)\b")
 
 
-def mentions(name: str, text: str, shared: Mapping[str, str], *, host: bool) -> Iterator[str]:
-    """What a text mentions that it should not; `shared` are the texts that it may include. `host`: the processor that
-    runs everything else executes it, so the words of the host's library are told, too."""
+def mentions(name: str, text: str, shared: Collection[str], *, host: bool) -> tuple[str, ...]:
+    """What a text mentions that it should not, the first of it; `shared` are the names of texts that it may include.
+    `host`: the processor that runs everything else executes it, so the words of the host's library are told, too."""
+    return _mentions(name, text, frozenset(shared), host)
+
+
+@functools.lru_cache(maxsize=512)
+def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple[str, ...]:
     joined = _joined(text)
     bare = _LITERAL.sub(_without_comment, joined)
     plain = _LITERAL.sub(_without_text, bare)
-
-    def at(place: int, what: str) -> str:
-        return f"{name}:{bare[:place].count(_SPLICE) + bare[:place].count(chr(10)) + 1}: {what}"
-
-    yield from (at(place, what) for place, what in _spellings(joined, bare, plain))
-    yield from (at(place, what) for place, what in _directives(bare, shared, host))
-    yield from (at(place, what) for place, what in _assembly(bare, plain, host))
+    found = [_spellings(joined, bare, plain), _directives(bare, shared, host), _assembly(bare, plain, host)]
     if host:
-        for match in _WORDS.finditer(plain):
-            word = " ".join(match[0].replace(_SPLICE, "").strip(" \t\n(&").split())
-            yield at(match.start(), f"`{word}`: a kernel does not call the host")
-        yield from (at(place, what) for place, what in _attributes(plain))
-        yield from (at(place, what) for place, what in _foreign(bare))
+        found += [_words(plain), _attributes(plain), _foreign(bare)]
+    told = []
+    for place, what in itertools.islice(itertools.chain(*found), _MOST):
+        line = bare[:place].count(_SPLICE) + bare[:place].count("\n") + 1
+        told.append(f"{name}:{line}: {what}")
+    return tuple(told)
 
 
+_MOST = 20
+"""Findings of one text: more say nothing new."""
+_NEAR = 500
+"""Characters around a word that say what it is."""
 _SPLICE = "\x00"
 """Stands for the end of a line that was joined with the next one, so that lines can be counted."""
 
@@ -95,7 +101,7 @@ _SPLICE = "\x00"
 def _joined(text: str) -> str:
     """Spliced lines as one; the ends of lines that went stand behind the word that they split."""
     text = text.replace("\r\n", "\n").replace(_SPLICE, " ")
-    return re.sub(r"(\w*)((?:\\[ \t]*\n\w*)+)", _moved, text)
+    return re.sub(r"(?<!\w)(\w*)((?:\\[ \t]*\n\w*)+)", _moved, text)
 
 
 def _moved(match: re.Match[str]) -> str:
@@ -135,7 +141,7 @@ def _spellings(joined: str, bare: str, plain: str) -> Iterator[tuple[int, str]]:
         yield match.start(), "no raw strings"
 
 
-def _directives(bare: str, shared: Mapping[str, str], host: bool) -> Iterator[tuple[int, str]]:
+def _directives(bare: str, shared: Collection[str], host: bool) -> Iterator[tuple[int, str]]:
     for match in re.finditer(r"^[ \t\x00]*#[ \t\x00]*(\w*)([^\n]*)", bare, re.MULTILINE):
         word, rest = match[1], match[2].replace(_SPLICE, "").strip()
         if word in ("include_next", "import", "embed"):
@@ -152,7 +158,7 @@ def _directives(bare: str, shared: Mapping[str, str], host: bool) -> Iterator[tu
         yield match.start(), "no modules"
 
 
-def _included(rest: str, shared: Mapping[str, str], host: bool) -> Iterator[str]:
+def _included(rest: str, shared: Collection[str], host: bool) -> Iterator[str]:
     if (quoted := re.fullmatch(r'"([^"]*)"', rest)) is not None:
         if quoted[1] not in shared:
             yield f'includes "{quoted[1]}", which is no shared text of the templates'
@@ -170,13 +176,26 @@ def _assembly(bare: str, plain: str, host: bool) -> Iterator[tuple[int, str]]:
     code = re.sub(r"^[ \t]*#[^\n]*", lambda found: " " * len(found[0]), plain, flags=re.MULTILINE)
     for match in re.finditer(r"\b(?:__asm__|__asm|asm)\b", plain):
         found = _ASM.match(bare, match.start())
-        if not _STATEMENT.search(code, 0, match.start()):
+        if not _begins_a_statement(code[max(match.start() - _NEAR, 0) : match.start()]):
             yield match.start(), "`asm`: a statement of its own, and no declaration's other name"
         elif found is None:
             yield match.start(), "`asm`: its instructions are texts that stand there themselves"
         else:
             text = "".join(_STRING.findall(found["code"]))
             yield from ((match.start(), f"`asm`: {what}") for what in instructions(text, host=host))
+
+
+def _begins_a_statement(before: str) -> bool:
+    """Whether what follows `before` is a statement: a declaration's other name follows the declaration."""
+    before = before.replace(_SPLICE, " ").rstrip()
+    if not before.endswith(")"):
+        return not before or before[-1] in ";{}:" or re.search(r"\b(?:else|do)\Z", before) is not None
+    depth = 0
+    for place in range(len(before) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(before[place], 0)
+        if depth == 0:
+            return re.search(r"\b(?:if|for|while|constexpr)\s*\Z", before[:place]) is not None
+    return False
 
 
 def instructions(code: str, *, host: bool) -> Iterator[str]:
@@ -194,7 +213,10 @@ def instructions(code: str, *, host: bool) -> Iterator[str]:
 def _attributes(plain: str) -> Iterator[tuple[int, str]]:
     for match in re.finditer(r"\b__attribute(?:__)?[ \t\n]*\(\(|\[\[|\b__declspec\b", plain):
         end = plain.find("]]" if match[0] == "[[" else "))", match.end())
-        inside, before = plain[match.end() : end if end >= 0 else len(plain)].replace(_SPLICE, ""), ""
+        if not 0 <= end - match.end() <= _NEAR:
+            yield match.start(), "an attribute without an end nearby"
+            continue
+        inside, before = plain[match.end() : end].replace(_SPLICE, ""), ""
         while inside != before:
             before, inside = inside, re.sub(r"\([^()]*\)?", " ", inside)
         for word in re.findall(r"\w+", re.sub(r"\busing\s+\w+\s*:|\b\w+[ \t]*::", " ", inside)):
@@ -205,9 +227,15 @@ def _attributes(plain: str) -> Iterator[tuple[int, str]]:
                 )
 
 
+def _words(plain: str) -> Iterator[tuple[int, str]]:
+    for match in _WORDS.finditer(plain):
+        word = " ".join(match[0].replace(_SPLICE, "").strip(" \t\n(&").split())
+        yield match.start(), f"`{word}`: a kernel does not call the host"
+
+
 def _foreign(bare: str) -> Iterator[tuple[int, str]]:
     """Functions that are somebody else's: declared, or brought in by name."""
-    for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]*)(?P<end>[;{]|\Z)', bare):
+    for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]{0,400})(?P<end>[;{]?)', bare):
         if match["end"] != "{" or "(" not in match["rest"]:
             yield match.start(), "`extern`: an entry is defined, nothing of others is declared"
     for match in re.finditer(r"\busing\s+namespace\s+std\b|\busing\s+(?:std)?::\w+", bare):
