@@ -16,7 +16,7 @@ from agentcompile.arms import Arm, candidate_of, fastest, gains, labelled, order
 from agentcompile.cuts import Cut
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, RoundsProgress
-from agentcompile.ir.trial import Choice, Crashed, Kernel, Part, Plan, TimedOut
+from agentcompile.ir.trial import Choice, Death, Kernel, Part, Plan
 from agentcompile.measure import POLICY, Timing
 from agentcompile.plans import Planned
 from agentcompile.regions.schedule import schedule
@@ -259,7 +259,7 @@ class _Step(StepTimer):
             self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0]
 
-    def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Crashed | TimedOut:
+    def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:
         """How much faster than the first of `arms` every other looks, as a logarithm."""
         look = self._timed(labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
         if not isinstance(look, Timing):

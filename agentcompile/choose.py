@@ -19,6 +19,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Cancelled,
     Crashed,
+    Disturbed,
     Fallback,
     Impossible,
     Incorrect,
@@ -193,7 +194,17 @@ def why_fallback(trials: Sequence[Trial]) -> str:
 
 
 TIMED = ("slower", "the same", "inconclusive", "faster in search alone", "faster")
-FATES = ("rejected", "failed to build", "incorrect", "crashed", "timed out", "cancelled", "impossibly fast", *TIMED)
+FATES = (
+    "rejected",
+    "failed to build",
+    "incorrect",
+    "crashed",
+    "timed out",
+    "disturbed",
+    "cancelled",
+    "impossibly fast",
+    *TIMED,
+)
 """Every way a candidate can end, in the order of the stages."""
 
 
@@ -209,6 +220,8 @@ def _fate(trial: Trial) -> str:
             return "crashed"
         case TimedOut():
             return "timed out"
+        case Disturbed():
+            return "disturbed"
         case Cancelled():
             return "cancelled"
         case Impossible():

@@ -11,7 +11,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.timing import Timing
-from agentcompile.ir.trial import Crashed, NumericReport, TimedOut, Verdict
+from agentcompile.ir.trial import Death, NumericReport, Verdict
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
@@ -63,7 +63,7 @@ class Judge(Protocol):
         processes: int,
         claim: float = ...,
         seconds: float = ...,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search).
 
         After `seconds` (0: any) no process begins a round that an interval does not need.

@@ -1,8 +1,9 @@
 """The judge: builds, validates and times candidates in worker processes, and outlives whatever they do.
 
 Every way to fail is a verdict. A worker that fails in any way is killed with its process group and replaced; after a
-crash or a hang the new one first runs a kernel that is known to be right. Building and validating run in parallel,
-timing runs alone.
+crash, a hang or an error the new one first runs a kernel that is known to be right: where it is, what looked like a
+fault of the machine was the candidate's. A worker that somebody else killed is no verdict: its request is made again,
+once. Building and validating run in parallel, timing runs alone.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.timing import Samples, Timing
-from agentcompile.ir.trial import Cancelled, Crashed, Incorrect, Stage, TimedOut, Verdict
+from agentcompile.ir.trial import Cancelled, Crashed, Death, Incorrect, Stage, Verdict
 from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.steering import Steering
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, said
+from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, from_outside, said
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "Job", "Judge", "Prepared", "WorkerJudge"]
@@ -40,10 +41,11 @@ ACCEPT_REPEATS = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """A request under way for a job; the binary is there once it is built."""
+    """A request under way for a job; the binary is there once it is built. `again`: somebody ended the first try."""
 
     job: Job
     binary: Binary | None
+    again: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -130,7 +132,10 @@ class WorkerJudge:
                     yield work.job, Cancelled(stage=work.stage)
                 for index in [index for index in running if seats[index].worker in done]:
                     result = self._settle(seats[index], running.pop(index), depth)
-                    if isinstance(result, _Work):
+                    if isinstance(result, _Work) and result.again:
+                        running[index] = result
+                        self._start(seats[index], result, depth)
+                    elif isinstance(result, _Work):
                         built.append(result)
                     else:
                         yield result
@@ -168,15 +173,22 @@ class WorkerJudge:
         assert seat.worker is not None
         outcome = seat.worker.take()
         if isinstance(outcome, p.Built):
-            return replace(work, binary=outcome.binary) if depth else (work.job, outcome.binary)
+            return replace(work, binary=outcome.binary, again=False) if depth else (work.job, outcome.binary)
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
-        seat.clear(shaken=self._shakes(outcome))
-        return work.job, failure(outcome, work.stage)
+        seat.clear(shaken=_shakes(outcome))
+        if from_outside(outcome) and not work.again:
+            return replace(work, again=True)
+        ran = work.stage != "build"
+        return work.job, self._blamed(seat, outcome) if ran else failure(outcome, work.stage)
 
-    def _shakes(self, outcome: Outcome) -> bool:
-        """Whether what happened casts doubt on the device: on a GPU an error may stick to more than its process."""
-        return isinstance(outcome, (Lost, Expired)) or (self._fragile and isinstance(outcome, p.Fault))
+    def _blamed(self, seat: Seat, outcome: Outcome, stage: Stage = "validate") -> Verdict:
+        """What a request that ran a candidate's code says about it. An error of the environment is the candidate's own
+        (a library that no system loads, a device that refuses it) unless a fresh worker's canary fails, too."""
+        if isinstance(outcome, p.Fault) and outcome.environment:
+            self._crew.worker(seat)
+            return Crashed(stage=stage, signal=0, detail=outcome.error)
+        return failure(outcome, stage)
 
     def time(
         self,
@@ -189,7 +201,7 @@ class WorkerJudge:
         processes: int,
         claim: float = POLICY.search_claim,
         seconds: float = 0.0,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time `arms` beside one another, alone on the machine.
 
         An arm that takes its process down or leaves wrong outputs is named in `Timing.failed` and the others are timed
@@ -230,7 +242,7 @@ class WorkerJudge:
         seed: int,
         trusted: bool = True,
         seconds: float = 0.0,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
         `time` does regions.
 
@@ -269,11 +281,11 @@ class WorkerJudge:
         trusted: frozenset[int],
         residency: Residency,
         limit_s: float,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
         are those of candidates that may be given up meanwhile."""
         self._crew.rest()
-        live, failed = list(range(len(labels))), dict[int, Crashed | TimedOut | Cancelled | Incorrect]()
+        live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
         while True:
             samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
             if isinstance(samples, tuple):
@@ -283,7 +295,7 @@ class WorkerJudge:
             if 0 <= at < len(live) and live[at] not in trusted:
                 failed[live.pop(at)] = verdict
             else:
-                assert isinstance(verdict, (Crashed, TimedOut)), "only candidates are given up or wrong"
+                assert isinstance(verdict, Death), "only candidates are given up or wrong"
                 return verdict
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
@@ -300,7 +312,8 @@ class WorkerJudge:
         kept = self._fragile and processes > 1 and isinstance(request, p.Time)
         if processes > 1 and self._fragile:
             self._crew.stock(processes, kept=kept)
-        for number in range(processes):
+        again, number = False, 0
+        while number < processes:
             seat = self._crew.witness(number) if kept else self._crew.clock
             worker = self._crew.worker(seat, fresh=processes > 1 and not kept)
             worker.ask(replace(request, seed=request.seed + number), limit_s=limit_s)
@@ -312,11 +325,16 @@ class WorkerJudge:
             outcome = worker.take()
             if isinstance(outcome, p.Timed):
                 taken.append(outcome.samples)
+                again, number = False, number + 1
                 continue
             at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
-            seat.clear(shaken=self._shakes(outcome))
-            verdict = failure(outcome, "measure")
-            assert isinstance(verdict, (Crashed, TimedOut, Incorrect)), verdict
+            seat.clear(shaken=_shakes(outcome))
+            if from_outside(outcome) and not again:
+                again = True
+                continue
+            somebody = 0 <= at < len(ids) and not isinstance(outcome, p.Wrong)
+            verdict = self._blamed(seat, outcome, "measure") if somebody else failure(outcome, "measure")
+            assert isinstance(verdict, (Death, Incorrect)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
 
@@ -343,10 +361,19 @@ class WorkerJudge:
     def _alone(self, request: p.Request) -> Outcome:
         """Ask a fresh worker while no other works."""
         self._crew.rest()
-        outcome = self._crew.worker(self._crew.clock, fresh=True).answer(request, limit_s=self._limits.measure(10**9))
-        if isinstance(outcome, (Lost, Expired)):
-            self._crew.clock.clear(shaken=True)
+        for _ in range(2):
+            worker = self._crew.worker(self._crew.clock, fresh=True)
+            outcome = worker.answer(request, limit_s=self._limits.measure(10**9))
+            if isinstance(outcome, (Lost, Expired)):
+                self._crew.clock.clear(shaken=True)
+            if not from_outside(outcome):
+                break
         return outcome
+
+
+def _shakes(outcome: Outcome) -> bool:
+    """Whether what happened casts doubt on the machine: an error may stick to more than its process."""
+    return isinstance(outcome, (Lost, Expired, p.Fault))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +381,7 @@ class _Blamed:
     """A failed timing request: the index of the arm that ran, and what became of it."""
 
     at: int
-    verdict: Crashed | TimedOut | Cancelled | Incorrect
+    verdict: Death | Cancelled | Incorrect
 
 
 def _implementation(job: Job, binary: Binary) -> p.Implementation:

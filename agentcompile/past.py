@@ -10,7 +10,7 @@ from agentcompile.history import History
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Cancelled, Crashed, Impossible, Measured, TimedOut, Trial
+from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
 from agentcompile.jobs import Job
 from agentcompile.measure import POLICY
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
@@ -48,7 +48,8 @@ class Past:
     def failure(self, candidate: Candidate, source: str) -> Trial | None:
         """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
         known = self._own.get((candidate.id, source, "confirm"), [])
-        return next((trial for trial in known if not isinstance(trial.verdict, (Measured, Impossible))), None)
+        says_nothing = (Measured, Impossible, Disturbed)
+        return next((trial for trial in known if not isinstance(trial.verdict, says_nothing)), None)
 
     def told(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
         """What is known of the points of a space now, for somebody who is asked about it: the last word on each last.
@@ -79,8 +80,11 @@ class Past:
 
 
 def disturbed(trial: Trial) -> bool:
-    """Whether a measurement says nothing for the machine's sake: contention took too many rounds, or the interval would
-    have been clear and something stood in its way (a clock that did not measure, processes that disagreed)."""
+    """Whether a trial says nothing for the machine's sake: somebody else killed its workers, contention took too many
+    rounds, or the interval would have been clear and something stood in its way (a clock that did not measure,
+    processes that disagreed)."""
+    if isinstance(trial.verdict, Disturbed):
+        return True
     if not isinstance(trial.verdict, Measured):
         return False
     m = trial.verdict.measurement

@@ -12,7 +12,7 @@ from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Source
-from agentcompile.ir.trial import Crashed, TimedOut
+from agentcompile.ir.trial import Death
 from agentcompile.judge import WorkerJudge
 from agentcompile.machine import Machine, residency
 from agentcompile.measure import POLICY, Timing
@@ -84,7 +84,7 @@ class StepClock:
         claim: float,
         seed: int,
         trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
         self._steering.point()
         calls = [call for _, program in programs for call in program.calls]

@@ -10,7 +10,7 @@ from agentcompile import arguments
 from agentcompile.bind import bind
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
-from agentcompile.ir.trial import BuildFailed, Rule, reason
+from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
 from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
@@ -82,6 +82,7 @@ def _prove(jobs: Sequence[Job], opened: Opened, options: Options, notes: Notes) 
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                 hint = "compile again on this machine, which leaves such kernels out"
-                code = ExitCode.ENVIRONMENT if isinstance(result, BuildFailed) else ExitCode.CORRECTNESS
+                machine = isinstance(result, (BuildFailed, Disturbed))
+                code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
             notes.put(accepted_key(job, opened.here.target), 1)

@@ -34,6 +34,7 @@ class Counts:
     incorrect: int = 0
     crashed: int = 0
     timed_out: int = 0
+    disturbed: int = 0
     cancelled: int = 0
     impossible: int = 0
     measured: int = 0
@@ -44,7 +45,7 @@ class Counts:
     def total(self) -> int:
         """Every trial."""
         failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out
-        return failed + self.cancelled + self.impossible + self.measured
+        return failed + self.disturbed + self.cancelled + self.impossible + self.measured
 
     def plus(self, trial: Trial) -> Counts:
         """These counts with one trial more."""

@@ -20,7 +20,7 @@ from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
-from agentcompile.ir.trial import NO_INTERVAL, Crashed, Fallback, Kernel, Part, Plan, TimedOut, reason
+from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
@@ -48,7 +48,7 @@ class StepClock(Protocol):
         claim: float,
         seed: int,
         trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
 
 
@@ -123,7 +123,7 @@ class StepTimer:
             disturbed=round(ratio.disturbed, 3),
         )
 
-    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Crashed | TimedOut:
+    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
         """Arm 0 is PyTorch, arm 1 the plan."""
         arms = [("pytorch", tuple(fallen(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
@@ -172,7 +172,7 @@ class StepTimer:
         claim: float,
         seed: int,
         trusted: bool = True,
-    ) -> Timing | Crashed | TimedOut:
+    ) -> Timing | Death:
         at, policy = self._cut.partition.regime, POLICY.digest(residency=self._cut.residency)
         steps = asked(arms, at, rounds=rounds, processes=processes, claim=claim, seed=seed, policy=policy)
         if (known := self._clock.known.get(steps)) is not None:
@@ -207,7 +207,7 @@ def _estimate(found: Contrast) -> str:
     return f"{text} ({low:.2f}–{high:.2f})"
 
 
-def _cause(timing: Timing | Crashed | TimedOut) -> str:
+def _cause(timing: Timing | Death) -> str:
     """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
     verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
     if isinstance(verdict, TimedOut):

@@ -20,6 +20,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.digest import digest_bytes
 
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
+_PROOF_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -81,6 +82,13 @@ class Store:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+    def prove(self) -> None:
+        """Raise as `put` does when the disk has no room for a binary, or cannot be written at all."""
+        with self.scratch() as folder, self._explained("write"), (folder / "proof").open("wb") as file:
+            file.write(bytes(_PROOF_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
 
     def size_bytes(self) -> int:
         """Bytes of all files, unfinished ones included."""

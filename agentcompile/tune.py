@@ -19,14 +19,13 @@ from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.trial import (
     Cancelled,
-    Crashed,
+    Death,
     Finding,
     Impossible,
     Incorrect,
     Measured,
     NumericReport,
     Rejected,
-    TimedOut,
     Trial,
     Verdict,
 )
@@ -327,7 +326,7 @@ class Tuner:
                 yield _trial(prepared.job, timing, fidelity)
             return
         self._pytorch_ns[subject.region.id] = round(usual_ns(timing, 0))
-        failed: Mapping[int, Crashed | TimedOut | Cancelled | Incorrect] = dict(timing.failed)
+        failed: Mapping[int, Death | Cancelled | Incorrect] = dict(timing.failed)
         nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict

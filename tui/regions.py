@@ -241,7 +241,7 @@ def _checks(row: Row, trials: Sequence[Trial], ink: Ink, width: int) -> list[Lin
     c = row.counts
     failed = {
         "rejected by a check": c.rejected, "not built": c.build_failed, "incorrect": c.incorrect, "crashed": c.crashed,
-        "timed out": c.timed_out, "impossible": c.impossible,
+        "timed out": c.timed_out, "disturbed": c.disturbed, "impossible": c.impossible,
     }  # fmt: skip
     said = ", ".join(f"{count} {name}" for name, count in failed.items() if count)
     lines += pairs(

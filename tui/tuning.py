@@ -56,6 +56,7 @@ _FAILED: dict[str, tuple[str, Style]] = {
     "incorrect": ("✗ incorrect", "bad"),
     "crashed": ("✗ crashed", "bad"),
     "timed-out": ("✗ timed out", "bad"),
+    "disturbed": ("▲ disturbed", "warn"),
     "impossible": ("▲ too fast", "warn"),
     "cancelled": ("‖ cancelled", "dim"),
 }

@@ -16,7 +16,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.images import pack
 from agentcompile.ir.digest import digest_bytes
 from agentcompile.ir.template import Language, Source
-from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
 from agentcompile.store import Store
 
 _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
@@ -31,10 +31,12 @@ class Job:
     limit_s: float
 
 
-Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut]
+Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut | Disturbed]
 
 
-def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float) -> Binary | BuildFailed | TimedOut:
+def compile(
+    source: Source, store: Store, *, toolchain: Toolchain, limit_s: float
+) -> Binary | BuildFailed | TimedOut | Disturbed:
     """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
 
     Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started,
@@ -57,17 +59,23 @@ def compile_executor(
     built = store.get(key, ".so") or run_cxx(text, key, toolchain, (*flags, "-pthread"), limit_s, store)
     if isinstance(built, Path):
         return built
-    why = built.log if isinstance(built, BuildFailed) else f"it took longer than {limit_s:g} s"
+    match built:
+        case BuildFailed():
+            why = built.log
+        case TimedOut():
+            why = f"it took longer than {limit_s:g} s"
+        case Disturbed():
+            why = built.detail
     hint = "a compiler with C++20 is needed: g++ 11 or clang++ 14, or newer"
     raise AgentCompileError(
         f"{toolchain.name} cannot compile the executor: {why}", exit_code=ExitCode.ENVIRONMENT, hint=hint
     )
 
 
-def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     flags = (*COMPILE_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
-    built: Path | BuildFailed | TimedOut | None = store.get(key, ".so")
+    built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
     if built is None:
         text = job.source.text
         parsed = prelude_flags(text, job.toolchain, flags, job.limit_s, store)
@@ -75,7 +83,7 @@ def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     return _binary(built)
 
 
-def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     flags = (*NVRTC_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, f"nvrtc {'.'.join(map(str, nvrtc_version()))}", flags)
     built: Path | BuildFailed | None = store.get(key, ".cubin")
@@ -85,7 +93,7 @@ def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     return _binary(built)
 
 
-def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
+def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     key = binary_key(job.source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *job.source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubins")
     if built is None:
@@ -94,7 +102,7 @@ def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut:
     return _binary(built)
 
 
-def _binary(built: Path | BuildFailed | TimedOut) -> Binary | BuildFailed | TimedOut:
+def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> Binary | BuildFailed | TimedOut | Disturbed:
     """A file of the store as a binary, or why there is none."""
     if not isinstance(built, Path):
         return built

@@ -13,16 +13,22 @@ from pathlib import Path
 
 from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.trial import BuildFailed, TimedOut
+from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
 from agentcompile.store import Store
 
 LOG_CHARACTERS = 8000
 _MEMORY_BYTES = 4 << 30
+_KILLED = re.compile(
+    r"(Killed|Terminated) signal terminated program|terminated with signal (9|15)\b"
+    r"|unable to execute command: (Killed|Terminated)"
+)
+"""How g++, its linker's driver and clang++ say that somebody killed a program of theirs: the compiler has limits on its
+time and memory of its own, which end it in other words."""
 
 
 def run_cxx(
     text: str, key: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store
-) -> Path | BuildFailed | TimedOut:
+) -> Path | BuildFailed | TimedOut | Disturbed:
     """Compile and link `text`, and keep the result under `key`.
 
     It works in a scratch directory under relative names, so that neither log nor binary shows where; compiling and
@@ -40,6 +46,8 @@ def run_cxx(
             if isinstance(outcome, TimedOut):
                 return outcome
             status, log = outcome
+            if status in (-signal.SIGKILL, -signal.SIGTERM) or (status != 0 and _KILLED.search(log)):
+                return Disturbed(stage="build", detail=f"the compiler was killed: {clean_log(log, folder)[-200:]}")
             if status != 0:
                 return BuildFailed(log=clean_log(log, folder) or f"the compiler left with status {status} and no word")
         return store.write(key, (folder / "kernel.so").read_bytes(), ".so")

@@ -7,12 +7,12 @@ needs no parameters stands in `TEMPLATE_RULES`, so that a template that cannot s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.check.script import strays
+from agentcompile.check.text import mentions
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
 from agentcompile.ir.expr import parse
 from agentcompile.ir.graph import ITEM_BYTES, Dim
@@ -29,18 +29,6 @@ WORKSPACE_LIMIT_BYTES = 64 << 20
 SOURCE_LIMIT = 1 << 20
 """Characters of a kernel with its shared texts; a compiler on more of it outlasts any limit."""
 THREADS_PER_BLOCK = 1024
-HEADERS = (
-    "algorithm", "arm_neon.h", "arm_sve.h", "array", "bit", "cfloat", "climits", "cmath", "concepts",
-    "cstddef", "cstdint", "cstring", "functional", "immintrin.h", "initializer_list", "limits", "numeric",
-    "span", "tuple", "type_traits", "utility", "x86intrin.h",
-)  # fmt: skip
-"""What a C++ kernel may include: nothing that opens files, starts threads or allocates."""
-_ANGLE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]*)>", re.MULTILINE)
-_HOST = re.compile(
-    r"\b(malloc|calloc|realloc|aligned_alloc|mmap|fopen|open|system|fork|execve?|popen|socket|dlopen|pthread_\w+|abort|exit|"
-    r"getenv|signal|setjmp|longjmp|thread_local|syscall)\s*\("
-    r"|\bstd::(thread|vector|string|mutex|atomic|ifstream|ofstream)\b|\bnew\s+\w|\b(asm|__asm__)\b[^;]*\bsyscall\b"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,28 +182,19 @@ def layout(s: Subject) -> Iterator[Finding]:
 
 
 def source(s: Subject) -> Iterator[Finding]:
-    """The text is of a size that compiles in seconds; what the host compiles or executes computes and does no more."""
+    """The text is of a size that compiles in seconds, and mentions nothing that a kernel has no use for. That is a lint
+    and no barrier (`check.text`)."""
     texts = {s.template.source_name: s.template.source, **dict(s.template.includes)}
     size = sum(len(text) for text in texts.values())
     if size > SOURCE_LIMIT:
         yield _found("source", f"{size} characters of source, more than {SOURCE_LIMIT}")
+        return
     if s.template.language == "triton":
         yield from (_found("source", text) for text in strays(texts))
-    if s.template.language != "cpp":
-        return
-    for name, text in texts.items():
-        bare = _uncommented(text)
-        for header in _ANGLE.findall(bare):
-            if header not in HEADERS:
-                yield _found("source", f"{name} includes <{header}>; allowed: {', '.join(HEADERS)}")
-        for match in _HOST.finditer(bare):
-            line = bare[: match.start()].count("\n") + 1
-            yield _found("source", f"{name}:{line}: `{match[0].strip(' (')}`: a kernel does not call the host")
-
-
-def _uncommented(text: str) -> str:
-    """The text without comments, line breaks kept."""
-    return re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+    elif s.template.language in ("cpp", "cuda"):
+        shared, host = dict(s.template.includes), s.template.language == "cpp"
+        for name, text in texts.items():
+            yield from (_found("source", what) for what in mentions(name, text, shared, host=host))
 
 
 def parameters(s: Subject) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """What a Triton text may hold: functions for Triton and constants, so that executing it runs nothing of its own.
 
-Triton compiles the bodies of functions from their text; Python executes what stands around them.
+Triton compiles the bodies of functions from their text, and evaluates some of it in Python; Python executes what stands
+around them. Like all that is said of sources this is a lint and no barrier (`check.text`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from agentcompile.check.text import instructions
+
 MODULES = ("triton", "triton.language")
+_OF_TRITON = ("jit", "cdiv", "next_power_of_2", "language")
+_INSIDE = frozenset({"core", "semantic", "standard", "target_info", "constexpr_type", "sys", "builtins", "ir"})
+"""Modules and machinery of Triton's language package that no kernel names."""
+_PYTHON = frozenset({
+    "getattr", "setattr", "delattr", "hasattr", "vars", "dir", "globals", "locals", "eval", "exec", "compile",
+    "open", "input", "breakpoint", "type", "object", "super", "classmethod", "staticmethod", "property",
+    "memoryview", "callable", "print", "exit", "quit", "help", "id", "map", "filter", "iter", "next",
+})  # fmt: skip
+_NOT_TRITON = (
+    ast.JoinedStr, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef, ast.Await, ast.Yield, ast.YieldFrom, ast.Try,
+    ast.With, ast.Raise, ast.Global, ast.Nonlocal, ast.Delete, ast.ImportFrom, ast.GeneratorExp, ast.DictComp,
+    ast.SetComp, ast.Starred, ast.NamedExpr, ast.Match,
+)  # fmt: skip
 _CONSTANT = (
     ast.Constant, ast.Name, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp,
     ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context,
@@ -27,8 +43,33 @@ def strays(texts: Mapping[str, str]) -> Iterator[str]:
             if not _plain(statement):
                 yield f"{name}:{statement.lineno}: neither a @triton.jit function nor a constant NAME = tl.constexpr(…)"
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-                yield f"{name}:{node.lineno}: `.{node.attr}`: a kernel does not look inside Python's objects"
+            yield from (f"{name}:{getattr(node, 'lineno', 1)}: {what}" for what in _odd(node))
+
+
+def _odd(node: ast.AST) -> Iterator[str]:
+    """What Triton would evaluate in Python, or what it has no use for, at one place of a text."""
+    match node:
+        case ast.Attribute(attr=attr) if attr.startswith("_"):
+            yield f"`.{attr}`: a kernel does not look inside Python's objects"
+        case ast.Attribute(value=ast.Name(id="triton"), attr=attr) if attr not in _OF_TRITON:
+            yield f"`triton.{attr}`: of triton a kernel uses {', '.join(_OF_TRITON)}"
+        case ast.Attribute(value=ast.Name(id="tl"), attr=attr) if attr in _INSIDE:
+            yield f"`tl.{attr}`: a kernel does not look inside Triton"
+        case ast.Name(id=word) if word in _PYTHON or word.startswith("__"):
+            yield f"`{word}`: a kernel does not reach into Python"
+        case ast.Call(func=func) if ast.unparse(func).rpartition(".")[2] == "inline_asm_elementwise":
+            yield from _assembly(node)
+        case _ if isinstance(node, _NOT_TRITON):
+            yield f"`{type(node).__name__}`: no part of Triton's language"
+
+
+def _assembly(call: ast.Call) -> Iterator[str]:
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "asm" or one.arg is None)]
+    match given:
+        case [ast.Constant(value=str() as code)]:
+            yield from (f"inline assembly: {what}" for what in instructions(code, host=False))
+        case _:
+            yield "inline assembly: its instructions are a text that stands there itself"
 
 
 def _plain(node: ast.stmt) -> bool:

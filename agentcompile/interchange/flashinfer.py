@@ -31,6 +31,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Cancelled,
     Crashed,
+    Disturbed,
     Impossible,
     Incorrect,
     Measured,
@@ -295,7 +296,7 @@ def status(verdict: Verdict) -> Status:
             return "TIMEOUT"
         case Crashed(stage=stage):
             return "COMPILE_ERROR" if stage == "build" else "RUNTIME_ERROR"
-        case Impossible():
+        case Impossible() | Disturbed():
             return "RUNTIME_ERROR"
 
 

@@ -20,6 +20,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Cancelled,
     Crashed,
+    Disturbed,
     Impossible,
     Incorrect,
     Measured,
@@ -72,7 +73,7 @@ def configuration(candidate: Candidate) -> dict[str, Json]:
 
 def invalidity(verdict: Verdict) -> Invalidity:
     """The word that T4 has for a verdict. A time below the machine's floor is a measurement that went wrong;
-    what a person cancelled took too long for somebody."""
+    what a person cancelled took too long for somebody, and what somebody else killed failed as it ran."""
     match verdict:
         case Measured():
             return "correct"
@@ -86,7 +87,7 @@ def invalidity(verdict: Verdict) -> Invalidity:
             return "timeout"
         case Crashed(stage=stage):
             return "compile" if stage == "build" else "runtime"
-        case Impossible():
+        case Impossible() | Disturbed():
             return "runtime"
 
 

@@ -1,6 +1,8 @@
 """Dataclasses to plain JSON and back, strictly: unknown keys, wrong types and missing fields are refused.
 
-Unions of dataclasses are told apart by a ``kind`` field of type ``Literal["…"]``. Tuples travel as lists.
+Unions of dataclasses are told apart by a ``kind`` field of type ``Literal["…"]``. Tuples travel as lists. A float that
+JSON lacks travels as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as pydantic writes it: the error of a
+kernel that is wrong may be infinite, and is still its report.
 This is for our own files and pipes (events, worker frames, the measurement database); what people write
 (templates, configuration, locks) enters through `agentcompile.decode`, whose errors name file and key.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable
@@ -26,7 +29,9 @@ class CodecError(ValueError):
 
 def encode(value: object) -> Json:
     """Turn dataclasses, tuples, mappings and scalars into plain JSON values."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _told(value)
+    if value is None or isinstance(value, (bool, int, str)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: encode(getattr(value, name)) for name in _fields(type(value))}
@@ -35,6 +40,13 @@ def encode(value: object) -> Json:
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     raise CodecError(f"cannot encode a {type(value).__name__}")
+
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _told(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def lean(value: object) -> Json:
@@ -142,6 +154,8 @@ def _scalar(hint: Any) -> Decoder:
             return data
         if hint is float and type(data) is int:
             return float(data)
+        if hint is float and isinstance(data, str) and data in _NOT_FINITE:
+            return _NOT_FINITE[data]
         raise _FaultError(f"expected {name}, got {data!r:.80}")
 
     return scalar

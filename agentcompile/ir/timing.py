@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from agentcompile.ir.target import Residency
-from agentcompile.ir.trial import Cancelled, Crashed, Incorrect, TimedOut
+from agentcompile.ir.trial import Cancelled, Death, Incorrect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Timing:
     """Labels of all arms."""
     live: tuple[int, ...]
     """Indices into `arms`, ascending: what the samples hold, in this order."""
-    failed: tuple[tuple[int, Crashed | TimedOut | Cancelled | Incorrect], ...] = ()
+    failed: tuple[tuple[int, Death | Cancelled | Incorrect], ...] = ()
     """Arms that took their process down, or left wrong outputs, with what became of them."""
     processes: tuple[Samples, ...]
     residency: Residency

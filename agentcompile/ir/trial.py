@@ -148,6 +148,16 @@ class TimedOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """Somebody else killed the worker in this stage (a person, the system that ran out of memory), and once more when
+    it was tried again; it says nothing about the candidate, which does not ship untried."""
+
+    kind: Literal["disturbed"] = "disturbed"
+    stage: Stage
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
     """A person gave it up in this stage; it says nothing about the candidate."""
 
@@ -175,7 +185,9 @@ class Impossible:
     floor_ns: int
 
 
-Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Cancelled | Impossible | Measured
+Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Disturbed | Cancelled | Impossible | Measured
+Death = Crashed | TimedOut | Disturbed
+"""What becomes of a process that is timed and gives no time."""
 
 
 def reason(verdict: Verdict) -> str:
@@ -189,9 +201,11 @@ def reason(verdict: Verdict) -> str:
             failed = [check for check in report.checks if not check.ok]
             return "; ".join(f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}".strip() for c in failed)[:160]
         case Crashed(stage=stage, signal=number, detail=detail):
-            return f"in {stage}: {f'signal {number}' if number else 'exit'} {detail}".strip()[:160]
+            return f"in {stage}: {f'signal {number}' if number else '' if detail else 'exit'} {detail}".strip()[:160]
         case TimedOut(stage=stage, limit_s=limit):
             return f"in {stage}, after {limit:g} s"
+        case Disturbed(stage=stage, detail=detail):
+            return f"in {stage}, twice, from outside: {detail}"[:160]
         case Cancelled(stage=stage):
             return f"in {stage}, by a person"
         case Impossible(measurement=measurement, floor_ns=floor_ns):

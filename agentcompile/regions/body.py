@@ -156,11 +156,11 @@ def _members(name: str, body: Graph) -> list[Value]:
 def _extent(size: Size, body: Graph, tokens: int) -> int:
     if size.form == "attr":
         return int(_scalar(size, body))
-    members = _members(size.of[0], body)
     if size.form == "numel":
-        numbers = [value.numel(tokens) for value in members]
+        numbers = [value.numel(tokens) for value in _members(size.of[0], body)]
     else:
-        dims = [value.shape[size.axis] for value in members]
+        places = zip(size.of, size.axes, strict=True)
+        dims = [value.shape[axis] for name, axis in places for value in _members(name, body)]
         numbers = [dim if isinstance(dim, int) else tokens for dim in dims]
     if size.form == "sum":
         return sum(numbers)

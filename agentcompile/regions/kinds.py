@@ -70,8 +70,11 @@ def _views(kind: Kind) -> tuple[Seen, ...]:
 
 _APPENDS = ("kc = cache_append(k_cache, kr, positions)", "vc = cache_append(v_cache, v, positions)")
 _ATTENTION = (*_APPENDS, "y = attention(qr, kc, vc, positions)")
-_HEADS = "q_heads=qr[1] kv_heads=k_cache[1] head_dim=k_cache[3] context=k_cache[2] window=y.window"
-_CHUNK_HEADS = "q_heads=y[1] kv_heads=k_cache[1] head_dim=k_cache[3] context=k_cache[2]"
+_WIDTH = "k_cache[3],v_cache[3]"
+_HEADS = f"q_heads=qr[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_cache[2] window=y.window"
+_NORMED = f"{_WIDTH},q_norm[0],k_norm[0]"
+"""The width of a head where queries and keys are normalised head by head: other models do it over all heads at once."""
+_CHUNK_HEADS = f"q_heads=y[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_cache[2]"
 _Q, _K = "[1, tokens, q_heads, head_dim]", "[1, tokens, kv_heads, head_dim]"
 """The heads of a chunk as matrix products leave them: those of a token side by side."""
 _TURNED = "by 0 2 1 3"
@@ -98,7 +101,7 @@ REGION_KINDS: tuple[Kind, ...] = (
     Kind(
         name="rmsnorm-linear",
         pattern=("n = rms_norm(x, norm)", "y+ = linear(n, w+, b+?)"),
-        dims="hidden=w[1] rows=sum(w[0])",
+        dims="hidden=w[1],norm[0] rows=sum(w[0])",
         constants="eps=n.eps offset=n.offset",
         hot=True,
     ),
@@ -127,7 +130,7 @@ REGION_KINDS: tuple[Kind, ...] = (
     Kind(
         name="rmsnorm-gateup-silu-mul",
         pattern=("n = rms_norm(x, norm)", "g = linear(n, wg)", "u = linear(n, wu)", *_SWIGLU),
-        dims="hidden=wg[1] rows=wg[0]",
+        dims="hidden=wg[1],norm[0] rows=wg[0]",
         constants="eps=n.eps offset=n.offset",
         hot=True,
     ),
@@ -148,7 +151,7 @@ REGION_KINDS: tuple[Kind, ...] = (
             "kr = rope(kn, cos, sin; style=half)",
             *_ATTENTION,
         ),
-        dims=_HEADS,
+        dims=_HEADS.replace(_WIDTH, _NORMED),
         constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
         hot=True,
         phases=("decode",),
@@ -171,7 +174,7 @@ REGION_KINDS: tuple[Kind, ...] = (
             *_APPENDS,
         ),
         beside=("attended = attention(y, kc, vc, positions)",),
-        dims=_CHUNK_HEADS,
+        dims=_CHUNK_HEADS.replace(_WIDTH, _NORMED),
         constants="eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
         views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
         phases=("prefill",),
@@ -186,7 +189,7 @@ REGION_KINDS: tuple[Kind, ...] = (
     Kind(
         name="rmsnorm-linear-argmax",
         pattern=("n = rms_norm(x, norm)", "logits = linear(n, w, b?)", "token = argmax(logits)"),
-        dims="hidden=w[1] rows=w[0]",
+        dims="hidden=w[1],norm[0] rows=w[0]",
         constants="eps=n.eps offset=n.offset",
         exposes=("logits",),
         hot=True,

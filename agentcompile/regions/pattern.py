@@ -29,7 +29,7 @@ _LINE = re.compile(rf"\s*({_NAME})([*+]?)\s*=\s*({_NAME})\(([^;)]*)(?:;([^)]*))?
 _ARG = re.compile(rf"({_NAME})([*+]?)(\??)")
 _SIZE = re.compile(
     rf"(?:(?P<sum>sum)\((?P<summed>{_NAME})\[(?P<sum_axis>\d+)\]\)|numel\((?P<numel>{_NAME})\)"
-    rf"|(?P<dim>{_NAME})\[(?P<axis>\d+)\]|(?P<attrs>{_NAME}\.{_NAME}(?:,{_NAME}\.{_NAME})*))(?:/(?P<over>{_NAME}))?"
+    rf"|(?P<dims>{_NAME}\[\d+\](?:,{_NAME}\[\d+\])*)|(?P<attrs>{_NAME}\.{_NAME}(?:,{_NAME}\.{_NAME})*))(?:/(?P<over>{_NAME}))?"
 )
 
 
@@ -107,8 +107,9 @@ class Size:
     name: str
     form: Literal["axis", "sum", "numel", "attr"]
     of: tuple[str, ...]
-    """The value's name; for `attr` one or more ``value.attribute`` that must agree."""
-    axis: int = 0
+    """The value's name; for `axis` and `attr` one or more names or ``value.attribute``, that must agree."""
+    axes: tuple[int, ...] = ()
+    """For `axis` and `sum`: which axis of each value."""
     over: str = ""
     """An earlier size of the same row that divides this one."""
 
@@ -235,9 +236,11 @@ def parse_sizes(kind: str, text: str, pattern: Pattern) -> tuple[Size, ...]:
 def _size(name: str, found: re.Match[str]) -> Size:
     over = found["over"] or ""
     if found["sum"]:
-        return Size(name=name, form="sum", of=(found["summed"],), axis=int(found["sum_axis"]), over=over)
+        return Size(name=name, form="sum", of=(found["summed"],), axes=(int(found["sum_axis"]),), over=over)
     if found["numel"]:
         return Size(name=name, form="numel", of=(found["numel"],), over=over)
-    if found["dim"]:
-        return Size(name=name, form="axis", of=(found["dim"],), axis=int(found["axis"]), over=over)
+    if found["dims"]:
+        pairs = [item.rstrip("]").split("[") for item in found["dims"].split(",")]
+        of, axes = tuple(value for value, _ in pairs), tuple(int(axis) for _, axis in pairs)
+        return Size(name=name, form="axis", of=of, axes=axes, over=over)
     return Size(name=name, form="attr", of=tuple(found["attrs"].split(",")), over=over)

@@ -7,6 +7,7 @@ import os
 import struct
 
 _NOTE = struct.Struct("<q")
+_LEFT = _NOTE.size
 NOTHING = -1
 
 
@@ -33,6 +34,15 @@ class Box:
     def read(self) -> int:
         """The arm that was noted last, or `NOTHING`; a kernel may have overwritten it with any number."""
         return int(_NOTE.unpack_from(self._page)[0])
+
+    def leave(self) -> None:
+        """Note that the worker ends itself: whatever signal it ends by, nobody else sent it."""
+        _NOTE.pack_into(self._page, _LEFT, 1)
+
+    @property
+    def left(self) -> bool:
+        """Whether the worker ended itself."""
+        return bool(_NOTE.unpack_from(self._page, _LEFT)[0])
 
     def close(self) -> None:
         """Unmap and close."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 from agentcompile.build import compile
+from agentcompile.build.binary import Binary
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.timing import Interval
-from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.materialize.cpp import flags
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.policy import POLICY
@@ -176,7 +176,7 @@ class _Probe:
     def __init__(self, executor: Executor, setup: Setup) -> None:
         source = Source(language="cpp", text=_TEXT, launches=_LAUNCHES, workspaces=(), flags=flags(setup.target))
         made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if isinstance(made, (BuildFailed, TimedOut)):
+        if not isinstance(made, Binary):
             raise RuntimeError(f"the probe kernel does not build: {made}")
         self._library, self._executor = Library(Path(made.path)), executor
 

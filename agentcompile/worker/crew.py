@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Stage, TimedOut
+from agentcompile.ir.trial import BuildFailed, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut
 from agentcompile.worker import protocol as p
 from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
 from agentcompile.worker.zygote import Zygote
@@ -145,6 +145,8 @@ class Crew:
                 seat.shaken = False
                 return
             seat.clear(shaken=True)
+        if isinstance(outcome, p.Fault) and outcome.environment:
+            raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
 
 
@@ -153,13 +155,21 @@ def alive(workers: Sequence[Seat]) -> list[Worker]:
     return [seat.worker for seat in workers if seat.worker is not None]
 
 
-def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Crashed | TimedOut:
-    """What a request that did not succeed says about its candidate; raises for faults of the machine."""
+def from_outside(outcome: Outcome) -> bool:
+    """Whether somebody else ended the worker, or a compiler that it had started."""
+    return isinstance(outcome, Disturbed) or (isinstance(outcome, Lost) and outcome.outside)
+
+
+def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
+    """What a request that did not succeed says about its candidate. Raises for faults of the machine, and takes for one
+    every fault of the environment: ask a canary first where the candidate's own code has run."""
     match outcome:
-        case BuildFailed() | TimedOut():
+        case BuildFailed() | TimedOut() | Disturbed():
             return outcome
         case p.Report() | p.Wrong():
             return Incorrect(report=outcome.report)
+        case Lost(outside=True):
+            return Disturbed(stage=stage, detail=outcome.detail)
         case Lost():
             return Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail)
         case Expired():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 from agentcompile.build import compile
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
-from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
+from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.store import Store
 from agentcompile.worker import protocol as p
@@ -104,7 +104,13 @@ class Desk:
         except WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
 
-    def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut:
+    def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut | Disturbed:
         store, toolchain = Store(Path(self.setup.store)), self.setup.toolchain
-        made = compile(request.source, store, toolchain=toolchain, limit_s=request.limit_s)
-        return made if isinstance(made, (BuildFailed, TimedOut)) else p.Built(binary=made)
+        try:
+            made = compile(request.source, store, toolchain=toolchain, limit_s=request.limit_s)
+        except OSError:
+            store.prove()
+            raise
+        if isinstance(made, BuildFailed):  # a compiler on a full disk fails, too; what a source filled is free again
+            store.prove()
+        return made if isinstance(made, (BuildFailed, TimedOut, Disturbed)) else p.Built(binary=made)

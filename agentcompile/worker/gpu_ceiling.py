@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from agentcompile.build import compile
+from agentcompile.build.binary import Binary
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.timing import Interval
-from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import rotation_bytes
 from agentcompile.measure.selftest import SelfTest, selftest
@@ -57,7 +57,7 @@ class Probe:
         launches = (Launch(entry="canary", arguments=("x", "y")),)
         source = Source(language="cuda", text=_TEXT, launches=launches, workspaces=(), flags=flags)
         made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if isinstance(made, (BuildFailed, TimedOut)):
+        if not isinstance(made, Binary):
             raise RuntimeError(f"the probe kernel does not build: {made}")
         self._module = Module(Path(made.path))
 

@@ -70,11 +70,16 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     a prompt at the start of the cache."""
     programs = [arm.program for arm in request.arms]
     memory.positions.fill_(request.position)
-    modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
+    modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
     steps = []
     for index, program in enumerate(programs):
         box.write(index)
+        modules |= {
+            source: Module(path)
+            for source, path in called([program], request.binaries).items()
+            if source not in modules
+        }
         steps.append(
             (first_chunk if program.phase == "prefill" else DeviceStep)(program, memory, modules, overlap=overlap)
         )

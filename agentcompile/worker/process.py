@@ -23,14 +23,21 @@ from agentcompile.worker.zygote import Zygote
 
 _TAIL_BYTES = 4096
 _EXIT_S = 5.0
+OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Signals that people and the system send. What a process does wrong by itself ends it by others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The worker is dead or no longer speaks frames. `signal` is 0 when no signal ended it."""
+    """The worker is dead or no longer speaks frames. `signal` is 0 when no signal ended it.
+
+    `outside`: somebody else ended it, as far as can be told. A kernel that sends its own process such a signal looks
+    the same.
+    """
 
     signal: int
     detail: str
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,7 @@ class Worker:
             os.set_blocking(fd, False)
         self._splitter, self._tail = Splitter(), b""
         self._token, self._deadline, self._limit_s = "", 0.0, 0.0
-        self._noted = NOTHING
+        self._noted, self._left = NOTHING, False
         self._status: int | None = None
         self._outcome: Outcome | None = None
         self._dead = self._ended = self._log_ended = False
@@ -130,7 +137,7 @@ class Worker:
         self._drain_log()
         for fd in (self._stdin, self._stdout, self._log):
             os.close(fd)
-        self._noted = self.box.read()
+        self._noted, self._left = self.box.read(), self.box.left
         self.box.close()
 
     def pump(self) -> None:
@@ -186,14 +193,18 @@ class Worker:
 
     def _lose(self, why: str) -> None:
         """Bury a worker that ended or broke the rules, and say how it ended."""
-        ended = bool(why)
-        with contextlib.suppress(AgentCompileError):
+        ended, orphan = bool(why), False
+        try:
             ended = ended or self._zygote.ended(self.pid, _EXIT_S)
+        except AgentCompileError:  # the system ends a worker with the process that it was forked from
+            orphan = True
         self.kill()
         number = max(-self._status, 0) if ended and self._status is not None and not why else 0
+        outside = orphan or (number in OUTSIDE and not self._left)
+        why = why or ("the process that it was forked from is gone" if orphan else "")
         why = why or _ending(number, self._status if ended else None)
         said = clean(self._tail.decode("utf-8", "replace"))
-        self._outcome = Lost(signal=number, detail=f"{why}; it said: {said}" if said else why)
+        self._outcome = Lost(signal=number, detail=f"{why}; it said: {said}" if said else why, outside=outside)
 
 
 def _ending(number: int, status: int | None) -> str:

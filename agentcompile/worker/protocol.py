@@ -16,7 +16,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Samples
-from agentcompile.ir.trial import BuildFailed, NumericReport, TimedOut
+from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.selftest import SelfTest
 
@@ -37,7 +37,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Compile a source; answered by `Built`, `BuildFailed` or `TimedOut`."""
+    """Compile a source; answered by `Built`, `BuildFailed`, `TimedOut` or `Disturbed`."""
 
     kind: Literal["build"] = "build"
     source: Source
@@ -225,7 +225,8 @@ class Alive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The request raised. `environment` faults are the user's to fix and carry a hint."""
+    """The request raised. `environment` faults look like the machine's, which is the user's to fix, and carry a hint;
+    whether they are is for the judge to find out, because a candidate's own code may cause them too."""
 
     kind: Literal["fault"] = "fault"
     error: str
@@ -234,7 +235,18 @@ class Fault:
 
 
 Reply = (
-    Ready | Built | BuildFailed | TimedOut | Report | Timed | Wrong | CeilingMeasured | HarnessChecked | Alive | Fault
+    Ready
+    | Built
+    | BuildFailed
+    | TimedOut
+    | Disturbed
+    | Report
+    | Timed
+    | Wrong
+    | CeilingMeasured
+    | HarnessChecked
+    | Alive
+    | Fault
 )
 
 

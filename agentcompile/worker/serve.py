@@ -25,15 +25,23 @@ _ERROR_CHARACTERS = 4000
 def serve(requests: int, replies: int, box: Box) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies`; never returns."""
     inbox: queue.SimpleQueue[Ask] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, inbox), daemon=True).start()
+    threading.Thread(target=_read, args=(requests, inbox, box), daemon=True).start()
     desk = Desk(box)
     while True:
         ask = inbox.get()
-        answer = Answer(token=ask.token, reply=_answer(desk, ask))
         try:
-            write_all(replies, pack(encode(answer)))
+            write_all(replies, _packed(ask.token, _answer(desk, ask)))
         except BrokenPipeError:
+            box.leave()
             end_group()
+
+
+def _packed(token: str, reply: Reply) -> bytes:
+    """The frame of an answer; one that no frame can hold is a fault of the request, and not of the worker."""
+    try:
+        return pack(encode(Answer(token=token, reply=reply)))
+    except ValueError as error:
+        return pack(encode(Answer(token=token, reply=Fault(error=f"an answer that cannot be sent: {error}"))))
 
 
 def _answer(desk: Desk, ask: Ask) -> Reply:
@@ -45,7 +53,7 @@ def _answer(desk: Desk, ask: Ask) -> Reply:
         return Fault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])
 
 
-def _read(fd: int, inbox: queue.SimpleQueue[Ask]) -> None:
+def _read(fd: int, inbox: queue.SimpleQueue[Ask], box: Box) -> None:
     splitter = Splitter()
     try:
         while data := os.read(fd, 1 << 16):
@@ -54,6 +62,7 @@ def _read(fd: int, inbox: queue.SimpleQueue[Ask]) -> None:
     except (FrameError, CodecError):
         traceback.print_exc()
     finally:
+        box.leave()
         end_group()
 
 

@@ -38,9 +38,12 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     memory.positions.fill_(request.position)
     watch = Watch(probes)
     libraries = dict[str, Library]()
-    for source, path in called(programs, request.binaries).items():
-        libraries[source] = Library(path)
-        require(watch, next(i for i, program in enumerate(programs) if source in called([program], request.binaries)))
+    for index, program in enumerate(programs):
+        box.write(index)  # loading a library runs its constructors
+        for source, path in called([program], request.binaries).items():
+            if source not in libraries:
+                libraries[source] = Library(path)
+                require(watch, index)
     steps = [Step(program, memory, executor, libraries) for program in programs]
     vocab = concrete(next(b.shape for b in programs[0].buffers if b.name == programs[0].logits))[-1]
 

@@ -1,7 +1,7 @@
 """`agentcompile bench busy`: a compile, its lock and its generation on a quiet machine and beside spinning processes.
 
-In: a model and how many processes spin. Each model is compiled twice by the command line in fresh folders, quiet and
-beside the neighbours; both locks generate on the quiet machine beside PyTorch eager; then the quiet lock generates beside the
+In: a model and how many processes spin. It is compiled twice by the command line in fresh folders, quiet and beside the
+neighbours; both locks generate on the quiet machine beside PyTorch eager; then the quiet lock generates beside the
 neighbours. Out: seconds, the share of the step's roofline that kernels serve, speed-ups, slow-downs, one JSON file.
 """
 

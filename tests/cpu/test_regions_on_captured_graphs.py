@@ -19,6 +19,7 @@ from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
+from tests.models import tiny
 
 LAYERS = 3
 CONTEXT = 64
@@ -145,3 +146,15 @@ def test_running_region_by_region_gives_what_the_graph_gives(captured: Captured,
             buffers[bound[name]] = tensor
     for name, use in graph.outputs:
         assert torch.equal(buffers[use.value], whole[name])
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_a_norm_over_all_heads_at_once_is_no_norm_of_each_head(phase: str, tmp_path: Path) -> None:
+    """OLMo-2 normalises queries and keys before it cuts them into heads, Qwen3 afterwards."""
+    captured = capture(tiny.write("olmo2", tmp_path), context=CONTEXT)
+    found = cut(captured.decode if phase == "decode" else captured.prefill)
+    kinds = by_kind(found)
+    assert not [kind for kind in kinds if kind.startswith("qknorm")]
+    refused = {refusal.reason for refusal in found.refusals if refusal.kind.startswith("qknorm")}
+    assert refused == {"head_dim is 16 and 64 in one region"}
+    assert kinds["rope-attention-decode" if phase == "decode" else "rope-append"]

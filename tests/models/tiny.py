@@ -48,6 +48,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {}),
     "mistral": ("MistralConfig", {"sliding_window": 7, "head_dim": 16}),
     "phi3": ("Phi3Config", {}),
+    "olmo2": ("Olmo2Config", {}),
 }
 
 

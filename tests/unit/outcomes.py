@@ -13,6 +13,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Check,
     Crashed,
+    Disturbed,
     Finding,
     Impossible,
     Incorrect,
@@ -85,6 +86,7 @@ FAILURES: dict[str, Verdict] = {
     "crashed in build": Crashed(stage="build", signal=9),
     "crashed in validate": Crashed(stage="validate", signal=11, detail="redzone"),
     "crashed in measure": Crashed(stage="measure", signal=0),
+    "disturbed": Disturbed(stage="measure", detail="killed by SIGKILL"),
     "timed-out": TimedOut(stage="validate", limit_s=60.0),
     "impossible": Impossible(report=RIGHT, measurement=measurement(median_ns=77), floor_ns=900),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.trial import Check, Verdict
 from agentcompile.worker.frames import HEADER, LIMIT_BYTES, MAGIC, FrameError, Splitter, pack, write_all
 from agentcompile.worker.protocol import Alive, Answer, Ask, Canary
+from tests.unit import outcomes
 
 messages = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
@@ -81,3 +84,19 @@ def test_requests_and_replies_survive_the_trip_and_strangers_do_not() -> None:
     assert decode(Answer, encode(answer)) == answer
     with pytest.raises(CodecError, match="unknown"):
         decode(Answer, {"token": "t", "reply": {"kind": "pwned"}})
+
+
+@pytest.mark.parametrize("name", ["incorrect", "disturbed"])
+def test_a_verdict_comes_out_as_it_went_in_infinite_errors_and_all(name: str) -> None:
+    verdict = outcomes.FAILURES[name]
+    ((message, _),) = Splitter().feed(pack(encode(verdict)))
+    assert decode(Verdict, message) == verdict
+
+
+def test_numbers_that_json_lacks_have_names_and_no_other_text_is_a_number() -> None:
+    check = Check(name="a", ok=False, measured=-math.inf, allowed=1.0)
+    assert encode(check) == {"name": "a", "ok": False, "measured": "-Infinity", "allowed": 1.0, "detail": ""}
+    unknown = decode(Check, {**encode(check), "measured": "NaN"})  # type: ignore[dict-item]
+    assert math.isnan(unknown.measured)
+    with pytest.raises(CodecError, match="measured"):
+        decode(Check, {**encode(check), "measured": "inf"})  # type: ignore[dict-item]

@@ -15,6 +15,7 @@ from agentcompile.history import History
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Crashed, Measured, Measurement, NumericReport, Trial
+from tests.unit import outcomes
 
 
 def candidate(rows: int = 1) -> Candidate:
@@ -93,6 +94,14 @@ def test_every_length_is_kept_and_the_shortest_that_suffices_is_found(tmp_path: 
         history.put(replace(trial(), verdict=BuildFailed(log="no")), "p")
         last = history.get(candidate().id, "s", "p", "search", 21)
         assert last is not None, "a failure stands for any number of rounds"
+
+
+def test_an_error_without_bounds_is_kept_with_its_check(tmp_path: Path) -> None:
+    with History(tmp_path / "h.sqlite") as history:
+        history.put(replace(trial(), verdict=outcomes.FAILURES["incorrect"]), "p")
+        found = history.get(candidate().id, "s", "p")
+        assert found is not None
+        assert found.verdict == outcomes.FAILURES["incorrect"]
 
 
 def test_a_later_verdict_replaces_an_earlier_one(tmp_path: Path) -> None:

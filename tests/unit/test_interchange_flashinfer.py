@@ -106,6 +106,7 @@ def test_a_latency_is_that_of_its_measured_trial_and_no_other_trial_has_one(trie
         ("crashed in validate", "RUNTIME_ERROR"),
         ("crashed in measure", "RUNTIME_ERROR"),
         ("timed-out", "TIMEOUT"),
+        ("disturbed", "RUNTIME_ERROR"),
         ("impossible", "RUNTIME_ERROR"),
     ],
 )

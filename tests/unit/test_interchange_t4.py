@@ -61,6 +61,7 @@ def test_a_time_is_that_of_its_measured_trial_and_no_other_trial_has_one(tried: 
         ("crashed in validate", "runtime", 0),
         ("crashed in measure", "runtime", 0),
         ("timed-out", "timeout", 0),
+        ("disturbed", "runtime", 0),
         ("impossible", "runtime", 1),
     ],
 )
@@ -72,7 +73,7 @@ def test_every_failure_has_the_word_that_the_format_has_for_it(name: str, word: 
 
 def test_the_failures_above_are_all_that_there_are() -> None:
     kinds = {verdict.kind for verdict in outcomes.FAILURES.values()}
-    assert kinds == {"rejected", "build-failed", "incorrect", "crashed", "timed-out", "impossible"}
+    assert kinds == {"rejected", "build-failed", "incorrect", "crashed", "timed-out", "disturbed", "impossible"}
 
 
 def test_a_configuration_is_the_template_with_its_parameters() -> None:

@@ -15,7 +15,7 @@ from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.history import History
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import BuildFailed, Cancelled, Rejected, Trial, Verdict
+from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
 from agentcompile.jobs import Job, Prepared
 from agentcompile.notes import Notes
 from agentcompile.past import Past
@@ -131,6 +131,19 @@ def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subjec
         past.keep(Trial(candidate=one, source="s", verdict=Cancelled(stage="build")))
         past.keep(Trial(candidate=other, source="s", verdict=runs.measured()))
         assert len(history) == 1
+
+
+def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_ones(
+    tmp_path: Path, subject: Subject
+) -> None:
+    one, *_ = tuple(subject.space)
+    killed = Trial(candidate=one, source="s", verdict=Disturbed(stage="validate"), fidelity="confirm")
+    with History(tmp_path / "history") as history:
+        Past([], history, "p").keep(killed)
+        assert len(history) == 0
+        resumed = Past([killed], history, "p")
+        assert resumed.take(one, "s", "confirm", 1) is None
+        assert resumed.failure(one, "s") is None
 
 
 def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: Subject) -> None:

@@ -20,7 +20,7 @@ from agentcompile.events import clean
 from agentcompile.history import History
 from agentcompile.ir.advice import Question
 from agentcompile.ir.template import Candidate, Param
-from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Trial
+from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Disturbed, Trial
 from agentcompile.materialize import specialise
 from agentcompile.past import Past
 from agentcompile.ready import informed
@@ -75,6 +75,7 @@ def test_the_first_compile_asks_as_if_nothing_were_ever_tried(tmp_path: Path) ->
 FOREIGN = question(rows=512).candidates[0]
 UNTOLD = {
     "given up by a person": replace(of(ONE), verdict=Cancelled(stage="build")),
+    "killed from outside": replace(of(ONE), verdict=Disturbed(stage="measure", detail="killed by SIGKILL")),
     "of another text": replace(of(ONE), source="of another version"),
     "of another region": replace(of(ONE), candidate=FOREIGN),
     "of a template that was edited": replace(of(ONE), candidate=replace(ONE, template_digest="before")),
