@@ -208,7 +208,7 @@ def _archived(file: Path, limits: Limits) -> bytes:
     try:
         return read_plain(file, limits.packed_bytes)
     except NotPlainError as error:
-        raise _refused(file, error.strerror, hint=hint) from error
+        raise _refused(file, str(error.strerror), hint=hint) from error
     except FileNotFoundError as error:
         raise _refused(file, "no such file", hint=hint) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A few files as one: a tar in xz with sorted names, no times and no owners, so that the same files give the same bytes.
+"""A few files as one: a tar in xz with sorted names, no times and no owners; the same files give the same bytes.
 
 Standard library only. `unpack` takes files from others: nothing touches the disk, nothing is larger than `Limits`, and
 whatever `pack` would not have written is refused: links, devices, names that lead out, a name twice, bytes at the end.
@@ -12,7 +12,6 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-
 
 _BLOCK = 512
 _SLACK_BYTES = 64 << 10  # the end of a tar
