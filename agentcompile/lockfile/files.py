@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile.schema import REVISION, VERSION, Lock
-from agentcompile.lockfile.sound import unsound
+from agentcompile.lockfile.sound import LARGEST, unsound
 from agentcompile.plain import read_plain
 from agentcompile.tarball import MAGIC
 
@@ -32,8 +33,11 @@ _UNHASHED = ("evidence", "evidence_hash", "content_hash")
 MOST_BYTES = 4 << 20
 """Of a lock's file; those of the largest models have a tenth of it."""
 _MOST_LINE = 1 << 16
-_MOST_DOTS = 2048
-"""Of one line: a key of a million parts takes the standard library's reader hours."""
+_MOST_DOTS = 16
+"""Outside of the strings of a line: a key of a million parts takes the standard library's reader hours."""
+_OPENERS = ('"""', "'''")
+_QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
+"""What begins a string of several lines, a string, a quote that opens none, or a comment."""
 
 
 def content_hash(lock: Lock) -> str:
@@ -178,18 +182,22 @@ def _match(path: Path, key: str, told: str, expected: str) -> None:
 
 
 def _overgrown(text: str) -> str:
-    """What of a text would take the reader of TOML too long; "" for nothing."""
+    """What of a text would take the reader of TOML too long; "" for nothing. No lock has strings of several lines, so
+    every line begins outside of one."""
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > _MOST_LINE:
             return f"line {number} has {len(line)} characters"
-        if line.count(".") > _MOST_DOTS:
-            return f"line {number} has {line.count('.')} dots"
+        bare = _QUOTED.sub(lambda found: "" if len(found[0]) > 1 and found[0] not in _OPENERS else '"', line)
+        if '"' in bare or "'" in bare:
+            return f"line {number} has a string that does not end there"
+        if bare.count(".") > _MOST_DOTS:
+            return f"line {number} has a key of more than {_MOST_DOTS} parts"
     return ""
 
 
 def _check_version(path: Path, raw: dict[str, Json]) -> None:
     version = raw.get("lock-version")
-    if not isinstance(version, int) or isinstance(version, bool):
+    if not isinstance(version, int) or isinstance(version, bool) or not abs(version) < LARGEST:
         raise AgentCompileError(f"{path}: lock-version: missing", hint="this is not an agentcompile lock")
     if version != VERSION:
         hint = "use a newer agentcompile" if version > VERSION else "compile again"

@@ -259,10 +259,19 @@ def run(campaign: Campaign, say: Say) -> Report:
         return attack(target, campaign, say, model=PRESET, home=options.home)
 
 
-def attack(target: Target, campaign: Campaign, say: Say, *, model: str, home: str, runs: int = RUNS) -> Report:
+def attack(
+    target: Target,
+    campaign: Campaign,
+    say: Say,
+    *,
+    model: str,
+    home: str,
+    runs: int = RUNS,
+    resealed_share: float = RESEALED,
+) -> Report:
     """Spoil the lock of `target` as often as asked for, and run up to `runs` of the other plans that open."""
     begin, ground, original = time.monotonic(), target.ground(), target.opened(target.path, target.lock)
-    forged = round(campaign.count * RESEALED)
+    forged = round(campaign.count * resealed_share)
     counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0
     for at in range(campaign.count):
         if campaign.seconds and time.monotonic() - begin > campaign.seconds:
