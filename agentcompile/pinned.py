@@ -47,6 +47,8 @@ class Pins:
     """Every kernel, once, by source digest."""
     used: dict[str, Template] = field(default_factory=dict)
     """The template of every kernel, by its id."""
+    found: dict[str, str] = field(default_factory=dict)
+    """The digest that the lock pins of every template, by its id."""
     own: dict[str, None] = field(default_factory=dict)
     """Templates here that gave way to the lock's own, or are gone, by id."""
     drift: dict[str, Drift] = field(default_factory=dict)
@@ -87,28 +89,29 @@ class Pins:
         )
 
     def _template(self, choice: LockChoice) -> Template:
+        """The template of a choice; of one id there is one, however many choices name it."""
+        pinned = self.found.setdefault(choice.template, choice.template_digest)
+        if pinned != choice.template_digest:
+            raise self._refused(f"{choice.name}: two templates are called {choice.template[:100]}", _AGAIN)
+        if choice.template in self.used:
+            return self.used[choice.template]
         here = next((one for one in self.templates.templates if one.id == choice.template), None)
-        if (known := self.used.get(choice.template)) and known.digest == choice.template_digest:
-            return known
-        if known is not None:
-            raise self._refused(f"{choice.name}: two templates are called {known.id}", _AGAIN)
-        if here is not None and here.digest == choice.template_digest:
+        if here is not None and here.digest == pinned:
             return here
-        own = self.kept.template(choice.template_digest)
+        own = self.kept.template(pinned)
         if own is not None and own.id == choice.template:
             verify(own, file=f"{self.path}: {own.id}", kinds=kinds(), layouts=LAYOUTS)
             self.own[own.id] = None
             return own
         if here is None:
             raise self._missing(choice)
-        if here.id not in self.drift:
-            self.drift[here.id] = Drift(
-                field=f"template.{here.id}",
-                locked=choice.template_digest[:12],
-                here=here.digest[:12],
-                grade="rebuild",
-                remedy="agentcompile replay LOCK",
-            )
+        self.drift[here.id] = Drift(
+            field=f"template.{here.id}",
+            locked=pinned[:12],
+            here=here.digest[:12],
+            grade="rebuild",
+            remedy="agentcompile replay LOCK",
+        )
         return here
 
     def _missing(self, choice: LockChoice) -> AgentCompileError:

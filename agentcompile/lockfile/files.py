@@ -35,7 +35,7 @@ MOST_BYTES = 4 << 20
 _MOST_LINE = 1 << 16
 _MOST_DOTS = 16
 """Outside of the strings of a line: a key of a million parts takes the standard library's reader hours."""
-_OPENERS = ('"""', "'''")
+_OPENERS = ('"', "'", '"""', "'''")
 _QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
 """What begins a string of several lines, a string, a quote that opens none, or a comment."""
 
@@ -158,17 +158,16 @@ def lock_of(data: bytes, path: Path) -> Lock:
     _check_version(path, raw)
     try:
         lock: Lock = decode(Lock, _spell(raw, "-", "_"))
-        fault = unsound(lock)
+        _match(path, "content-hash", lock.content_hash, content_hash(lock))
+        if lock.revision >= 1 or lock.evidence_hash:
+            _match(path, "evidence-hash", lock.evidence_hash, evidence_hash(lock))
     except CodecError as error:
         where = str(error).removeprefix("$.").replace("_", "-")
         raise AgentCompileError(f"{path}: {where}", hint="restore the lock, or compile again") from error
     except (ValueError, RecursionError) as error:
         raise AgentCompileError(f"{path}: no content of a lock ({error})", hint=hint) from error
-    if fault is not None:
+    if (fault := unsound(lock)) is not None:
         raise AgentCompileError(f"{path}: {fault.key}: {fault.text}", hint="restore the lock, or compile again")
-    _match(path, "content-hash", lock.content_hash, content_hash(lock))
-    if lock.revision >= 1 or lock.evidence_hash:
-        _match(path, "evidence-hash", lock.evidence_hash, evidence_hash(lock))
     return lock
 
 
@@ -187,7 +186,7 @@ def _overgrown(text: str) -> str:
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > _MOST_LINE:
             return f"line {number} has {len(line)} characters"
-        bare = _QUOTED.sub(lambda found: "" if len(found[0]) > 1 and found[0] not in _OPENERS else '"', line)
+        bare = _QUOTED.sub(lambda found: found[0] if found[0] in _OPENERS else "", line)
         if '"' in bare or "'" in bare:
             return f"line {number} has a string that does not end there"
         if bare.count(".") > _MOST_DOTS:
