@@ -110,8 +110,6 @@ def _plan(key: str, plan: LockPlan, context: int) -> Iterator[Unsound]:
     yield from _range(f"{key}.batch", plan.batch, 1, MOST_BATCH)
     yield from _range(f"{key}.context[0]", first, 1, context)
     yield from _range(f"{key}.context[1]", last, first, context)
-    if plan.phase == "prefill" and (plan.batch, first, last) != (1, 1, context):
-        yield Unsound(key=key, text=f"a plan for prefill serves one sequence of 1 to {context} tokens")
     if len(plan.choices) > MOST_CHOICES:
         yield Unsound(key=f"{key}.choices", text=f"{len(plan.choices)} choices, at most {MOST_CHOICES}")
     for at, choice in enumerate(plan.choices):
