@@ -17,6 +17,7 @@ import torch
 
 from agentcompile import eager
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit, silent
 from agentcompile.options import Options
 from agentcompile.replay import replay_lock
 
@@ -53,9 +54,9 @@ class Accuracy:
         return self.kl <= max(KL_GATE * self.kl_eager, KL_FLOOR) and within and self.beyond_top == 0
 
 
-def verify_lock(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
+def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit = silent) -> Mapping[str, float | str]:
     """Score `lock` on text prompts; the figures by name. Raises AgentCompileError (correctness) when they break."""
-    compiled = replay_lock(lock, options)
+    compiled = replay_lock(lock, options, emit)
     if compiled.tokenizer is None:
         raise AgentCompileError(f"{lock}: the checkpoint has no tokenizer", hint="a tokenizer.json beside its weights")
     texts = [compiled.tokenizer.encode(prompt)[: min(_LONGEST, compiled.info.context)] for prompt in prompts]

@@ -17,21 +17,17 @@ archive but these four files, and it is believed as far as a run directory is: p
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
 import math
 import os
 import re
 import shutil
-import stat
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import agentcompile
-from agentcompile import progress
+from agentcompile import progress, tarball
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advising import FOLDER
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -41,6 +37,7 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured
 from agentcompile.notes import Notes
 from agentcompile.options import Options
+from agentcompile.plain import NotPlainError, read_plain
 from agentcompile.session import (
     EVENTS,
     OPTIONS,
@@ -53,6 +50,7 @@ from agentcompile.session import (
 )
 from agentcompile.store import Store
 from agentcompile.tables import amount
+from agentcompile.tarball import Limits, TarballError
 
 VERSION = 1
 """The format of an archive; a greater one is refused."""
@@ -60,20 +58,7 @@ ENDING = ".run.tar.xz"
 ABOUT, FACTS = "archive.json", "facts.json"
 NAMES = (ABOUT, EVENTS, FACTS, OPTIONS)
 
-_BLOCK = 512
-_MOST_FILES = 16  # a newer version may have more than this one, and is to be refused as such
-_SLACK_BYTES = 64 << 10  # headers, and the end of a tar
-_UNXZ_MEMORY_BYTES = 64 << 20
 _AGAIN = "fetch the file again, or pack the run again with `agentcompile runs pack`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What an archive may take at most."""
-
-    packed_bytes: int = 16 << 20
-    unpacked_bytes: int = 256 << 20
-    """Of all files together, and of each."""
 
 
 LIMITS = Limits()
@@ -134,7 +119,7 @@ def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIM
         files[EVENTS] += b"\n"
     sizes = {name: len(data) for name, data in files.items()}
     _fits(run.path, sum(sizes.values()), limits.unpacked_bytes, "unpacked", sizes)
-    packed = lzma.compress(_tar(files))
+    packed = tarball.pack(files)
     _fits(run.path, len(packed), limits.packed_bytes, "packed", sizes)
     try:
         write_atomically(out, packed)
@@ -160,16 +145,6 @@ def _fits(path: Path, size: int, most: int, how: str, sizes: Mapping[str, int]) 
             f"what is large is {largest}, {amount(sizes[largest])}",
             hint="copy the run's folder instead, or compile with a smaller --budget",
         )
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in sorted(files):
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(files[name]), 0o644
-            tar.addfile(info, io.BytesIO(files[name]))
-    return made.getvalue()
 
 
 def _facts(state: progress.State, store: Path) -> Facts:
@@ -220,76 +195,24 @@ def read(file: Path, *, limits: Limits = LIMITS) -> Contents:
     Raises AgentCompileError (usage), which names the file and what is wrong with it: it is damaged or too large, of a
     newer version, holds a name that leads elsewhere or something that is no plain file, or its content is no run.
     """
-    files = _members(file, _unpacked(file, _archived(file, limits), limits), limits)
     try:
-        return _contents(file, files)
+        return _contents(file, tarball.unpack(_archived(file, limits), limits))
+    except TarballError as error:
+        raise _refused(file, str(error)) from error
     except RecursionError as error:
         raise _refused(file, "nested deeper than any run is") from error
 
 
 def _archived(file: Path, limits: Limits) -> bytes:
+    hint = "name an archive that `agentcompile runs pack` wrote"
     try:
-        info = file.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise _refused(file, "not a file", hint="name an archive that `agentcompile runs pack` wrote")
-        if info.st_size > limits.packed_bytes:
-            raise _refused(file, f"{amount(info.st_size)}, and an archive has at most {amount(limits.packed_bytes)}")
-        return file.read_bytes()
+        return read_plain(file, limits.packed_bytes)
+    except NotPlainError as error:
+        raise _refused(file, str(error.strerror), hint=hint) from error
     except FileNotFoundError as error:
-        raise _refused(file, "no such file", hint="name an archive that `agentcompile runs pack` wrote") from error
+        raise _refused(file, "no such file", hint=hint) from error
     except OSError as error:
         raise environment_error(error, file) from error
-
-
-def _unpacked(file: Path, data: bytes, limits: Limits) -> bytes:
-    """The tar inside, of a bounded size whatever the archive would unpack to."""
-    most = limits.unpacked_bytes + _SLACK_BYTES
-    xz = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_UNXZ_MEMORY_BYTES)
-    try:
-        tar = xz.decompress(data, max_length=most + 1)
-    except lzma.LZMAError as error:
-        raise _refused(file, f"damaged, or no archive of a run: {error}") from error
-    if len(tar) > most:
-        raise _refused(file, f"unpacks to more than {amount(limits.unpacked_bytes)}, which no packed run does")
-    if not xz.eof:
-        raise _refused(file, "cut off")
-    if xz.unused_data:
-        raise _refused(file, f"damaged: {len(xz.unused_data)} bytes after its end")
-    return tar
-
-
-def _members(file: Path, tar: bytes, limits: Limits) -> dict[str, bytes]:
-    """The files of a tar by name. Each header is looked at before anything after it: the standard library's reader
-    follows links, long names and extensions, none of which a packed run has."""
-    found: dict[str, bytes] = {}
-    at = 0
-    while any(tar[at : at + _BLOCK]):
-        try:
-            info = tarfile.TarInfo.frombuf(tar[at : at + _BLOCK], "utf-8", "strict")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise _refused(file, f"damaged: {error}") from error
-        _checked(file, info, limits)
-        if info.name in found or len(found) == _MOST_FILES:
-            raise _refused(file, f"{info.name[:100]!r}: a file more than a packed run has")
-        at += _BLOCK
-        if at + info.size > len(tar):
-            raise _refused(file, f"{info.name}: cut off")
-        found[info.name] = tar[at : at + info.size]
-        at += -(-info.size // _BLOCK) * _BLOCK
-    if any(tar[at:]):
-        raise _refused(file, "damaged: something follows its last file")
-    return found
-
-
-def _checked(file: Path, info: tarfile.TarInfo, limits: Limits) -> None:
-    """Refuse a header that no packed run has."""
-    name, path = info.name[:100], PurePosixPath(info.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise _refused(file, f"{name!r}: a name that leads out of the run's folder")
-    if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-        raise _refused(file, f"{name!r}: a link or something else that is no plain file")
-    if not 0 <= info.size <= limits.unpacked_bytes:
-        raise _refused(file, f"{name!r}: declares {info.size} bytes, at most {limits.unpacked_bytes} are allowed")
 
 
 def _contents(file: Path, files: Mapping[str, bytes]) -> Contents:

@@ -17,7 +17,7 @@ from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Template
+from agentcompile.ir.template import Params, Source, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part
 from agentcompile.judge import Job
 from agentcompile.layouts import fits
@@ -62,6 +62,8 @@ class Chunks:
     templates: Mapping[str, Template]
     target: Target
     layouts: Layouts
+    pinned: Mapping[tuple[str, str, Params], Source] = field(default_factory=dict)
+    """Sources that a lock has for a region id, a template and its parameters; else they are made of the template."""
     _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def at(self, tokens: int) -> Chunk:
@@ -129,7 +131,8 @@ class Chunks:
         if found := check.errors(check.check(region, template, params, self.target, layout_fits=fits)):
             return Fallback(reason=f"{template.id} does not serve this length: {found[0].text}")
         candidate = replace(choice.candidate, region=region.id, regime=region.regime)
-        source = specialise(template, region, params, self.target)
+        own = self.pinned.get((region.id, template.id, params))
+        source = own or specialise(template, region, params, self.target)
         jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
         return Kernel(
             candidate=candidate,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import posixpath
+import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,6 +15,7 @@ from agentcompile.errors import AgentCompileError
 
 PRESET = "preset:"
 _GROUP = "agentcompile.models"
+_PRESET = re.compile(r"preset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NEAR = 3
 """Levels above a lock that a relative location may climb: further away it says more of a machine than of a model."""
 
@@ -45,6 +48,19 @@ def location(name: str, lock: Path) -> str:
     return "" if Path(relative).parts.count("..") > _NEAR else Path(relative).as_posix()
 
 
+def misplaced(location: str) -> str:
+    """Why a lock may not remember its model there; "" for nothing, a preset, or a relative path that is near."""
+    if not location or _PRESET.fullmatch(location):
+        return ""
+    if location.startswith(PRESET) or not location.isprintable() or len(location) > 4096 or "\\" in location:
+        return "no name of a preset and no path"
+    if location.startswith(("/", "~")):
+        return "a path relative to the lock is needed"
+    if location != posixpath.normpath(location) or location.split("/").count("..") > _NEAR:
+        return f"a path without detours is needed, at most {_NEAR} levels up"
+    return ""
+
+
 def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:
     """What to open for a lock: the model given by flag or variable, else what the lock remembers.
 
@@ -52,6 +68,8 @@ def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:
     """
     if given:
         return given
+    if reason := misplaced(remembered):
+        raise AgentCompileError(f"{lock}: model.location: {remembered[:70]!r}: {reason}", hint="compile again")
     if remembered.startswith(PRESET):
         return remembered
     if remembered and (lock.resolve().parent / remembered).is_dir():

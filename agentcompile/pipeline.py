@@ -24,6 +24,7 @@ from agentcompile.events import (
 from agentcompile.history import History
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, Plan, Rule, Trial
 from agentcompile.judge import WorkerJudge
+from agentcompile.kept import Kept
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
 from agentcompile.machine import judge_of, this_machine
 from agentcompile.models import location
@@ -378,6 +379,7 @@ def write(
             advice=exchanges,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
+        Kept(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
         if ready.prompts:  # the cover was accepted at every length: a replay here need not look again
             Notes(ready.here.store).put(lengths_key(hashed, ready.here.target.digest), 1)

@@ -31,16 +31,19 @@ _CHOSEN: Mapping[Rule, str] = {
 """How a lock's choices were made, where they were not made in the step."""
 
 
-def load(lock: str | Path, *, model: str | Path = "", options: Options | None = None) -> CompiledModel:
+def load(
+    lock: str | Path, *, model: str | Path = "", options: Options | None = None, emit: Emit = silent
+) -> CompiledModel:
     """Load a lock for generation: `load("lock.toml").generate("def f(")`.
 
     `model` is the checkpoint, when it is not where the lock remembers it. Kernels that were not validated on this
-    machine and toolchain before are validated now. Raises AgentCompileError for what the user can fix.
+    machine and toolchain before are validated now. `emit` is told what drifted, and that the lock's own sources run
+    where the templates here have changed. Raises AgentCompileError for what the user can fix.
     """
     where, given = arguments.path("lock", lock), arguments.path("model", model)
     if options is not None and not isinstance(options, Options):
         raise arguments.wrong("options", options, "agentcompile.options.Options, or None")
-    return replay_lock(Path(where), options or resolve({"model": given} if given else {}).options)
+    return replay_lock(Path(where), options or resolve({"model": given} if given else {}).options, emit)
 
 
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:

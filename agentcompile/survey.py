@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from agentcompile.choose import Ranking, Traits, rank
 from agentcompile.cuts import Cut
@@ -266,6 +266,14 @@ class Survey:
         """Every region as captured."""
         self.trials = {id: [] for id in self._subjects}
         return {id: in_pytorch(subject) for id, subject in self._subjects.items()}
+
+    def jobs(self, parts: Iterable[Part]) -> list[Job]:
+        """What the kernels of some parts are made from."""
+        return [
+            self._tuner.job(self._subjects[part.region], part.choice.candidate)
+            for part in parts
+            if isinstance(part.choice, Kernel)
+        ]
 
     def sources(self) -> dict[str, Source]:
         """The source of every candidate that was tried, by digest."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from agentcompile import catalog
 from agentcompile.capture import Captured
@@ -13,20 +12,21 @@ from agentcompile.captures import Model, load_model
 from agentcompile.chunks import Chunks, capacity
 from agentcompile.cuts import graph_of
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import DriftFound, Emit, silent
+from agentcompile.events import DriftFound, Emit, Warned, silent
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import Program
-from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate, Template
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Part
-from agentcompile.judge import Job
+from agentcompile.ir.trial import Part
+from agentcompile.jobs import Job
+from agentcompile.kept import Kept
 from agentcompile.layouts import LAYOUTS
-from agentcompile.lockfile import Lock, LockChoice, LockPlan, ModelFacts, drift, ordered, read_lock, regime_of
-from agentcompile.machine import Machine, this_machine
-from agentcompile.materialize import specialise
+from agentcompile.lockfile import Drift, Lock, LockPlan, ModelFacts, drift, ordered, read_lock, regime_of
+from agentcompile.machine import Machine, residency, this_machine
 from agentcompile.models import find_model, model_of_lock
 from agentcompile.options import Options
+from agentcompile.pinned import Pins, check_layouts, check_ports
+from agentcompile.proving import policy_digest
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition, partition
@@ -69,28 +69,71 @@ class Opened:
 
 
 def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
-    """Read a lock, find its model, compare both with what is here, and lower its plans."""
+    """Read a lock, find its model, compare both with what is here, and lower its plans.
+
+    The lock's own sources and templates come before those here, and are no drift, not even where it is `locked`: they
+    have the digests that it pins.
+    """
     lock = read_lock(path)
     here = this_machine(options, kind=lock.target.kind)
+    kept = Kept.of(path, here.store)
     checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
-    _compare(path, lock, here.target, model, emit, locked)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    opened = opened_with(path, lock, here, model, templates, kept, emit, locked=locked)
+    kept.keep(opened.jobs)
+    return opened
+
+
+Cuts = Callable[[Captured, Regime, str], tuple[Graph, Partition]]
+"""The graph of a regime on a kind of device, and what it can be cut into."""
+
+
+def cuts_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
+    """Cut the graph of a regime afresh."""
+    graph, tokens = graph_of(captured, regime, kind)
+    return graph, partition(graph, regime, tokens=tokens)
+
+
+def opened_with(
+    path: Path,
+    lock: Lock,
+    here: Machine,
+    model: Model,
+    templates: catalog.Catalog,
+    kept: Kept,
+    emit: Emit = silent,
+    *,
+    locked: bool = False,
+    cuts: Cuts = cuts_of,
+) -> Opened:
+    """Compare a lock with what is here, and lower its plans, once everything that it names is found."""
+    captured = model.captured
+    found = _compared(lock, here.target, model)
+    _judge(path, [row for row in found if row.grade == "refuse"], emit, locked)
     # A kernel's workspaces are as many as the threads that it was made for: it is judged and run on just those.
     here = replace(here, target=replace(here.target, threads=lock.target.threads))
-    templates = catalog.load(
-        [catalog.default_root(), *(Path(folder) for folder in options.templates)], kinds=kinds(), layouts=LAYOUTS
-    )
-    jobs: dict[str, Job] = {}
-    made = [_program(path, lock, plan, model.captured, templates, jobs) for plan in ordered(path, lock)]
+    check_layouts(path, lock, (captured.decode, captured.prefill))
+    pins = Pins(path=path, lock=lock, templates=templates, kept=kept)
+    made = [_program(pins, plan, captured, cuts) for plan in ordered(path, lock)]
+    _judge(path, [*found, *pins.drift.values()], emit, locked)
+    if pins.own:
+        emit(
+            Warned(text=f"Runs the lock's own sources; the templates here have changed: {', '.join(sorted(pins.own))}")
+        )
     *decode, (prefill, cut, parts) = made
     chunks = Chunks(
-        graph=model.captured.prefill,
+        graph=captured.prefill,
         cut=cut,
         parts=parts,
-        templates={template.id: template for template in templates.templates},
+        templates={**{template.id: template for template in templates.templates}, **pins.used},
         target=lock.target.target(),
         layouts=tuple(sorted(lock.layouts.items())),
+        pinned={
+            (job.candidate.region, job.template.id, job.candidate.params): job.source for job in pins.jobs.values()
+        },
     )
     return Opened(
         lock=lock,
@@ -99,7 +142,7 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
         decode=tuple((found.regime, program) for program, found, _ in decode),
         prefill=prefill,
         chunks=chunks,
-        jobs=tuple(jobs.values()),
+        jobs=tuple(pins.jobs.values()),
     )
 
 
@@ -113,14 +156,19 @@ def _checkpoint(path: Path, lock: Lock, options: Options) -> Path:
     return find_model(name, options.cache)
 
 
-def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, locked: bool) -> None:
+def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
     captured = model.captured
     facts = ModelFacts(
         config=captured.info.config_digest,
         graphs={graph.phase: graph.digest() for graph in (captured.decode, captured.prefill)},
         weights=captured.info.weights_digest,
     )
-    found = drift(lock, target, facts)
+    policy = policy_digest(residency(captured.decode, lock.target.target()))
+    return drift(lock, target, facts, policy)
+
+
+def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
+    """Say what has drifted; raise AgentCompileError (drift) for what a lock may not."""
     for row in found:
         emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
     fatal = [row for row in found if locked or row.grade == "refuse"]
@@ -131,23 +179,21 @@ def _compare(path: Path, lock: Lock, target: Target, model: Model, emit: Emit, l
         raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=first.remedy)
 
 
-def _program(
-    path: Path, lock: Lock, plan: LockPlan, captured: Captured, templates: catalog.Catalog, jobs: dict[str, Job]
-) -> tuple[Program, Partition, tuple[Part, ...]]:
-    """Lower one plan of the lock; every kernel it names is added to `jobs` by source digest."""
-    graph, tokens = graph_of(captured, regime_of(plan), lock.target.kind)
-    cut = partition(graph, regime_of(plan), tokens=tokens)
+def _program(pins: Pins, plan: LockPlan, captured: Captured, cuts: Cuts) -> tuple[Program, Partition, tuple[Part, ...]]:
+    """Lower one plan of the lock; every kernel it names is added to the jobs of `pins`."""
+    graph, cut = cuts(captured, regime_of(plan), pins.lock.target.kind)
     regions = {region.id: region for region in cut.regions}
     parts = []
     for choice in plan.choices:
         if choice.region not in regions:
-            text = f"{path}: plan.choices: the model has no region {choice.name}"
+            text = f"{pins.path}: plan.choices: the model has no region {choice.name[:100]}"
             raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version")
         region = regions[choice.region]
-        made = _choice(path, lock, choice, region, templates, jobs)
-        parts.append(Part(region=region.id, choice=made, sites=choice.at))
-    sources = {digest: job.source for digest, job in jobs.items()}
-    return lower(graph, _schedule(path, graph, cut, parts), sources, lock.layouts), cut, tuple(parts)
+        parts.append(Part(region=region.id, choice=pins.choice(choice, region), sites=choice.at))
+    steps = _schedule(pins.path, graph, cut, parts)
+    check_ports(pins.path, pins.lock, graph, steps, pins.used)
+    sources = {digest: job.source for digest, job in pins.jobs.items()}
+    return lower(graph, steps, sources, pins.lock.layouts), cut, tuple(parts)
 
 
 def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -> Sequence[Placed]:
@@ -161,46 +207,3 @@ def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -
 
 def _everywhere(cut: Partition, part: Part) -> Part:
     return Part(region=part.region, choice=part.choice, sites=tuple(range(len(cut.region(part.region).sites))))
-
-
-def _choice(
-    path: Path, lock: Lock, choice: LockChoice, region: Region, templates: catalog.Catalog, jobs: dict[str, Job]
-) -> Choice:
-    if choice.use == "fallback":
-        by: Literal["fallback", "human"] = "human" if choice.decided_by == "human" else "fallback"
-        return Fallback(reason=choice.reason, decided_by=by, approval=choice.approval)
-    template = _template(path, choice, templates)
-    target = lock.target.target()
-    params = tuple((param.name, choice.params[param.name]) for param in template.params if param.name in choice.params)
-    source = specialise(template, region, params, target)
-    if source.digest != choice.source:
-        both = f"{source.digest[:12]}, locked {choice.source[:12]}"
-        text = f"{path}: {choice.name}: {choice.template} now gives source {both}"
-        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again: the template has changed")
-    candidate = Candidate(
-        region=region.id,
-        regime=region.regime,
-        template=template.id,
-        template_digest=template.digest,
-        params=params,
-        target=target.digest,
-    )
-    jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
-    return Kernel(
-        candidate=candidate,
-        source=source.digest,
-        speedup=1.0,
-        half_width=0.0,
-        decided_by="measured" if choice.decided_by == "fallback" else choice.decided_by,
-        reason=choice.reason,
-        approval=choice.approval,
-    )
-
-
-def _template(path: Path, choice: LockChoice, templates: catalog.Catalog) -> Template:
-    try:
-        return templates.get(choice.template)
-    except AgentCompileError as error:
-        text = f"{path}: {choice.name}: {error.message}"
-        hint = "give its folder with --templates, or compile again"
-        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=hint) from error

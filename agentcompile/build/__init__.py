@@ -3,13 +3,16 @@
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.builders import BUILDERS, compile, compile_executor
 from agentcompile.build.nvrtc import nvrtc_toolchain
+from agentcompile.build.script import NVRTC_SCRIPT, build_command
 from agentcompile.build.toolchain import Toolchain, find_toolchain
 
 __all__ = [
     "BUILDERS",
+    "NVRTC_SCRIPT",
     "Binary",
     "Toolchain",
     "binary_key",
+    "build_command",
     "compile",
     "compile_executor",
     "find_toolchain",

@@ -19,6 +19,7 @@ from agentcompile.checkpoint.support import refuse_unsupported
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest as digest_of
 from agentcompile.ir.graph import ITEM_BYTES, DType
+from agentcompile.plain import special_in
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,8 @@ class Checkpoint:
             raise AgentCompileError(
                 f"{path}: {what}", hint="give a local directory that holds config.json and model.safetensors"
             )
+        if special := special_in(path):
+            raise AgentCompileError(f"{path}: {special}", hint="a checkpoint has plain files alone: remove it")
         config = read_json(path / "config.json", "download the model's config.json into the directory")
         check_config(path / "config.json", config)
         return cls(path=path, config=config, _tensors=_index(path))

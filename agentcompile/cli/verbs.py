@@ -72,6 +72,7 @@ def compile(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished run.")
     ] = False,
+    bundle: Annotated[bool, typer.Option("--bundle", help="Write the lock's sources beside it, as one file.")] = False,
     json: Json = False,
     events: Events = "",
     quiet: Quiet = False,
@@ -101,7 +102,7 @@ def compile(
         "templates": templates or None,
         "review": review,
     }
-    return compiling.compile(flags, resume=resume, screen=screen_of(json, events, quiet))
+    return compiling.compile(flags, resume=resume, screen=screen_of(json, events, quiet), bundle=bundle)
 
 
 @app.command()
@@ -189,6 +190,28 @@ def replay(
 
     flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.replay(flags, lock, locked=locked, check=check, screen=screen_of(json, events, quiet))
+
+
+@app.command()
+@verb
+def bundle(
+    lock: LockFile,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="None: LOCK.bundle.tar.xz, beside it.")
+    ] = None,
+    model: Model = None,
+    threads: Threads = None,
+    templates: Templates = None,
+    json: Json = False,
+) -> int:
+    """Write a lock with its kernels' sources, templates and a build script to one file, which outlives the templates.
+
+    Every verb that takes a lock takes a bundle, and finds one that lies beside its lock.
+    """
+    from agentcompile.commands import running
+
+    flags = {"model": model, "threads": threads, "templates": templates or None}
+    return running.bundle(flags, lock, out, screen=screen_of(json))
 
 
 @app.command()

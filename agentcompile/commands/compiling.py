@@ -16,6 +16,7 @@ from agentcompile.events import Emit
 from agentcompile.exits import recorded
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.trial import Kernel
+from agentcompile.lockfile.bundle import beside
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.render import Reporter, Screen, tee
 from agentcompile.review import open_items
@@ -23,8 +24,10 @@ from agentcompile.stages import shared
 from agentcompile.steering import Steering
 
 
-def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL) -> int:
-    """Compile a checkpoint to a lock inside a run directory, new or resumed."""
+def compile(
+    flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL, bundle: bool = False
+) -> int:
+    """Compile a checkpoint to a lock inside a run directory, new or resumed; with `bundle` write that beside it too."""
     options = resolve(flags).options
     run = _resumed(options, flags) if resume else _new(options)
     if resume:
@@ -35,14 +38,18 @@ def compile(flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: 
         review = options.review or begun.review is not None  # asked for once, for good
         if review and begun.settled and not begun.asked and open_items(begun):
             raise undecided(begun, run.path)
-        emit, lock = shared(tee(journal.append, reporter))
+        emit, mutex = shared(tee(journal.append, reporter))
         with (
             recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}", _secrets(options)),
-            steered(run.path, lambda: reporter.state, emit, lock, review=review) as steering,
+            steered(run.path, lambda: reporter.state, emit, mutex, review=review) as steering,
         ):
             _compiled(flow, options, emit, begun, steering, run, screen)
     show(reporter.state, screen)
     _doubts(reporter.state, run, screen)
+    if bundle:
+        lock, file = Path(options.out), beside(Path(options.out))
+        kernels, size = flow.bundle(lock, options, file)
+        screen.say(f"wrote {file}: {kernels} kernels with their templates, {tables.amount(size)}")
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0
 

@@ -49,11 +49,13 @@ class Flow:
     """Ask the adviser about every region; its advice as events. Returns every prompt."""
     replay: Callable[[Path, Options, Emit, bool, bool], None]
     """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
-    generate: Callable[[Path, Options, Request], Iterator[Piece]]
-    """Run a lock."""
+    bundle: Callable[[Path, Options, Path], tuple[int, int]]
+    """Write the bundle of a lock to a file (lock, options, out): its kernels and bytes."""
+    generate: Callable[[Path, Options, Request, Emit], Iterator[Piece]]
+    """Run a lock; drift as events."""
     eager: Callable[[Path, Options, Request], Iterator[Piece]]
     """The same request to the same checkpoint through PyTorch eager."""
-    verify: Callable[[Path, Options, Sequence[str]], Mapping[str, float | str]]
+    verify: Callable[[Path, Options, Sequence[str], Emit], Mapping[str, float | str]]
     """End-to-end accuracy of a lock on prompts: named figures; exit 4 when they break the tolerances."""
     target: Callable[[Options], Target]
     """This machine."""
@@ -84,11 +86,28 @@ def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool)
     (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
 
 
-def _generate(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
+def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
+    from agentcompile.kept import Kept, write_bundle
+    from agentcompile.lockfile import read_lock
+    from agentcompile.lockfile.bundle import Bundle
+    from agentcompile.store import Store
+    from agentcompile.unlock import open_lock
+
+    found = Kept.of(lock, Store(options.store)).whole(read_lock(lock))
+    if found is None:  # then the templates here must still give the sources
+        jobs = open_lock(lock, options).jobs
+        found = Bundle(
+            sources={job.source.digest: job.source for job in jobs},
+            templates={job.template.digest: job.template for job in jobs},
+        )
+    return len(found.sources), write_bundle(lock, found, out)
+
+
+def _generate(lock: Path, options: Options, request: Request, emit: Emit) -> Iterator[Piece]:
     from agentcompile.replay import replay_lock
 
     # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
-    model = replay_lock(lock, options)
+    model = replay_lock(lock, options, emit)
     stream = model.stream(
         request.prompt,
         max_new_tokens=request.max_new_tokens,
@@ -108,10 +127,10 @@ def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
     yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(checkpoint_of(lock, options), request))
 
 
-def _verify(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
+def _verify(lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
     from agentcompile import accuracy
 
-    return accuracy.verify_lock(lock, options, prompts)
+    return accuracy.verify_lock(lock, options, prompts, emit)
 
 
 def _target(options: Options) -> Target:
@@ -125,6 +144,7 @@ REAL = Flow(
     inspect=_inspect,
     advise=_advise,
     replay=_replay,
+    bundle=_bundle,
     generate=_generate,
     eager=_eager,
     verify=_verify,

@@ -1,4 +1,4 @@
-"""`replay`, `generate` and `verify`: what a lock is for."""
+"""`replay`, `bundle`, `generate` and `verify`: what a lock is for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 from agentcompile.commands.flow import REAL, Flow, Piece, Request
 from agentcompile.errors import AgentCompileError
+from agentcompile.events import Emit, Event, Warned
 from agentcompile.ir.digest import Json
+from agentcompile.lockfile.bundle import beside
 from agentcompile.options import resolve
 from agentcompile.render import Reporter, Screen
-from agentcompile.tables import Table, state_json
+from agentcompile.tables import Table, amount, state_json
 
 
 def replay(
@@ -27,6 +29,25 @@ def replay(
     screen.text(f"{lock} {done} ({time.monotonic() - begin:.1f} s, {len(reporter.state.drift)} drifted fields)")
     screen.json({**state_json(reporter.state), "path": str(lock)})
     return 0
+
+
+def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen: Screen, flow: Flow = REAL) -> int:
+    """Write a lock with all that its kernels are made from to one file, beside it unless `out` says where."""
+    file = out or beside(lock)
+    kernels, size = flow.bundle(lock, resolve(flags).options, file)
+    screen.text(f"{file}: {kernels} kernels with their templates, {amount(size)}")
+    screen.json({"lock": str(lock), "file": str(file), "kernels": kernels, "bytes": size})
+    return 0
+
+
+def _warnings(screen: Screen) -> Emit:
+    """Says on stderr what a person should know of a lock that is opened."""
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Warned):
+            screen.say(f"warning: {event.text}")
+
+    return emit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +79,7 @@ def generate(
     options = resolve(flags).options
     if not request.prompt:
         raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
-    pieces = flow.generate(lock, options, request)
+    pieces = flow.generate(lock, options, request, _warnings(screen))
     screen.text(request.prompt, end="")
     text, speed = _stream(pieces, screen)
     screen.text("")
@@ -108,7 +129,7 @@ def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Sc
         raise AgentCompileError(f"{prompts}: cannot be read: {error}", hint="a text file, one prompt a line") from error
     if not lines:
         raise AgentCompileError(f"{prompts}: holds no prompt", hint="a text file, one prompt a line")
-    figures = flow.verify(lock, options, lines)
+    figures = flow.verify(lock, options, lines, _warnings(screen))
     rows = [(name, value if isinstance(value, str) else f"{value:.4g}") for name, value in figures.items()]
     screen.table(Table(heads=("figure", "value"), rows=rows))
     screen.json(dict(figures))

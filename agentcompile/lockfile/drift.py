@@ -34,8 +34,11 @@ class ModelFacts:
     weights: str
 
 
-def drift(lock: Lock, target: Target, model: ModelFacts | None = None) -> tuple[Drift, ...]:
+def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: str = "") -> tuple[Drift, ...]:
     """Compare field by field; an empty tuple means the lock holds here as it is.
+
+    `policy` is the digest of the tolerances and the timing protocol here, if it is known: under others the kernels are
+    validated again, which replay does.
 
     Libraries are compared by the names that the lock has; a library that is absent here is shown as `absent`.
     """
@@ -61,6 +64,8 @@ def drift(lock: Lock, target: Target, model: ModelFacts | None = None) -> tuple[
     for name, version in lock.target.libraries.items():
         remedy = f"pip install {name}=={version}"
         differ(f"target.libraries.{name}", version, libraries.get(name, "absent"), "rebuild", remedy)
+    if policy:
+        differ("policy.digest", lock.policy.digest, policy, "rebuild", "agentcompile replay LOCK")
     if model is not None:
         found += _model_drift(lock, model)
     return tuple(found)

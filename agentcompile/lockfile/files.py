@@ -1,9 +1,17 @@
-"""Reading and writing locks: deterministic bytes, an integrity hash, atomic replacement, errors that name the key."""
+"""Reading and writing locks: deterministic bytes, integrity hashes, atomic replacement, errors that name the key.
+
+What a hash promises: a lock that was cut, damaged or edited by hand is refused (exit 3), whichever part it was, and the
+same decisions have the same hash wherever they were made. What it does not: it is no signature. Whoever can write the
+file can write the hash that fits, so everything that binds a lock to its model, its templates and this machine is
+compared anew whenever a lock is opened (`lockfile.sound`, `lockfile.drift`, `pinned`), and kernels are validated on a
+machine before they first run there. A lock and a bundle from someone else are code from someone else.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -12,12 +20,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile.schema import REVISION, VERSION, Lock
+from agentcompile.lockfile.sound import LARGEST, unsound
+from agentcompile.plain import read_plain
+from agentcompile.tarball import MAGIC
 
 _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
 """Tables whose keys are names of other things and keep their spelling."""
+_UNHASHED = ("evidence", "evidence_hash", "content_hash")
+MOST_BYTES = 4 << 20
+"""Of a lock's file; those of the largest models have a tenth of it."""
+_MOST_LINE = 1 << 16
+_MOST_DOTS = 16
+"""Outside of the strings of a line: a key of a million parts takes the standard library's reader hours."""
+_OPENERS = ('"', "'", '"""', "'''")
+_QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
+"""What begins a string of several lines, a string, a quote that opens none, or a comment."""
 
 
 def content_hash(lock: Lock) -> str:
@@ -29,14 +49,19 @@ def content_hash(lock: Lock) -> str:
     assert isinstance(policy, dict)
     if lock.policy.choose == "admitted":
         del policy["choose"]
-    return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in ("evidence", "content_hash")})
+    return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in _UNHASHED})
+
+
+def evidence_hash(lock: Lock) -> str:
+    """Hash `[evidence]`; fields that stand at their defaults do not enter, so that a new one changes no hash."""
+    return "sha256:" + digest("lock-evidence/1", lean(lock.evidence))
 
 
 def render_lock(lock: Lock) -> bytes:
     """The file's bytes: fixed key order, sorted tables, the hash filled in."""
     import tomli_w
 
-    sealed = replace(lock, content_hash=content_hash(lock))
+    sealed = replace(lock, content_hash=content_hash(lock), evidence_hash=evidence_hash(lock))
     body = _spell(encode(sealed), "_", "-")
     assert isinstance(body, dict)
     head = "# Written by agentcompile. Change it with `agentcompile compile` or `agentcompile decide`, not by hand.\n"
@@ -55,7 +80,12 @@ def reserve_lock(path: Path) -> None:
 
 def write_lock(path: Path, lock: Lock) -> str:
     """Replace `path` atomically and return the content hash; AgentCompileError when the folder cannot be written."""
-    data = render_lock(lock)
+    write_file(path, render_lock(lock))
+    return content_hash(lock)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace `path` atomically, its folder made; AgentCompileError (environment) when it cannot be written."""
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -70,7 +100,6 @@ def write_lock(path: Path, lock: Lock) -> str:
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
-    return content_hash(lock)
 
 
 @contextmanager
@@ -84,43 +113,90 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read and decode a lock.
+    """Read, decode and check a lock, or the one inside a bundle.
 
-    Raises AgentCompileError: USAGE for a file that is missing, cut off, malformed or of a newer version; DRIFT
-    for one whose content does not match its hash.
+    Raises AgentCompileError: USAGE for a file that is missing, cut off, malformed, of a newer version, or says what no
+    compiler writes; DRIFT for one whose content does not match its hashes.
     """
+    return lock_of(lock_bytes(path), path)
+
+
+def lock_bytes(path: Path) -> bytes:
+    """The bytes of a lock, out of a bundle too; raises AgentCompileError (usage)."""
+    from agentcompile.lockfile.bundle import LIMITS, LOCK, members
+
+    hint = "restore it from version control"
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_plain(path, max(MOST_BYTES, LIMITS.packed_bytes))
     except FileNotFoundError as error:
         hint = "make one with `agentcompile compile MODEL`"
         raise AgentCompileError(f"{path}: there is no such lock", hint=hint) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise AgentCompileError(f"{path}: unreadable ({reason})", hint=hint) from error
+    if data.startswith(MAGIC):
+        data = members(data, path)[LOCK]
+    if len(data) > MOST_BYTES:
+        raise AgentCompileError(f"{path}: {len(data)} bytes, and a lock has at most {MOST_BYTES}", hint=hint)
+    return data
+
+
+def lock_of(data: bytes, path: Path) -> Lock:
+    """The lock that `data` is; `path` is for messages. Raises as `read_lock` does."""
+    hint = "the file is cut off or damaged: restore it, or compile again"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise AgentCompileError(f"{path}: unreadable ({error})", hint="restore it from version control") from error
+    if why := _overgrown(text):
+        raise AgentCompileError(f"{path}: not valid TOML of a lock ({why})", hint=hint)
     try:
         raw: Json = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        hint = "the file is cut off or damaged: restore it, or compile again"
+    except (ValueError, RecursionError) as error:  # a ValueError is also a number of thousands of digits
         raise AgentCompileError(f"{path}: not valid TOML ({error})", hint=hint) from error
     assert isinstance(raw, dict)
     _check_version(path, raw)
     try:
         lock: Lock = decode(Lock, _spell(raw, "-", "_"))
+        _match(path, "content-hash", lock.content_hash, content_hash(lock))
+        if lock.revision >= 1 or lock.evidence_hash:
+            _match(path, "evidence-hash", lock.evidence_hash, evidence_hash(lock))
     except CodecError as error:
         where = str(error).removeprefix("$.").replace("_", "-")
         raise AgentCompileError(f"{path}: {where}", hint="restore the lock, or compile again") from error
-    expected = content_hash(lock)
-    if lock.content_hash != expected:
+    except (ValueError, RecursionError) as error:
+        raise AgentCompileError(f"{path}: no content of a lock ({error})", hint=hint) from error
+    if (fault := unsound(lock)) is not None:
+        raise AgentCompileError(f"{path}: {fault.key}: {fault.text}", hint="restore the lock, or compile again")
+    return lock
+
+
+def _match(path: Path, key: str, told: str, expected: str) -> None:
+    if told != expected:
         raise AgentCompileError(
-            f"{path}: content-hash: the file says {lock.content_hash[:19]}…, its content gives {expected[:19]}…",
+            f"{path}: {key}: the file says {told[:19]}…, its content gives {expected[:19]}…",
             exit_code=ExitCode.DRIFT,
             hint="it was edited by hand: restore it, or change it with `agentcompile compile`",
         )
-    return lock
+
+
+def _overgrown(text: str) -> str:
+    """What of a text would take the reader of TOML too long; "" for nothing. No lock has strings of several lines, so
+    every line begins outside of one."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > _MOST_LINE:
+            return f"line {number} has {len(line)} characters"
+        bare = _QUOTED.sub(lambda found: found[0] if found[0] in _OPENERS else "", line)
+        if '"' in bare or "'" in bare:
+            return f"line {number} has a string that does not end there"
+        if bare.count(".") > _MOST_DOTS:
+            return f"line {number} has a key of more than {_MOST_DOTS} parts"
+    return ""
 
 
 def _check_version(path: Path, raw: dict[str, Json]) -> None:
     version = raw.get("lock-version")
-    if not isinstance(version, int) or isinstance(version, bool):
+    if not isinstance(version, int) or isinstance(version, bool) or not abs(version) < LARGEST:
         raise AgentCompileError(f"{path}: lock-version: missing", hint="this is not an agentcompile lock")
     if version != VERSION:
         hint = "use a newer agentcompile" if version > VERSION else "compile again"

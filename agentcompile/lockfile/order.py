@@ -23,6 +23,8 @@ def ordered(path: Path, lock: Lock) -> tuple[LockPlan, ...]:
     prefill = [plan for plan in lock.plan if plan.phase == "prefill"]
     if len(prefill) != 1:
         raise _refused(path, f"{len(prefill)} plans for prefill, and one is needed")
+    if (prefill[0].batch, prefill[0].context) != (1, (1, lock.model.context)):
+        raise _refused(path, f"the plan for prefill does not serve one sequence of 1 to {lock.model.context} tokens")
     for batch in sorted({1, *(plan.batch for plan in decode)}):
         reached = 0
         for first, last in (plan.context for plan in decode if plan.batch == batch):

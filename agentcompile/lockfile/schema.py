@@ -15,7 +15,8 @@ from agentcompile.ir.trial import Rule
 
 VERSION = 1
 """A lock with a greater version is refused; one with a greater revision is read, unknown keys and all."""
-REVISION = 0
+REVISION = 1
+"""From 1 on the evidence has a hash of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,10 @@ class Lock:
     lock_version: int = VERSION
     revision: int = REVISION
     content_hash: str = ""
+    """Over everything but itself and the evidence. It says that the decisions are as they were written; it is no
+    signature: whoever can write the file can seal it again."""
+    evidence_hash: str = ""
+    """Over `evidence`, which thus is as it was written too. Empty in locks before revision 1."""
     target: LockTarget
     model: LockModel
     policy: LockPolicy

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from agentcompile.build import compile
+from agentcompile.build import Binary, compile
 from agentcompile.ir.template import Launch, Source
-from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.materialize.cpp import flags
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.store import Store
@@ -120,7 +119,7 @@ class Probes:
         launches = (Launch(entry="turn", arguments=("tally", "table")),)
         source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=flags(setup.target))
         made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if isinstance(made, (BuildFailed, TimedOut)):
+        if not isinstance(made, Binary):
             raise RuntimeError(f"the probe kernels do not build: {made}")
         self._library, self.executor = Library(Path(made.path)), executor
         self._threads = torch.zeros(executor.threads * RANK_WORDS, dtype=torch.int64)

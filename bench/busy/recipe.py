@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +26,7 @@ from agentcompile.options import resolve
 
 from ..figures.course import nameless, say
 from ..figures.record import revision
+from ..figures.serving import command_of
 from ..models.locate import MAKERS
 from .generation import Generation, measure_lock
 from .neighbours import neighbours
@@ -157,14 +156,13 @@ def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[s
         return float(row["share"]) * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1)
 
     served = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
-    return served / sum(map(floor, parts))
+    return float(served / sum(map(floor, parts)))
 
 
 def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
     """The JSON of a command; AgentCompileError when it fails."""
     ran = subprocess.run(
-        [sys.executable, "-m", "agentcompile", *words],
-        env={**os.environ, **environment},
+        [*command_of("agentcompile", environment), *words],
         capture_output=True,
         text=True,
         check=False,

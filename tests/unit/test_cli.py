@@ -195,7 +195,7 @@ def pieces(count: int) -> Iterator[Piece]:
 def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None:
     screen, out, err = paper()
     functions = {
-        "generate": lambda lock, options, request: pieces(3),
+        "generate": lambda lock, options, request, emit: pieces(3),
         "eager": lambda lock, options, request: pieces(3),
     }
     request = Request(prompt="go")
@@ -220,7 +220,7 @@ def test_verify_takes_a_prompt_a_line(tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("one\n\ntwo\n")
     seen: list[str] = []
 
-    def verifies(lock: Path, options: Options, prompts: Sequence[str]) -> Mapping[str, float | str]:
+    def verifies(lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
         seen.extend(prompts)
         return {"mean KL": 0.00125}
 

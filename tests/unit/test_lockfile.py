@@ -92,7 +92,7 @@ def a_lock() -> Lock:
 def test_a_lock_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.lock.toml"
     write_lock(path, a_lock())
-    assert replace(read_lock(path), content_hash="") == a_lock()
+    assert replace(read_lock(path), content_hash="", evidence_hash="") == a_lock()
 
 
 def test_the_same_lock_gives_the_same_bytes_whatever_order_its_tables_were_made_in() -> None:
@@ -153,13 +153,13 @@ def test_a_lock_cut_at_any_byte_is_refused_without_a_traceback(tmp_path: Path) -
 
 def test_a_greater_revision_is_read_without_its_new_tables(tmp_path: Path) -> None:
     path = tmp_path / "a.lock.toml"
-    text = render_lock(a_lock()).decode().replace("revision = 0", "revision = 1")
+    text = render_lock(a_lock()).decode().replace("revision = 1", "revision = 2")
     path.write_text(text + "\n[later]\nkey = 1\n")
     with pytest.raises(AgentCompileError, match="content-hash"):  # the revision is part of the content
         read_lock(path)
-    sealed = replace(a_lock(), revision=1)
+    sealed = replace(a_lock(), revision=2)
     path.write_text(render_lock(sealed).decode() + "\n[later]\nkey = 1\n")
-    assert read_lock(path).revision == 1
+    assert read_lock(path).revision == 2
 
 
 def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:

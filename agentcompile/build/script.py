@@ -1,0 +1,47 @@
+"""The commands that build a source without agentcompile, for the script that travels with a lock."""
+
+from __future__ import annotations
+
+import shlex
+
+from agentcompile.build.nvrtc import NVRTC_FLAGS
+from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS
+from agentcompile.ir.template import Source
+
+NVRTC_SCRIPT = b'''"""nvrtc.py TEXT CUBIN FLAG... compiles CUDA C++; NVRTC names the library, else libnvrtc.so."""
+import ctypes, os, sys
+
+text, out, *flags = sys.argv[1:]
+nvrtc, program, size = ctypes.CDLL(os.environ.get("NVRTC", "libnvrtc.so")), ctypes.c_void_p(), ctypes.c_size_t()
+with open(text, "rb") as file:
+    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), file.read(), b"kernel.cu", 0, None, None)
+options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+failed = nvrtc.nvrtcCompileProgram(program, len(flags), options)
+what = ("ProgramLog" if failed else "CUBIN")
+assert not getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+made = ctypes.create_string_buffer(size.value)
+assert not getattr(nvrtc, f"nvrtcGet{what}")(program, made)
+if failed:
+    sys.exit(made.raw.decode(errors="replace"))
+with open(out, "wb") as file:
+    file.write(made.raw)
+'''
+"""Kernels of CUDA include nothing, which nvcc does not allow."""
+
+
+def build_command(source: Source, digest: str) -> str:
+    """Lines of a shell script that build `sources/DIGEST` into `build/`; a comment for what is no compiler's work."""
+    if source.language == "cuda":
+        flags = shlex.join((*NVRTC_FLAGS, *source.flags))
+        return f'"${{PYTHON:-python3}}" nvrtc.py sources/{digest}.cu build/{digest}.cubin {flags}'
+    if source.language == "cpp":
+        flags = shlex.join((*COMPILE_FLAGS, *source.flags, "-pipe"))
+        compiler = '"${CXX:-g++}"'
+        # The name of the text stays in the binary: with the same compiler it is the one that replay builds, but for
+        # the symbols that a seed names.
+        return (
+            f"cp sources/{digest}.cpp build/kernel.cpp\n"
+            f"(cd build && {compiler} {flags} -c kernel.cpp -o kernel.o)\n"
+            f"(cd build && {compiler} kernel.o {shlex.join(LINK_FLAGS)} -o {digest}.so)"
+        )
+    return f"# {source.language}: agentcompile replay makes it from sources/{digest}.json"

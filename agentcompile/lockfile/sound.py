@@ -1,0 +1,142 @@
+"""What a lock must say to mean anything, as far as it can be told without its model and its templates.
+
+A hash says that a file is as it was written, not that what was written makes sense: whoever can write the file can
+seal it again. So every number has a range here, every digest a form, and the location leads nowhere but to a checkpoint
+near the lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+from agentcompile.lockfile.schema import Evidence, Lock, LockChoice, LockPlan
+from agentcompile.models import misplaced
+
+MOST_CONTEXT = 1 << 20
+MOST_THREADS = 1024
+"""Of a CPU's workers and of a GPU's multiprocessors."""
+MOST_BATCH = 64
+MOST_PLANS = 64
+MOST_CHOICES = 4096
+"""Of one plan."""
+LARGEST = 1 << 53
+"""No number of a lock reaches it, so that all are exact whoever reads them."""
+DTYPES = ("bf16", "fp16", "fp32")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DECIMAL = re.compile(r"-?(\d{1,30}(\.\d{1,30})?(e[+-]?\d{1,3})?|inf)")
+_ARCH = re.compile(r"[a-z0-9_]{1,40}", re.IGNORECASE)
+_CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsound:
+    """What is wrong at a key of the lock."""
+
+    key: str
+    text: str
+
+
+def unsound(lock: Lock) -> Unsound | None:
+    """The first thing that no compiler writes, or None."""
+    return next(_faults(lock), None)
+
+
+def _faults(lock: Lock) -> Iterator[Unsound]:
+    yield from _numbers(encode(lock), "")
+    yield from _target(lock)
+    yield from _model(lock)
+    if not _DIGEST.fullmatch(lock.policy.digest):
+        yield _no_digest("policy.digest", lock.policy.digest)
+    if len(lock.plan) > MOST_PLANS:
+        yield Unsound(key="plan", text=f"{len(lock.plan)} plans, at most {MOST_PLANS}")
+    for at, plan in enumerate(lock.plan):
+        yield from _plan(f"plan[{at}]", plan, lock.model.context)
+    yield from _evidence(lock.evidence)
+
+
+def _numbers(value: Json, key: str) -> Iterator[Unsound]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _numbers(item, f"{key}.{name}".lstrip(".").replace("_", "-"))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _numbers(item, f"{key}[{at}]")
+    elif isinstance(value, int) and not -LARGEST < value < LARGEST:
+        yield Unsound(key=key, text=f"a number of {value.bit_length()} bits")
+
+
+def _range(key: str, value: int, least: int, most: int) -> Iterator[Unsound]:
+    if not least <= value <= most:
+        yield Unsound(key=key, text=f"{value} is not in {least} … {most}")
+
+
+def _no_digest(key: str, value: str) -> Unsound:
+    return Unsound(key=key, text=f"{value[:70]!r} is no digest")
+
+
+def _target(lock: Lock) -> Iterator[Unsound]:
+    target = lock.target
+    if not (_CUDA_ARCH if target.kind == "cuda" else _ARCH).fullmatch(target.arch):
+        yield Unsound(key="target.arch", text=f"{target.arch[:70]!r} is no architecture of {target.kind}")
+    yield from _range("target.threads", target.threads, 1, MOST_THREADS)
+    yield from _range("target.line-bytes", target.line_bytes, 1, 4096)
+    yield from _range("target.cache-bytes", len(target.cache_bytes), 0, 8)
+    for at, size in enumerate(target.cache_bytes):
+        yield from _range(f"target.cache-bytes[{at}]", size, 0, 1 << 40)
+
+
+def _model(lock: Lock) -> Iterator[Unsound]:
+    model = lock.model
+    if reason := misplaced(model.location):
+        yield Unsound(key="model.location", text=f"{model.location[:70]!r}: {reason}")
+    if model.dtype not in DTYPES:
+        yield Unsound(key="model.dtype", text=f"{model.dtype[:70]!r} is not one of {', '.join(DTYPES)}")
+    yield from _range("model.context", model.context, 1, MOST_CONTEXT)
+    digests = {"config": model.config, "weights": model.weights}
+    digests |= {f"graphs.{phase}": value for phase, value in model.graphs.items()}
+    for key, value in digests.items():
+        if not _DIGEST.fullmatch(value):
+            yield _no_digest(f"model.{key}", value)
+    if odd := set(model.graphs) - {"decode", "prefill"}:
+        yield Unsound(key="model.graphs", text=f"{min(odd)[:70]!r} is no phase")
+
+
+def _plan(key: str, plan: LockPlan, context: int) -> Iterator[Unsound]:
+    first, last = plan.context
+    yield from _range(f"{key}.batch", plan.batch, 1, MOST_BATCH)
+    yield from _range(f"{key}.context[0]", first, 1, context)
+    yield from _range(f"{key}.context[1]", last, first, context)
+    if len(plan.choices) > MOST_CHOICES:
+        yield Unsound(key=f"{key}.choices", text=f"{len(plan.choices)} choices, at most {MOST_CHOICES}")
+    for at, choice in enumerate(plan.choices):
+        yield from _choice(f"{key}.choices[{at}]", choice)
+
+
+def _choice(key: str, choice: LockChoice) -> Iterator[Unsound]:
+    if not _DIGEST.fullmatch(choice.region):
+        yield _no_digest(f"{key}.region", choice.region)
+    if list(choice.at) != sorted(set(choice.at)) or min(choice.at, default=0) < 0:
+        yield Unsound(key=f"{key}.at", text="the sites are not distinct numbers in order")
+    if choice.use == "kernel":
+        for name, value in (("template-digest", choice.template_digest), ("source", choice.source)):
+            if not _DIGEST.fullmatch(value):
+                yield _no_digest(f"{key}.{name}", value)
+        if not choice.template or choice.decided_by == "fallback":
+            yield Unsound(key=key, text="a kernel needs a template, and someone who decided for it")
+    elif choice.template or choice.template_digest or choice.source or choice.params:
+        yield Unsound(key=key, text="a fallback has no template, parameters or source")
+    elif choice.decided_by not in ("fallback", "human"):
+        yield Unsound(key=f"{key}.decided-by", text=f"a fallback is not decided by {choice.decided_by!r}")
+
+
+def _evidence(evidence: Evidence) -> Iterator[Unsound]:
+    for at, row in enumerate((*evidence.regions, *evidence.steps)):
+        for name, value in sorted((encode(row) or {}).items()):  # type: ignore[union-attr]
+            if name.endswith("_ns") and isinstance(value, int) and value < 0:
+                yield Unsound(key=f"evidence[{at}].{name.replace('_', '-')}", text=f"{value} is no time")
+            if name in ("log_ratio", "half_width", "error_ratio") and not _DECIMAL.fullmatch(str(value)):
+                yield Unsound(key=f"evidence[{at}].{name.replace('_', '-')}", text=f"{str(value)[:70]!r} is no number")

@@ -1,0 +1,325 @@
+"""Locks with another meaning, sealed again: what someone who knows the hash could write."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentcompile.catalog import Catalog
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Source, Template
+from agentcompile.kept import Kept
+from agentcompile.lockfile import Lock, LockChoice, LockPlan
+from agentcompile.materialize import specialise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a forger has at hand: the lock's regions, all templates, and a bundle to put things into."""
+
+    regions: Mapping[str, Region]
+    templates: Catalog
+    kept: Kept
+    """Its bundle is written to."""
+
+    def keep(self, made: Source | Template) -> str:
+        """Put something into the bundle; its digest."""
+        held: Any = self.kept.bundle.sources if isinstance(made, Source) else self.kept.bundle.templates
+        held[made.digest] = made
+        return made.digest
+
+
+Forge = Callable[[Lock, Ground, random.Random], Lock]
+_NUMBERS = (-1, 0, 1, 2, 3, 7, 48, 63, 64, 65, 1023, 2**31, 2**40, 2**62)
+_PLACES = (
+    "/", "/etc", "~", "~root", "../../../..", "../../../../..", "a/../b", "./x", "\0", "x\0y", "/dev/zero", "preset:",
+    "preset:../x", "preset:tiny-qwen3", "preset:none", "\\\\host\\x", "", "x" * 5000, "/proc/self/root", "\u202e",
+)  # fmt: skip
+_DIGESTS = ("0" * 64, "f" * 64, "", "0", "F" * 64, "g" * 64, "../" * 21 + "x")
+
+
+def _with(lock: Lock, draw: random.Random, change: Callable[[LockChoice], LockChoice]) -> Lock:
+    """The lock with one choice changed."""
+    at = draw.randrange(len(lock.plan))
+    plan = lock.plan[at]
+    if not plan.choices:
+        return lock
+    chosen = draw.randrange(len(plan.choices))
+    choices = [change(one) if i == chosen else one for i, one in enumerate(plan.choices)]
+    return _planned(lock, at, replace(plan, choices=tuple(choices)))
+
+
+def _planned(lock: Lock, at: int, plan: LockPlan) -> Lock:
+    return replace(lock, plan=(*lock.plan[:at], plan, *lock.plan[at + 1 :]))
+
+
+def _kernels(lock: Lock) -> list[LockChoice]:
+    return [choice for plan in lock.plan for choice in plan.choices if choice.use == "kernel"]
+
+
+def layouts_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Layouts deleted, added, swapped, of other names."""
+    held = dict(lock.layouts)
+    names = ("row-major", "rows16-k2", "rows16-k1", "rows8", "", "__class__")
+    if held and draw.random() < 0.6:
+        name = draw.choice(sorted(held))
+        if draw.random() < 0.5:
+            del held[name]
+        else:
+            held[name] = draw.choice(names)
+    else:
+        bound = [value for region in ground.regions.values() for value in region.sites[0].bindings]
+        held[draw.choice([*lock.layouts, "model.norm.weight", "none", draw.choice(bound)[1]])] = draw.choice(names)
+    return replace(lock, layouts={} if draw.random() < 0.1 else held)
+
+
+def params_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Parameters of other values, missing, and too many."""
+
+    def change(choice: LockChoice) -> LockChoice:
+        params: dict[str, Any] = dict(choice.params)
+        name = draw.choice([*params, "ROWS", "X", "__init__"])
+        if draw.random() < 0.2:
+            params.pop(name, None)
+        else:
+            params[name] = draw.choice([*_NUMBERS, *(v * 2 for v in params.values() if isinstance(v, int)), "1", ""])
+        return replace(choice, params=params)
+
+    return _with(lock, draw, change)
+
+
+def swapped(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Some fields of one kernel given to another choice, of the same plan or another."""
+    if not (kernels := _kernels(lock)):
+        return lock
+    giver = draw.choice(kernels)
+    fields = draw.choice(
+        (
+            ("source",),
+            ("template",),
+            ("template_digest",),
+            ("region",),
+            ("region", "name"),
+            ("region", "name", "sites", "at"),
+            ("template", "template_digest"),
+            ("params", "source"),
+            ("template", "template_digest", "params", "source", "use", "decided_by"),
+            ("at", "sites"),
+        )
+    )
+    return _with(lock, draw, lambda one: replace(one, **{name: getattr(giver, name) for name in fields}))
+
+
+def choices_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Choices dropped, doubled, moved to another plan, in another order, at other sites."""
+    at = draw.randrange(len(lock.plan))
+    choices = list(lock.plan[at].choices)
+    if not choices:
+        return lock
+    one = draw.choice(choices)
+    match draw.randrange(6):
+        case 0:
+            choices.remove(one)
+        case 1:
+            choices.append(one)
+        case 2:
+            other = draw.choice(lock.plan)
+            choices.append(draw.choice(other.choices) if other.choices else one)
+        case 3:
+            draw.shuffle(choices)
+        case 4:
+            sites = draw.choice(((), (0,), (0, 1), (1, 0), (0, 0), (-1,), (10**9,), tuple(range(one.sites))))
+            choices[choices.index(one)] = replace(
+                one, at=sites, sites=draw.choice((one.sites, len(sites) or one.sites))
+            )
+        case _:
+            choices = []
+    return _planned(lock, at, replace(lock.plan[at], choices=tuple(choices)))
+
+
+def plans_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Plans of other phases, batches and contexts; too many and too few."""
+    at = draw.randrange(len(lock.plan))
+    plan = lock.plan[at]
+    match draw.randrange(6):
+        case 0:
+            return replace(lock, plan=(*lock.plan, plan))
+        case 1:
+            return replace(lock, plan=(*lock.plan[:at], *lock.plan[at + 1 :]))
+        case 2:
+            return replace(lock, plan=tuple(reversed(lock.plan)))
+        case 3:
+            plan = replace(plan, batch=draw.choice(_NUMBERS))
+        case 4:
+            plan = replace(plan, context=(draw.choice(_NUMBERS), draw.choice((*_NUMBERS, lock.model.context))))
+        case _:
+            plan = replace(plan, phase=draw.choice(("decode", "prefill")), exact=draw.random() < 0.5)
+    return _planned(lock, at, plan)
+
+
+def target_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Another machine."""
+    target = lock.target
+    fields: dict[str, Any] = draw.choice(
+        (
+            {"threads": draw.choice(_NUMBERS)},
+            {"kind": draw.choice(("cpu", "cuda"))},
+            {"arch": draw.choice(("x86_64", "aarch64", "sm_90a", "sm_", "", "\0"))},
+            {"isa": tuple(draw.sample(target.isa, len(target.isa) // 2))},
+            {"isa": (*target.isa, draw.choice(("avx10", "amx_bf16", "-march=native", "")))},
+            {"device": draw.choice(("", "\x1b[31m", "x" * 10000))},
+            {"cache_bytes": tuple(draw.choice(_NUMBERS) for _ in range(draw.randrange(4)))},
+            {"line_bytes": draw.choice(_NUMBERS)},
+            {"toolchain": draw.choice(("g++ 1.0", "", "nvrtc 13.0"))},
+            {"libraries": {"torch": draw.choice(("0", "2.13.0"))}},
+            {"libraries": {}},
+        )
+    )
+    return replace(lock, target=replace(target, **fields))
+
+
+def model_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Another model, or the same elsewhere."""
+    model = lock.model
+    fields: dict[str, Any] = draw.choice(
+        (
+            {"location": draw.choice(_PLACES)},
+            {"context": draw.choice(_NUMBERS)},
+            {"dtype": draw.choice(("bf16", "fp32", "fp8", ""))},
+            {"config": draw.choice(_DIGESTS)},
+            {"weights": draw.choice(_DIGESTS)},
+            {"graphs": dict(zip(("decode", "prefill"), reversed(list(model.graphs.values())), strict=True))},
+            {"graphs": {"decode": model.graphs["decode"]}},
+            {"name": "\u202e\x07", "architecture": ""},
+        )
+    )
+    return replace(lock, model=replace(model, **fields))
+
+
+def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """What people read: policy, who decided, reasons, evidence, revision."""
+    match draw.randrange(5):
+        case 0:
+            rule: Any = draw.choice(("admitted", "isolated", "first", "pytorch"))
+            return replace(lock, policy=replace(lock.policy, choose=rule, digest=draw.choice((*_DIGESTS, "a" * 64))))
+        case 1:
+            return replace(lock, policy=replace(lock.policy, settings={"alpha": "1", "x": ""}))
+        case 2:
+            by: Any = draw.choice(("measured", "adviser", "human", "fallback"))
+            return _with(lock, draw, lambda one: replace(one, decided_by=by, reason="\x1b]0;x\x07", approval="\0"))
+        case 3:
+            rows = tuple(replace(row, median_ns=draw.choice(_NUMBERS)) for row in lock.evidence.regions)
+            return replace(lock, evidence=replace(lock.evidence, regions=rows, advice=("x",)))
+        case _:
+            return replace(lock, revision=draw.choice((0, 1, 2, -1, 2**40)))
+
+
+def fallen(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """A kernel given back to PyTorch: another plan of the same meaning."""
+
+    def change(choice: LockChoice) -> LockChoice:
+        return replace(
+            choice, use="fallback", template="", template_digest="", source="", params={}, decided_by="human"
+        )
+
+    return _with(lock, draw, change)
+
+
+def another_kernel(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """Any template at any parameters of its domains, with the source that it really gives."""
+
+    def change(choice: LockChoice) -> LockChoice:
+        region = ground.regions.get(choice.region)
+        serving = ground.templates.serving(region.kind) if region else ()
+        if region is None or not serving:
+            return choice
+        template = draw.choice(serving)
+        return _made(choice, template, region, lock, ground, draw)
+
+    return _with(lock, draw, change)
+
+
+def _made(
+    choice: LockChoice, template: Template, region: Region, lock: Lock, ground: Ground, draw: random.Random
+) -> LockChoice:
+    params = tuple((param.name, draw.choice(param.domain)) for param in template.params)
+    source = specialise(template, region, params, lock.target.target())
+    fields: dict[str, Any] = {"template": template.id, "template_digest": template.digest, "params": dict(params)}
+    return replace(choice, use="kernel", source=source.digest, decided_by="measured", **fields)
+
+
+def forged_source(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """A source with another launch, workspace, flag, constant or text, in the bundle by its own digest."""
+
+    def change(choice: LockChoice) -> LockChoice:
+        source = ground.kept.source(choice.source) if choice.use == "kernel" else None
+        if source is None or not source.launches:
+            return choice
+        first = source.launches[0]
+        spaces = tuple((name, dtype, draw.choice((0, 1, count // 2)), not zeroed)
+                       for name, dtype, count, zeroed in source.workspaces)  # fmt: skip
+        forged = draw.choice(
+            (
+                replace(source, workspaces=spaces or (("more", "fp32", 4, True),)),
+                replace(source, launches=(*source.launches, first)),
+                replace(source, launches=(replace(first, arguments=tuple(reversed(first.arguments))),)),
+                replace(source, launches=(replace(first, entry="main"),)),
+                replace(source, flags=(*source.flags, "-ffast-math")),
+                replace(source, text=source.text.replace(" = 2;", " = 1;").replace(" = 64;", " = 32;")),
+                replace(source, text=source.text.replace("+", "-")),
+                replace(source, text=source.text + "\n// more\n"),
+            )
+        )
+        return replace(choice, source=ground.keep(forged))
+
+    return _with(lock, draw, change)
+
+
+def forged_template(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+    """A template that promises other things, in the bundle by its own digest, with the source that it gives."""
+
+    def change(choice: LockChoice) -> LockChoice:
+        region, known = ground.regions.get(choice.region), ground.kept.template(choice.template_digest)
+        if choice.use != "kernel" or region is None or known is None:
+            return choice
+        forged = draw.choice(
+            (
+                replace(known, about="another"),
+                replace(known, layouts=()),
+                replace(known, layouts=(*known.layouts[:-1], ("w", "rows16-k1"))),
+                replace(known, requires=()),
+                replace(known, workspaces=()),
+                replace(known, id="linear/other"),
+                replace(known, region="rmsnorm"),
+                replace(known, source=known.source.replace("+", "-")),
+                replace(known, launches=known.launches[:-1]),
+            )
+        )
+        made = replace(choice, template_digest=ground.keep(forged), template=forged.id)
+        if draw.random() < 0.5:
+            return made
+        try:
+            return replace(made, source=ground.keep(specialise(forged, region, tuple(choice.params.items()),
+                                                               lock.target.target())))  # fmt: skip
+        except (KeyError, IndexError):
+            return made
+
+    return _with(lock, draw, change)
+
+
+FORGERIES: Mapping[str, Forge] = {
+    "layouts": layouts_of,
+    "parameters": params_of,
+    "fields swapped": swapped,
+    "choices": choices_of,
+    "plans": plans_of,
+    "target": target_of,
+    "model": model_of,
+    "words": words_of,
+    "given back": fallen,
+    "another kernel": another_kernel,
+    "forged source": forged_source,
+    "forged template": forged_template,
+}

@@ -1,0 +1,335 @@
+"""`bench campaign --kind locks`: locks with random bytes, and locks with another meaning that were sealed again.
+
+Each goes through opening; what opens as another plan than the original's runs in a process of its own. What may come
+of it: the same plan, a refusal with exit 2 or 3 and a sentence, or another plan whose outputs are the original's. Never
+a traceback, a crash, a hang, or other outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from agentcompile import catalog
+from agentcompile.capture import Captured
+from agentcompile.captures import Model, load_model
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.region import Regime
+from agentcompile.kept import Kept
+from agentcompile.layouts import LAYOUTS
+from agentcompile.lockfile import Lock, read_lock, regime_of, render_lock
+from agentcompile.lockfile.bundle import Bundle
+from agentcompile.machine import Machine, this_machine
+from agentcompile.models import find_model
+from agentcompile.options import Options, resolve
+from agentcompile.pipeline import compile_model
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.regions.partition import Partition
+from agentcompile.unlock import Opened, cuts_of, opened_with
+
+from .lock_bytes import SPOILS
+from .lock_meanings import FORGERIES, Ground
+from .report import Campaign, Report, Say
+
+DEFAULT = 12_500
+RESEALED = 0.2
+"""Share of the attempts that are sealed again."""
+RUNS = 60
+"""Plans that differ from the original's and are run, at most."""
+LIMIT_S = 10.0
+"""Of opening one lock."""
+RUN_LIMIT_S = 300.0
+"""Of building, validating and running one."""
+APART = 0.03
+"""Of the largest logit: how far outputs in bf16 may lie from the original's. A wrong kernel or layout is off by tens of
+times that."""
+PRESET, CONTEXT, THREADS = "preset:tiny-qwen3", 64, 2
+REFUSALS = (ExitCode.USAGE, ExitCode.DRIFT)
+
+
+class HungError(Exception):
+    """An attempt took longer than it may."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `HungError` in the main thread when the block takes longer."""
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise HungError(f"still opening after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One lock and what came of it: how it was spoiled, and the plan that it opened as, if it did."""
+
+    name: str
+    how: str
+    failure: str = ""
+    refused: int = 0
+    plan: Opened | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A lock that is attacked, opened once, with all that opening another takes."""
+
+    path: Path
+    lock: Lock
+    here: Machine
+    model: Model
+    templates: catalog.Catalog
+    kept: Kept
+    folder: Path
+    _cuts: dict[Regime, tuple[Graph, Partition]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: Path, options: Options, folder: Path) -> Target:
+        """The lock at `path`, whose model `options` name."""
+        lock, here = read_lock(path), this_machine(options, kind="cpu")
+        checkpoint = find_model(options.model, options.cache)
+        model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
+        templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
+        kept = Kept(bundle=Bundle(sources={}, templates={}))
+        made = cls(path=path, lock=lock, here=here, model=model, templates=templates, kept=kept, folder=folder)
+        held: dict[str, object] = {}
+        for job in made.opened(path, lock).jobs:
+            held |= {job.source.digest: job.source, job.template.digest: job.template}
+            kept.bundle.sources[job.source.digest] = job.source  # type: ignore[index]
+            kept.bundle.templates[job.template.digest] = job.template  # type: ignore[index]
+        return made
+
+    def opened(self, path: Path, lock: Lock) -> Opened:
+        """Open a lock against the model and the templates that are held; cuts of a regime are made once."""
+        return opened_with(path, lock, self.here, self.model, self.templates, self.kept, cuts=self._cut)
+
+    def _cut(self, captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
+        if regime not in self._cuts:
+            self._cuts[regime] = cuts_of(captured, regime, kind)
+        return self._cuts[regime]
+
+    def ground(self) -> Ground:
+        """What a forger has; its bundle holds what forged locks name."""
+        regions = {
+            region.id: region
+            for plan in self.lock.plan
+            for region in self._cut(self.model.captured, regime_of(plan), "cpu")[1].regions
+        }
+        return Ground(regions=regions, templates=self.templates, kept=self.kept)
+
+    def attempt(self, name: str, how: str, data: Callable[[], bytes]) -> Attempt:
+        """Write a lock, open it, and say what came of it."""
+        path = self.folder / "spoiled.lock.toml"
+        try:
+            path.write_bytes(data())
+            with limited(LIMIT_S):
+                return Attempt(name=name, how=how, plan=self.opened(path, read_lock(path)))
+        except AgentCompileError as error:
+            bad = error.exit_code not in REFUSALS or not error.message or not error.hint
+            failure = f"exit {int(error.exit_code)}: {error.message} ({error.hint})" if bad else ""
+            return Attempt(name=name, how=how, failure=failure, refused=int(error.exit_code))
+        except Exception as error:  # noqa: BLE001 - whatever opening lets through is what is looked for
+            return Attempt(name=name, how=how, failure=f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def spoiled(target: Target, at: int, seed: int) -> Attempt:
+    """The lock with its bytes changed, number `at` of a seed."""
+    draw = random.Random(f"{seed}/raw/{at}")
+    how, data = draw.choice(sorted(SPOILS)), target.path.read_bytes()
+    return target.attempt(f"raw {at}", how, lambda: SPOILS[how](data, draw))
+
+
+def resealed(target: Target, ground: Ground, at: int, seed: int) -> Attempt:
+    """The lock with its meaning changed one to three times, sealed again, number `at` of a seed."""
+    draw = random.Random(f"{seed}/resealed/{at}")
+    names = [draw.choice(sorted(FORGERIES)) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
+
+    def data() -> bytes:
+        lock = target.lock
+        for name in names:
+            lock = FORGERIES[name](lock, ground, draw)
+        return render_lock(lock)
+
+    return target.attempt(f"resealed {at}", " + ".join(names), data)
+
+
+def same(one: Opened, other: Opened) -> bool:
+    """Whether two locks run the same programs for the same lengths, on as many threads."""
+    sources = [{job.source.digest for job in opened.jobs} for opened in (one, other)]
+    return (one.decode, one.prefill, one.lock.target.threads, sources[0]) == (
+        other.decode, other.prefill, other.lock.target.threads, sources[1],
+    )  # fmt: skip
+
+
+class Runner:
+    """The process that runs locks; another takes its place when it dies or hangs."""
+
+    def __init__(self, model: str, home: str, first: Path) -> None:
+        """`first` is the lock that others are compared with."""
+        self._model, self._home, self._first = model, home, first
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, path: Path) -> Mapping[str, float | int | str]:
+        """The answer for one lock; a `failure` when the process did not give one."""
+        if self._process is None:
+            module = f"{__package__}.lock_runner"
+            command = [sys.executable, "-m", module, self._model, self._home, str(THREADS)]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            if "apart" not in (answer := self._ask(self._first)):
+                return {"failure": f"the original does not run: {answer}"}
+        return self._ask(path)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+    def _ask(self, path: Path) -> Mapping[str, float | int | str]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{path}\n")
+        process.stdin.flush()
+        line = _line(process.stdout, RUN_LIMIT_S)
+        if not line:
+            self.close()
+            return {"failure": f"no answer: the process died, or ran for {RUN_LIMIT_S:g} s"}
+        found: Mapping[str, float | int | str] = json.loads(line)
+        return found
+
+
+def _line(stream: IO[str], limit_s: float) -> str:
+    """The next line, or "" at the end of the stream and after the limit."""
+    try:
+        with limited(limit_s):
+            return stream.readline()
+    except HungError:
+        return ""
+
+
+def wrong(answer: Mapping[str, float | int | str]) -> str:
+    """What is wrong with how a lock ran; "" for nothing. Refusals are not: kernels are validated before they run."""
+    if "failure" in answer:
+        return str(answer["failure"])
+    if "refused" in answer:
+        known = (*REFUSALS, ExitCode.CORRECTNESS, ExitCode.ENVIRONMENT)
+        return "" if answer["refused"] in known else f"exit {answer['refused']}: {answer['message']}"
+    if not answer["finite"] or float(answer["apart"]) > APART:
+        return f"its logits lie {float(answer['apart']):.3g} of the largest from the original's"
+    return ""
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Compile a tiny model without timing, then attack its lock."""
+    with tempfile.TemporaryDirectory(prefix="agentcompile-locks-") as name:
+        folder = Path(name)
+        path = folder / "original.lock.toml"
+        flags = {"model": PRESET, "context": CONTEXT, "threads": THREADS, "home": str(folder / "home"), "target": "cpu"}
+        options = resolve({**flags, "choose": "first", "out": str(path)}).options
+        say(f"compiling {PRESET} untimed")
+        compile_model(replace(options, budget=1))
+        target = Target.of(path, options, folder)
+        return attack(target, campaign, say, model=PRESET, home=options.home)
+
+
+def attack(
+    target: Target,
+    campaign: Campaign,
+    say: Say,
+    *,
+    model: str,
+    home: str,
+    runs: int = RUNS,
+    resealed_share: float = RESEALED,
+) -> Report:
+    """Spoil the lock of `target` as often as asked for, and run up to `runs` of the other plans that open."""
+    begin, ground, original = time.monotonic(), target.ground(), target.opened(target.path, target.lock)
+    forged = round(campaign.count * resealed_share)
+    counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0
+    for at in range(campaign.count):
+        if campaign.seconds and time.monotonic() - begin > campaign.seconds:
+            break
+        began = time.monotonic()
+        sealed = at < forged
+        made = resealed(target, ground, at, campaign.seed) if sealed else spoiled(target, at - forged, campaign.seed)
+        slowest = max(slowest, time.monotonic() - began)
+        kind = "resealed" if sealed else "raw"
+        counts[kind] += 1
+        if made.failure:
+            failures.append(f"{made.name} ({made.how}): {made.failure}")
+        elif made.plan is None:
+            counts[f"{kind}, refused with exit {made.refused}"] += 1
+        elif same(made.plan, original):
+            counts[f"{kind}, the same plan"] += 1
+        else:
+            counts[f"{kind}, another plan"] += 1
+            kept = target.folder / f"other-{len(others)}.lock.toml"
+            kept.write_bytes((target.folder / "spoiled.lock.toml").read_bytes())
+            others.append((made, kept))
+        if (at + 1) % 1000 == 0:
+            say(f"{at + 1} locks, {len(failures)} failures, {len(others)} other plans")
+    tried = counts["raw"] + counts["resealed"]
+    failures += _run(target, others, counts, model, home, runs, campaign.seed, say)
+    figures: dict[str, float | int | str] = dict(sorted(counts.items()))
+    return Report(
+        kind="locks", tried=tried, failures=tuple(failures),
+        figures={**figures, "slowest opening (s)": round(slowest, 2)},
+    )  # fmt: skip
+
+
+def _run(
+    target: Target,
+    others: list[tuple[Attempt, Path]],
+    counts: Counter[str],
+    model: str,
+    home: str,
+    runs: int,
+    seed: int,
+    say: Say,
+) -> Iterator[str]:
+    """Run a sample of the other plans; those that are wrong."""
+    from agentcompile.kept import write_bundle
+
+    sample = random.Random(seed).sample(others, min(runs, len(others)))
+    runner = Runner(model, home, target.path)
+    try:
+        for at, (attempt, path) in enumerate(sample):
+            # What they name lies in the forger's bundle, beside each.
+            if (bundle := target.kept.whole(read_lock(path))) is not None:
+                write_bundle(path, bundle, path.with_name(path.name.removesuffix(".toml") + ".bundle.tar.xz"))
+            answer = runner.run(path)
+            what = "refused" if "refused" in answer else "wrong" if wrong(answer) else "as the original"
+            counts[f"other plans that ran: {what}"] += 1
+            if reason := wrong(answer):
+                yield f"{attempt.name} ({attempt.how}): {reason}"
+            if (at + 1) % 10 == 0:
+                say(f"{at + 1} of {len(sample)} other plans ran")
+    finally:
+        runner.close()
