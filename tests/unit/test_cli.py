@@ -363,3 +363,20 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m agentcompile config show --json | head -c 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert result.stderr == ""
+
+
+def test_compile_writes_the_bundle_beside_the_lock_when_it_is_asked_for(home: Path) -> None:
+    asked: list[tuple[Path, Path]] = []
+
+    def bundles(lock: Path, options: Options, out: Path) -> tuple[int, int]:
+        asked.append((lock, out))
+        return 3, 2048
+
+    screen, _, err = paper()
+    flags = {"model": "m", "out": "x.lock.toml"}
+    assert compiling.compile(flags, resume=False, screen=screen, flow=flow(bundle=bundles), bundle=True) == 0
+    ((lock, out),) = asked
+    assert (lock.name, out.name) == ("x.lock.toml", "x.lock.bundle.tar.xz")
+    assert "3 kernels" in err.getvalue()
+    compiling.compile(flags, resume=False, screen=paper()[0], flow=flow(bundle=bundles))
+    assert len(asked) == 1
