@@ -87,8 +87,9 @@ def run(campaign: Campaign, say: Say) -> Report:
         "answers taken in part or whole": taken,
         "whole processes": tried // _WHOLE,
     }
-    rows = tuple({"adviser": name, "attempts": count} for name, count in seen.items())
-    return Report(kind="advice", tried=tried, failures=tuple(failures), figures=figures, details=rows)
+    rows: list[Mapping[str, float | int | str]] = []
+    rows += [{"adviser": name, "attempts": count} for name, count in seen.items()]
+    return Report(kind="advice", tried=tried, failures=tuple(failures), figures=figures, details=tuple(rows))
 
 
 def _questions(model: Path) -> dict[str, tuple[Question, Advice]]:

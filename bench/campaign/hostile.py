@@ -118,7 +118,7 @@ def _text(asked: list[dict[str, Any]], rng: random.Random) -> str:
     )
 
 
-_USAGES = (None, {}, {"prompt_tokens": -5}, {"prompt_tokens": 1 << 80})
+_USAGES: tuple[object, ...] = (None, {}, {"prompt_tokens": -5}, {"prompt_tokens": 1 << 80})
 _STATUSES = (400, 401, 403, 404, 408, 418, 422, 429, 500, 502, 503, 599)
 _WAITS = ("86400", "-1", "nan", "soon")
 _PLACES = ("/v1/chat/completions", "file:///etc/passwd", "http://127.0.0.1:9/x")
