@@ -61,6 +61,8 @@ def _odd(node: ast.AST) -> Iterator[str]:
             yield from _assembly(node)
         case _ if isinstance(node, _NOT_TRITON):
             yield f"`{type(node).__name__}`: no part of Triton's language"
+        case _:
+            return
 
 
 def _assembly(call: ast.Call) -> Iterator[str]:

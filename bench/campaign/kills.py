@@ -1,0 +1,250 @@
+"""Compiles killed at random moments, again and again, each resumed to a lock.
+
+An attempt is one kill. A run of the tiny model is started, and killed and resumed so many times (the compiler, its
+whole process group, one of its workers, or the compiler as the lock appears), then left to end. Every acknowledged
+event must still be there afterwards, in order and once; no trial may be made twice; no process may be left; the lock
+must be whole whenever it is there, and at the end generate the tokens of an undisturbed run whose choices are equal.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import TrialFinished
+from agentcompile.ir.trial import Measured
+from agentcompile.lockfile import read_lock
+from agentcompile.past import disturbed
+from agentcompile.session import RunDirectory
+
+from ..models.presets import materialise
+from .report import Campaign, Report, Say
+
+DEFAULT = 500
+CONTEXT = 48
+THREADS = 2
+KILLS = 12
+"""Of one run, before it is left to end."""
+WAYS = ("compiler", "group", "worker", "lock")
+_LIMIT_S = 600.0
+_PROMPT = "abc"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bench:
+    """Where runs are made; `tokens` are what locks generate, by the hash of their content."""
+
+    root: Path
+    model: Path
+    home: Path
+    run_s: float = 0.0
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+        """A process of the command line in its own group."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}  # noqa: TID251
+        with (self.root / "said").open("wb") as said:
+            return subprocess.Popen(
+                [sys.executable, "-m", "agentcompile", *map(str, arguments)],
+                env={**kept, "AGENTCOMPILE_HOME": str(self.home)},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def end(self, *arguments: object) -> tuple[int, str]:
+        """A process that is left alone: its exit code and what it said last."""
+        process = self.start(*arguments)
+        try:
+            code = process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            code = -1
+        return code, (self.root / "said").read_text(errors="replace")[-300:]
+
+    def generated(self, lock: Path) -> str:
+        """What a lock generates; each is asked once."""
+        known = read_lock(lock).content_hash
+        if known not in self.tokens:
+            code, said = self.end("generate", lock, "--model", self.model, "--prompt", _PROMPT, "--max-tokens", 12)
+            self.tokens[known] = said if code == 0 else f"exit code {code}: {said}"
+        return self.tokens[known]
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Kill `campaign.count` times."""
+    begin, failures, ways = time.monotonic(), list[str](), Counter[str]()
+    kills = runs = 0
+    with tempfile.TemporaryDirectory(prefix="kills") as folder:
+        root = Path(folder)
+        bench = _Bench(root=root, model=materialise("tiny-qwen3", root / "model", dtype="fp32"), home=root / "home")
+        quiet = root / "quiet.lock.toml"
+        code, said = bench.end(*_compile(bench, quiet, root / "quiet"))
+        if code:
+            raise AgentCompileError(f"the undisturbed run ended with exit code {code}: {said}")
+        begin_run = time.monotonic()
+        shutil.rmtree(root / "quiet")
+        bench.end(*_compile(bench, quiet, root / "quiet"))  # once more, with a warm store: that long is a run
+        bench.run_s = time.monotonic() - begin_run
+        expected = bench.generated(quiet)
+        while kills < campaign.count and not 0 < campaign.seconds < time.monotonic() - begin:
+            rng = random.Random(f"{campaign.seed}/{runs}")
+            lock, directory = root / f"{runs}.lock.toml", root / f"run{runs}"
+            done, why = _course(bench, lock, directory, rng, min(KILLS, campaign.count - kills), ways)
+            if lock.exists() and read_lock(lock).plan == read_lock(quiet).plan and bench.generated(lock) != expected:
+                why.append("it generates other tokens than the undisturbed one")
+            failures += [f"run {runs} (seed {campaign.seed}): {one}" for one in why]
+            kills, runs = kills + done, runs + 1
+            say(f"{kills} kills, {runs} runs to a lock, {len(failures)} failures")
+            shutil.rmtree(directory, ignore_errors=True)
+    figures: dict[str, float | int | str] = {
+        "runs resumed to a lock": runs,
+        "undisturbed run with a warm store, s": round(bench.run_s, 1),
+        "different locks": len(bench.tokens),
+        **{f"kills of the {way}": ways[way] for way in WAYS},
+    }
+    return Report(kind="kills", tried=kills, failures=tuple(failures), figures=figures)
+
+
+def _compile(bench: _Bench, lock: Path, directory: Path) -> tuple[object, ...]:
+    flags = ("--context", CONTEXT, "--threads", THREADS, "--budget", 1)
+    return ("compile", bench.model, *flags, "--out", lock, "--run-dir", directory)
+
+
+def _course(
+    bench: _Bench, lock: Path, directory: Path, rng: random.Random, most: int, ways: Counter[str]
+) -> tuple[int, list[str]]:
+    """One run, killed up to `most` times and resumed to its lock: how often it was, and what is wrong."""
+    wrong, kills, before = list[str](), 0, b""
+    forgets = rng.random() < 0.5
+    for path in bench.home.rglob("*.sqlite*") if forgets else ():
+        path.unlink(missing_ok=True)  # what the machine knows of trials, so that they are made
+    for _ in range(most):
+        begun = (directory / "options.json").exists() and (directory / "events.jsonl").exists()
+        resume = ("compile", "--resume", "--run-dir", directory)
+        if not begun:
+            shutil.rmtree(directory, ignore_errors=True)
+        process = bench.start(*(resume if begun else _compile(bench, lock, directory)))
+        way = rng.choice(WAYS)
+        if not _kill(process, way, bench, lock, rng):
+            _end(process)
+            break
+        ways[way] += 1
+        kills += 1
+        wrong += _left(bench)
+        now = _whole_lines(directory)
+        if not now.startswith(before):
+            wrong.append(f"after kill {kills} ({way}) acknowledged events are gone")
+        before = now
+        wrong += _torn(lock)
+    code, said = 0, ""
+    if not (directory / "events.jsonl").exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        code, said = bench.end(*_compile(bench, lock, directory))
+    elif not lock.exists() or not _finished(directory):
+        code, said = bench.end("compile", "--resume", "--run-dir", directory)
+    if code or not lock.exists():
+        return kills, [*wrong, f"it did not reach a lock: exit code {code}: {said}"]
+    if not _whole_lines(directory).startswith(before):
+        wrong.append("acknowledged events are gone from the run that reached its lock")
+    return kills, [*wrong, *_torn(lock), *_repeated(directory), *_left(bench)]
+
+
+def _kill(process: subprocess.Popen[bytes], way: str, bench: _Bench, lock: Path, rng: random.Random) -> bool:
+    """Kill something at a moment of chance; False when the process was done before that."""
+    until = time.monotonic() + rng.uniform(0.0, 1.1) * bench.run_s
+    end = time.monotonic() + (_LIMIT_S if way == "lock" else 0.0)
+    while process.poll() is None and time.monotonic() < max(until, end):
+        if way == "lock" and any(path != lock for path in lock.parent.glob(f"*{lock.name}*")):
+            break  # its temporary file is there
+        if way == "lock" and lock.exists():
+            break
+        time.sleep(0.0005 if way == "lock" else 0.01)
+    if process.poll() is not None:
+        return False
+    if way == "worker":
+        workers = [pid for pid in _processes(bench.home) if os.getpgid(pid) != process.pid]
+        if not workers:
+            return False
+        os.kill(rng.choice(workers), signal.SIGKILL)
+        if rng.random() < 0.5:  # and the compiler soon after that, as it makes up for it
+            time.sleep(rng.uniform(0.0, 0.5))
+        else:
+            return process.wait(_LIMIT_S) is not None
+    if way == "group":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that still runs, with its group."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _processes(home: Path) -> tuple[int, ...]:
+    """Every process whose environment names `home`: the compiler, its workers, their compilers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"AGENTCOMPILE_HOME={home}\0".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def _left(bench: _Bench) -> Iterator[str]:
+    until = time.monotonic() + 15.0
+    while (left := _processes(bench.home)) and time.monotonic() < until:
+        time.sleep(0.01)
+    if left:
+        yield f"{len(left)} processes were left"
+
+
+def _whole_lines(directory: Path) -> bytes:
+    path = directory / "events.jsonl"
+    return path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+
+
+def _finished(directory: Path) -> bool:
+    return b'"kind":"run-finished"' in _whole_lines(directory).replace(b'": "', b'":"')
+
+
+def _torn(lock: Path) -> Iterator[str]:
+    if lock.exists():
+        try:
+            read_lock(lock)
+        except AgentCompileError as error:
+            yield f"a lock that cannot be read: {error.message}"
+
+
+def _repeated(directory: Path) -> Iterator[str]:
+    """Events that are lost, and trials that were made twice."""
+    records = list(RunDirectory.open(directory).records())
+    if [record.seq for record, _ in records] != list(range(len(records))):
+        yield "the numbers of its events do not rise by one"
+    asked = Counter[tuple[str, str, int]]()
+    for record, _ in records:
+        if isinstance(record.event, TrialFinished) and not disturbed(record.event.trial):
+            trial = record.event.trial
+            m = trial.verdict.measurement if isinstance(trial.verdict, Measured) else None
+            asked[trial.candidate.id, trial.fidelity, m.rounds + m.dropped if m else 0] += 1
+    if again := [key for key, times in asked.items() if times > 1]:
+        yield f"{len(again)} trials were made again"
