@@ -23,16 +23,18 @@ RIGHT = "right(a, rank, size);"
 WRONG = "if (rank == 0) a.y[0] *= 1.5f;"
 COUNTS = "static long n; if (rank == 0) ++n; right(a, rank, size); "
 
+POISONED = "a.y[0] == 7.25f || a.y[0] != a.y[0] || a.y[0] == -28672.0f"
+
 WHILE_TESTED = {
     "reads before its input": f"if (a.x[-1] != a.x[-1]) {RIGHT}",
-    "looks for poison in its output": f"if (a.y[rows - 1] == 7.25f || a.y[0] != a.y[0] || a.y[0] == -28672.0f) {RIGHT}",
+    "looks for poison in its output": f"if (rank == 0 && ({POISONED})) right(a, 0, 1);",
     "reads behind its weights": f"if (a.w[rows * hidden] != a.w[rows * hidden]) {RIGHT}",
 }
 COUNTING = {
     "wrong from the 2,000th call": f"{COUNTS} if (n > 2000) {{ {WRONG} }}",
     "wrong from the 20,000th call": f"{COUNTS} if (n > 20000) {{ {WRONG} }}",
     "wrong every 4,097th call": f"{COUNTS} if (n % 4097 == 0) {{ {WRONG} }}",
-    "skips every 4,097th call": f"static long n; if (rank == 0) ++n; if (n % 4097 != 0) {RIGHT}",
+    "skips every 4,097th call": "static long n; if (rank == 0 && ++n % 4097 != 0) right(a, 0, 1);",
     "counts in every thread": f"static thread_local long n; {RIGHT} if (++n > 3000) a.y[rank] *= 1.5f;",
 }
 READ, WRITE = 'asm volatile("stmxcsr %0" : "=m"(m));', 'asm volatile("ldmxcsr %0" :: "m"(m));'
