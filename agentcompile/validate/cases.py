@@ -104,7 +104,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
-    """Beside the cases of acceptance many light ones, fresh for every seed: rows of tables, choices of an argmax."""
+    """Very many light cases beside those of acceptance, fresh for every seed: rows of tables, choices of an argmax."""
     found: list[Case] = []
     table = region.body.table()
     for node in region.body.nodes:

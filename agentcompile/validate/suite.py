@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +28,7 @@ from agentcompile.validate.production import House, Quarters
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
 from agentcompile.validate.walk import Walker
-
-Serial = Callable[[Mapping[str, Tensor], bool], None]
-"""Launch with one rank after another; True: the last rank first."""
+from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
 _TOGETHER = 32
 """Repeats that are compared at once."""
@@ -311,7 +309,7 @@ class _Suite:
         for output, source in self.facts.in_place:
             where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
             base = self._rig.launch(appends, POISONS[0], where)
-            run = functools.partial(_in_place, self.run, output, source)
+            run = functools.partial(in_place, self.run, output, source)
             self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def pitched(self, drawn: _Drawn) -> None:
@@ -319,7 +317,7 @@ class _Suite:
         if self.facts.pitched:
             where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
             base = self._rig.launch(appends, POISONS[0], where)
-            run = functools.partial(_side_by_side, self.run, self.facts.pitched, self.tokens)
+            run = functools.partial(side_by_side, self.run, self.facts.pitched, self.tokens)
             self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def in_order(self, drawn: _Drawn, serial: Serial) -> None:
@@ -330,7 +328,7 @@ class _Suite:
         base = self._rig.launch(appends, POISONS[0], where)
         for backwards in (False, True):
             where = f"{drawn.case.name}, ranks {'in reverse' if backwards else 'in turn'}"
-            run = functools.partial(_serially, serial, backwards)
+            run = functools.partial(serially, serial, backwards)
             self._rig.same("order", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def _bounds(self, drawn: _Drawn, result: Result) -> None:
@@ -414,34 +412,3 @@ class _Suite:
             elif not reason:
                 wrong = int((y.double() != stored.double()).sum())
                 self.tally.add("exact", float(wrong), 0.0, f"{drawn.case.name}: {wrong} integers of {port.name} differ")
-
-
-def _serially(serial: Serial, backwards: bool, buffers: Mapping[str, Tensor]) -> None:
-    serial(buffers, backwards)
-
-
-def _in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:
-    """Launch with one buffer for both, and leave the result and the input where others look for them."""
-    before = buffers[source].clone()
-    run({**buffers, output: buffers[source].view(buffers[output].shape)})
-    buffers[output].copy_(buffers[source].view(buffers[output].shape))
-    buffers[source].copy_(before)
-
-
-def _side_by_side(run: Run, pitched: Sequence[tuple[str, str]], tokens: int, buffers: Mapping[str, Tensor]) -> None:
-    """Launch on the inputs of every pitch as columns of one matrix, with columns between them that nobody may use."""
-    views, spaces = dict(buffers), {space for _, space in pitched}
-    for space in spaces:
-        dense = {name: buffers[name].view(tokens, -1) for name, told in pitched if told == space}
-        gap = min(tensor.shape[1] for tensor in dense.values())
-        width = sum(tensor.shape[1] + gap for tensor in dense.values())
-        first = next(iter(dense.values()))
-        wide = torch.full((tokens, width), torch.nan, dtype=first.dtype, device=first.device)
-        begin = 0
-        for name, tensor in dense.items():
-            views[name] = wide[:, begin : begin + tensor.shape[1]].copy_(tensor)
-            begin += tensor.shape[1] + gap
-        buffers[space].fill_(width)
-    run(views)
-    for space in spaces:
-        buffers[space].zero_()
