@@ -39,6 +39,7 @@ def compile(
     from agentcompile.captures import save_module
     from agentcompile.pipeline import compile_model
 
+    module = model if isinstance(model, torch.nn.Module) else None
     if isinstance(model, torch.nn.Module):
         if not save_to:
             raise AgentCompileError("save_to: a module needs a directory for its weights", hint="give save_to")
@@ -52,4 +53,4 @@ def compile(
         "budget": budget,
         "advisor": advisor,
     }
-    return compile_model(resolve(flags).options, emit)
+    return compile_model(resolve(flags).options, emit, module=module)

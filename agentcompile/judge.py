@@ -20,7 +20,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Stage, TimedOut, Verdict
-from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
+from agentcompile.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.steering import Steering
@@ -278,6 +278,24 @@ class WorkerJudge:
             else:
                 assert not isinstance(verdict, Cancelled), "only candidates are given up"
                 return verdict
+
+    def feed(self, request: p.FeedModel, *, limit_s: float = 0.0) -> int | Failed:
+        """Run a whole model on sequences in a fresh process, within `limit_s` seconds (0: what its size and steps may
+        take on a busy machine): how many rows it wrote, or in which group it failed. Raises as `ceiling` does."""
+        self._crew.rest()
+        nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
+        steps = sum(max(walk.steps for walk in group) + 1 for group in request.groups)
+        limit_s = limit_s or self._limits.measure(3 * nbytes) + steps * (0.2 + 2.0 * nbytes / 1e9)
+        worker = self._crew.worker(self._crew.clock, fresh=True)
+        outcome = worker.answer(request, limit_s=limit_s)
+        if isinstance(outcome, p.Fed):
+            self._crew.clock.clear(shaken=False)
+            return outcome.rows
+        at = worker.blamed
+        self._crew.clock.clear(shaken=self._shakes(outcome))
+        verdict = failure(outcome, "admit")
+        assert isinstance(verdict, (Crashed, TimedOut)), verdict
+        return Failed(at=at, verdict=verdict)
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""

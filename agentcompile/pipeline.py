@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile.admit import Admitted, admit, admit_chunk
 from agentcompile.advising import check
@@ -24,6 +25,7 @@ from agentcompile.events import (
 )
 from agentcompile.history import History
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.judge import WorkerJudge
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
 from agentcompile.machine import judge_of, this_machine
@@ -42,6 +44,10 @@ from agentcompile.steering import Steering
 from agentcompile.survey import Survey
 from agentcompile.tune import Tuner, lengths_key
 from agentcompile.untimed import Estimates
+from agentcompile.whole import hold
+
+if TYPE_CHECKING:
+    import torch
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
@@ -53,10 +59,16 @@ IN_STEP = 0.4
 
 
 def compile_model(
-    options: Options, emit: Emit = silent, *, past: Sequence[Trial] = (), steering: Steering | None = None
+    options: Options,
+    emit: Emit = silent,
+    *,
+    past: Sequence[Trial] = (),
+    steering: Steering | None = None,
+    module: torch.nn.Module | None = None,
 ) -> Lock:
     """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before,
-    `steering` is what a person asked of it, and what it had spent on asking a model.
+    `steering` is what a person asked of it, and what it had spent on asking a model. `module` is the one that was saved
+    as `options.model`, where it is at hand: what is compiled is held against it.
 
     Raises AgentCompileError for whatever the user can fix, with the code for undecided when the lock waits for review.
     """
@@ -106,8 +118,8 @@ def compile_model(
                 plans = prove(ready, survey, rankings, planned, judge, options.seed, emit, in_step_s)
             else:
                 plans = taken(ready, planned, emit)
-        planned, plans = heed(ready, survey, planned, plans, judge, options.seed, emit, steering)
-        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests)
+        planned, plans, found = heed(ready, survey, planned, plans, judge, options.seed, emit, steering, module)
+        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests, found)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
@@ -290,9 +302,12 @@ def heed(
     seed: int,
     emit: Emit,
     steering: Steering,
-) -> tuple[Planned, tuple[Plan, ...]]:
-    """The cover and the plans as a person wants them. Raises AgentCompileError (undecided) when a review was asked for
-    and something of it is open."""
+    module: torch.nn.Module | None = None,
+) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
+    """The cover and the plans as a person wants them, as far as the whole model is right with them.
+
+    Raises AgentCompileError (undecided) when a review was asked for and something of it is open.
+    """
     left = tuple(steering.undecided())
     if steering.review and left:
         emit(ReviewOpened(regions=left))
@@ -304,24 +319,23 @@ def heed(
     rulings = steering.rulings()
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
-    kind = ready.here.target.kind
-    clock = StepClock(ready.here, judge, ready.model, survey.sources, steering)
     bench = Bench(
         survey=survey,
-        clock=clock,
+        clock=StepClock(ready.here, judge, ready.model, survey.sources, steering),
         emit=emit,
         seed=seed,
-        kind=kind,
+        kind=ready.here.target.kind,
         refused=lambda found: _failed(ready, survey, found),
     )
     valid = {region: ruling for region, ruling in rulings.items() if region not in left}
     try:
-        return obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
+        planned, plans = obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
     except AgentCompileError as error:
         if error.exit_code is ExitCode.UNDECIDED:
             emit(Warned(text=error.message))
             emit(ReviewOpened(regions=tuple(steering.undecided())))
         raise
+    return hold(ready, planned, plans, bench, judge, steering.earlier, module)
 
 
 def write(
@@ -333,6 +347,7 @@ def write(
     options: Options,
     emit: Emit,
     exchanges: tuple[str, ...] = (),
+    found: ModelCheck | None = None,
 ) -> Lock:
     """Seal all plans, the prompt's last, and write the lock."""
     out = Path(options.out)
@@ -344,6 +359,7 @@ def write(
             policy=policy,
             choose=options.choose,
             advice=exchanges,
+            check=found,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
         hashed = write_lock(out, lock)

@@ -27,6 +27,7 @@ from agentcompile.events import (
     FlowStage,
     GraphCaptured,
     LockWritten,
+    ModelChecked,
     PlanAdmitted,
     RegionFound,
     ReviewOpened,
@@ -51,6 +52,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.rows import Best, Counts, Row, RowState, better, changed
 
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
@@ -116,6 +118,8 @@ class State:
     """That searches took which ended."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
+    checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
+    """Whole models that were held against float32, by what they ran."""
 
     @property
     def stage(self) -> FlowStage | None:
@@ -212,6 +216,8 @@ def apply(state: State, event: Event) -> State:
             return changed(state, plans=plans, layouts=event.layouts)
         case StepsTimed():
             return changed(state, steps={**state.steps, event.steps: event.timing})
+        case ModelChecked():
+            return changed(state, checks={**state.checks, event.plans: event.check})
         case LockWritten():
             return changed(state, lock=event)
         case DriftFound():
@@ -274,6 +280,7 @@ def _started(state: State, event: RunStarted) -> State:
         exchanges=state.exchanges,
         searched_s=state.searched_s,
         steps=state.steps,
+        checks=state.checks,
     )
 
 

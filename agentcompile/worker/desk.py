@@ -30,6 +30,9 @@ class Device(Protocol):
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps."""
 
+    def feed(self, request: p.FeedModel) -> int:
+        """Run a whole model on sequences; how many rows of logits were written."""
+
     def ceiling(self) -> Ceiling:
         """Measure the limits."""
 
@@ -61,6 +64,8 @@ class Desk:
                 return p.Timed(samples=self.device.time(request))
             case p.TimeSteps():
                 return p.Timed(samples=self.device.steps(request))
+            case p.FeedModel():
+                return p.Fed(rows=self.device.feed(request))
             case p.MeasureCeiling():
                 return p.CeilingMeasured(ceiling=self.device.ceiling())
             case p.CheckHarness():
