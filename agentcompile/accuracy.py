@@ -17,7 +17,7 @@ from agentcompile import eager
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import Options
 from agentcompile.replay import replay_lock
-from agentcompile.scores import KL_GATE, PERPLEXITY_GATE, row, summary
+from agentcompile.scores import KL_GATE, PERPLEXITY_GATE, rows, summary
 
 KL_FLOOR = 1e-7
 """Nats a token that the order of float32 sums alone may cost: a float32 checkpoint's eager KL is zero."""
@@ -82,13 +82,12 @@ def measure(
 ) -> Accuracy:
     """Compare a compiled model's teacher-forced `logits` (ids -> [len, vocab] float32) with float32 and eager."""
     exact, plain = eager.load(checkpoint, torch.float32), eager.load(checkpoint)
-    rows = []
+    found_rows = []
     with torch.inference_mode():
         for ids in texts:
             batch = torch.tensor([list(ids)])
-            three = zip(exact(batch).logits[0], plain(batch).logits[0], logits(ids), [*ids[1:], None], strict=True)
-            rows += [row(r, e, c, following) for r, e, c, following in three]
-    found = summary("decode", rows)
+            found_rows += rows(exact(batch).logits[0], plain(batch).logits[0], logits(ids), [*ids[1:], None])
+    found = summary("decode", found_rows)
     return Accuracy(
         tokens=found.positions,
         kl=found.kl,

@@ -284,8 +284,9 @@ class WorkerJudge:
         take on a busy machine): how many rows it wrote, or in which group it failed. Raises as `ceiling` does."""
         self._crew.rest()
         nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
-        steps = sum(max(walk.steps for walk in group) + 1 for group in request.groups)
-        limit_s = limit_s or self._limits.measure(3 * nbytes) + steps * (0.2 + 2.0 * nbytes / 1e9)
+        chunks = sum(walk.prompt // max(request.capacity, 1) + 1 for group in request.groups for walk in group)
+        steps = sum(group[0].steps for group in request.groups)
+        limit_s = limit_s or self._limits.measure(3 * nbytes) + (steps + 4 * chunks) * (1.0 + 5.0 * nbytes / 1e9)
         worker = self._crew.worker(self._crew.clock, fresh=True)
         outcome = worker.answer(request, limit_s=limit_s)
         if isinstance(outcome, p.Fed):

@@ -48,13 +48,16 @@ def walks(
         text = ids(min(length + GOES_ON, context))
         found.append(_walk(text, length))
         split = length // 2 if length <= WHOLE else length - TAIL
-        if 0 < split < length and length != WHOLE - 1:  # 64 and 65 differ by their prompts alone
+        # One of 64 and 65, and one around the chunk: what is fed one by one is the same of all.
+        if 0 < split < length and length not in (WHOLE - 1, chunk - 1, chunk):
             found.append(_walk(text, split))
     for end in ends[:-1]:
         first = max(end - GOES_ON, 1)
         found.append(_walk(ids(min(end + GOES_ON, context)), first))
     last = ids(context)
-    found += [_walk(last, split) for split in {max(context - TAIL, 1), context if chunk > 1 else 1}]
+    found.append(_walk(last, max(context - TAIL, 1)))
+    if programs:  # each length that a device has no program for is run in another way there
+        found.append(_walk(last, context))
     groups: list[Group] = [(walk,) for walk in sorted(found, key=lambda walk: -len(walk.ids))]
     for batch in batches:
         room = min(WHOLE, context - SIDE_BY_SIDE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,7 @@ from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.jobs import Failed
 from agentcompile.judge import WorkerJudge
 from agentcompile.machine import Machine
+from agentcompile.materialize import specialise
 from agentcompile.oracle import Answers, answers, oracle_of
 from agentcompile.plans import Planned
 from agentcompile.proving import binaries
@@ -61,8 +62,7 @@ class Gate:
     cuts: Sequence[Cut]
     """By regime, the prefill's last."""
     templates: Mapping[str, Template]
-    """Of the prefill, by id."""
-    sources: Callable[[], Mapping[str, Source]]
+    """By id."""
     judge: WorkerJudge
     emit: Emit
     seed: int
@@ -182,7 +182,7 @@ class Gate:
         return replace(about, phases=phases(walked, rows), fault=fault(walked, rows))
 
     def _request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
-        sources, info = dict(self.sources()), self.captured.info
+        sources, info = self._sources(plans), self.captured.info
         alone = [plan.regime.context[1] for plan in plans if plan.phase == "decode" and plan.regime.batch == 1]
         batches = [plan.regime.batch for plan in plans if plan.regime.batch > 1]
         decode = [
@@ -211,6 +211,19 @@ class Gate:
             groups=self._groups or found,
             out="",
         )
+
+    def _sources(self, plans: Sequence[Plan]) -> dict[str, Source]:
+        """Of all kernels of the plans, by digest."""
+        found: dict[str, Source] = {}
+        for cut, plan in zip(self.cuts, plans, strict=True):
+            for part in plan.parts:
+                if isinstance(part.choice, Kernel) and part.choice.source not in found:
+                    candidate = part.choice.candidate
+                    template, region = self.templates[candidate.template], cut.regions[part.region]
+                    source = specialise(template, region, candidate.params, self.here.target)
+                    assert source.digest == part.choice.source, f"{region.name}: {candidate.label} is another now"
+                    found[source.digest] = source
+        return found
 
     def _prefill(
         self, parts: Sequence[Part], layouts: Layouts, sources: dict[str, Source]
@@ -252,8 +265,11 @@ def hold(
         captured=ready.model.captured,
         constants=ready.model.constants,
         cuts=cuts,
-        templates={template.id: template for subject in ready.prompts for template in subject.space.templates},
-        sources=bench.survey.sources,
+        templates={
+            template.id: template
+            for subject in (*ready.subjects, *ready.prompts)
+            for template in subject.space.templates
+        },
         judge=judge,
         emit=bench.emit,
         seed=bench.seed,
