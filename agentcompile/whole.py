@@ -155,7 +155,7 @@ class Gate:
         return digest("whole/1", parts, kept, about, self.here.target.digest, self.seed, versions)
 
     def _checked(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
-        request = self._request(plans, layouts)
+        request = self.request(plans, layouts)
         groups = self._groups = request.groups
         about = ModelCheck(
             oracle=oracle_of(self.captured, self.module), seed=self.seed, lengths=lengths(groups), phases=()
@@ -181,7 +181,8 @@ class Gate:
             rows = compared(walked, self._answers.exact, self._answers.eager, found)
         return replace(about, phases=phases(walked, rows), fault=fault(walked, rows))
 
-    def _request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
+    def request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
+        """What a worker is asked that runs the plans."""
         sources, info = self._sources(plans), self.captured.info
         alone = [plan.regime.context[1] for plan in plans if plan.phase == "decode" and plan.regime.batch == 1]
         batches = [plan.regime.batch for plan in plans if plan.regime.batch > 1]
