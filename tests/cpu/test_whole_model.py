@@ -1,4 +1,4 @@
-"""The last gate before a lock: whole models that are right pass, one wrong kernel is found, a wrong capture stops all."""
+"""The last gate before a lock: right models pass, one wrong kernel is found, and a wrong capture stops all."""
 
 from __future__ import annotations
 
