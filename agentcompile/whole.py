@@ -125,7 +125,7 @@ class Gate:
         if found.ok:
             return
         about = self.captured.info
-        text = f"{about.name}: as captured, with no kernel, the model is not {found.oracle}'s in float32: {found.fault}"
+        text = f"{about.name}: with no kernel the captured model differs from {found.oracle} in float32: {found.fault}"
         hint = (
             f"{about.architecture} keeps or computes something that capture does not see; no lock is written. "
             "`agentcompile inspect` shows what was captured"
