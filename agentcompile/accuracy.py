@@ -7,11 +7,9 @@ ratio lies within +-5e-4; both over every position of every prompt.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 
 import torch
 
@@ -20,12 +18,10 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
 from agentcompile.options import Options
 from agentcompile.replay import replay_lock
+from agentcompile.scores import KL_GATE, PERPLEXITY_GATE, rows, summary
 
-KL_GATE = 1.25
 KL_FLOOR = 1e-7
 """Nats a token that the order of float32 sums alone may cost: a float32 checkpoint's eager KL is zero."""
-PERPLEXITY_GATE = 5e-4
-TOP = 5
 _LONGEST = 512
 """Tokens of a prompt that are scored: the rest costs time and says little more."""
 
@@ -87,36 +83,18 @@ def measure(
 ) -> Accuracy:
     """Compare a compiled model's teacher-forced `logits` (ids -> [len, vocab] float32) with float32 and eager."""
     exact, plain = eager.load(checkpoint, torch.float32), eager.load(checkpoint)
-    kls: list[float] = []
-    kls_eager: list[float] = []
-    ratios: list[float] = []
-    mismatches = beyond = 0
+    found_rows = []
     with torch.inference_mode():
         for ids in texts:
             batch = torch.tensor([list(ids)])
-            r = torch.log_softmax(exact(batch).logits[0].double(), -1)
-            e = torch.log_softmax(plain(batch).logits[0].double(), -1)
-            c = torch.log_softmax(logits(ids).double(), -1)
-            kls += (r.exp() * (r - c)).sum(-1).tolist()
-            kls_eager += (r.exp() * (r - e)).sum(-1).tolist()
-            following = batch[0, 1:].unsqueeze(-1)
-            ratios += (r[:-1].gather(-1, following) - c[:-1].gather(-1, following)).flatten().tolist()
-            wrong = (r.argmax(-1) != c.argmax(-1)).nonzero().flatten().tolist()
-            mismatches += len(wrong)
-            beyond += sum(not _mutual(r[i], c[i]) for i in wrong)
-    spread = 1.96 * stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else 0.0
+            found_rows += rows(exact(batch).logits[0], plain(batch).logits[0], logits(ids), [*ids[1:], None])
+    found = summary("decode", found_rows)
     return Accuracy(
-        tokens=len(kls),
-        kl=mean(kls),
-        kl_eager=mean(kls_eager),
-        log_perplexity_ratio=mean(ratios),
-        half_width=spread,
-        mismatches=mismatches,
-        beyond_top=beyond,
+        tokens=found.positions,
+        kl=found.kl,
+        kl_eager=found.kl_eager,
+        log_perplexity_ratio=found.log_perplexity_ratio,
+        half_width=found.half_width,
+        mismatches=found.mismatches,
+        beyond_top=found.beyond_top,
     )
-
-
-def _mutual(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether each one's likeliest token is among the other's five likeliest."""
-    first, second = a.topk(TOP).indices.tolist(), b.topk(TOP).indices.tolist()
-    return first[0] in second and second[0] in first

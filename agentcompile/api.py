@@ -48,6 +48,7 @@ def compile(
     directory = arguments.path("save_to", save_to)
     flags: dict[str, object] = {"context": context, "threads": threads, "budget": budget}
     flags = {name: value if value is None else arguments.whole(name, value, 0, MOST) for name, value in flags.items()}
+    module = model if isinstance(model, torch.nn.Module) else None
     if isinstance(model, torch.nn.Module):
         if not directory:
             raise AgentCompileError("save_to: a module needs a directory for its weights", hint="give save_to")
@@ -58,4 +59,4 @@ def compile(
         "out": arguments.path("out", out),
         "advisor": advisor if advisor is None else arguments.text("advisor", advisor),
     }
-    return compile_model(resolve(flags).options, emit)
+    return compile_model(resolve(flags).options, emit, module=module)

@@ -25,6 +25,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.search_progress import SearchProgress as SearchProgress
 
 FlowStage = Literal[
@@ -256,6 +257,15 @@ class PlanAdmitted(_Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChecked(_Clean):
+    """The whole model stood beside float32; `plans` is a digest of what it ran. On disk before anything acts on it."""
+
+    kind: Literal["model-checked"] = "model-checked"
+    plans: str
+    check: ModelCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockWritten(_Clean):
     """The lock is on disk."""
 
@@ -359,7 +369,7 @@ Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
     | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
-    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed
+    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed | ModelChecked
     | SearchProgress
 )  # fmt: skip
 Emit = Callable[[Event], None]
@@ -369,7 +379,7 @@ PROGRESS = (TrialStarted, RoundsProgress, SearchProgress)
 """Events that may be dropped: they say only how far something is."""
 DURABLE = (
     RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Decided, Undone, CandidateAsked, Steered,
-    ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied,
+    ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied, ModelChecked,
 )  # fmt: skip
 """Events that are on disk before anything acts on them."""
 
@@ -386,9 +396,5 @@ def encode(event: Event) -> Json:
 def decode(data: Json, *, clean: bool = False) -> Event:
     """An event from `encode`'s output, its texts cleaned; raises `ir.codec.CodecError` naming the first fault. `clean`:
     the line that it came in was `harmless`, so that there is nothing to clean."""
-    event: Event
-    if clean:
-        event = _decode_bare(Event, data, "event")
-    else:
-        event = _decode(Event, data, "event")
+    event: Event = _decode_bare(Event, data, "event") if clean else _decode(Event, data, "event")
     return event

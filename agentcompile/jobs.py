@@ -43,6 +43,14 @@ class Baseline:
     name: str = "pytorch"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A whole model that crashed or hung: in which group of walks (-1: before the first), and how."""
+
+    at: int
+    verdict: Death
+
+
 class Judge(Protocol):
     """Who turns jobs into verdicts and arms into samples; tests have one that needs no process."""
 

@@ -22,9 +22,10 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Death, Incorrect, Stage, Verdict
-from agentcompile.jobs import Baseline, Depth, Job, Judge, Prepared
+from agentcompile.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
+from agentcompile.requests import arm_of, implementation
 from agentcompile.steering import Steering
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
@@ -161,7 +162,7 @@ class WorkerJudge:
             return
         validate = p.Validate(
             region=replace(job.region, sites=()),
-            implementation=_implementation(job, work.binary),
+            implementation=implementation(job, work.binary),
             seed=self._seed,
             repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
             depth=depth or "search",
@@ -207,12 +208,12 @@ class WorkerJudge:
         An arm that takes its process down or leaves wrong outputs is named in `Timing.failed` and the others are timed
         afresh; a failure that no arm is to blame for is returned as it is.
         """
-        labels = tuple(_arm(arm).label for arm in arms)
+        labels = tuple(arm_of(arm).label for arm in arms)
 
         def request(live: Sequence[int]) -> p.Time:
             return p.Time(
                 region=replace(region, sites=()),
-                arms=tuple(_arm(arms[i]) for i in live),
+                arms=tuple(arm_of(arms[i]) for i in live),
                 rounds=rounds,
                 residency=residency,
                 claim=claim,
@@ -298,6 +299,25 @@ class WorkerJudge:
                 assert isinstance(verdict, Death), "only candidates are given up or wrong"
                 return verdict
 
+    def feed(self, request: p.FeedModel, *, limit_s: float = 0.0) -> int | Failed:
+        """Run a whole model on sequences in a fresh process, within `limit_s` seconds (0: what its size and steps may
+        take on a busy machine): how many rows it wrote, or in which group it failed. Raises as `ceiling` does."""
+        self._crew.rest()
+        nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
+        chunks = sum(walk.prompt // max(request.capacity, 1) + 1 for group in request.groups for walk in group)
+        steps = sum(group[0].steps for group in request.groups)
+        limit_s = limit_s or self._limits.measure(3 * nbytes) + (steps + 4 * chunks) * (1.0 + 5.0 * nbytes / 1e9)
+        worker = self._crew.worker(self._crew.clock, fresh=True)
+        outcome = worker.answer(request, limit_s=limit_s)
+        if isinstance(outcome, p.Fed):
+            self._crew.clock.clear(shaken=False)
+            return outcome.rows
+        at = worker.blamed
+        self._crew.clock.clear(shaken=_shakes(outcome))
+        verdict = failure(outcome, "admit")
+        assert isinstance(verdict, Death), verdict
+        return Failed(at=at, verdict=verdict)
+
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
         longest_s = 2 * self._policy.max_interval_ns / 1e9
@@ -382,23 +402,6 @@ class _Blamed:
 
     at: int
     verdict: Death | Cancelled | Incorrect
-
-
-def _implementation(job: Job, binary: Binary) -> p.Implementation:
-    t = job.template
-    return p.Implementation(
-        label=job.candidate.label,
-        source=job.source,
-        binary=binary,
-        layouts=t.layouts,
-        rounds=t.rounds,
-        accumulation=t.accumulation,
-        deterministic=t.deterministic,
-    )
-
-
-def _arm(arm: Prepared | Baseline) -> p.Arm:
-    return p.Reference(label=arm.name) if isinstance(arm, Baseline) else _implementation(arm.job, arm.binary)
 
 
 def _each(seconds: float, processes: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile.admit import admit, admit_chunk, confirm
 from agentcompile.advising import check
@@ -22,7 +23,8 @@ from agentcompile.events import (
     silent,
 )
 from agentcompile.history import History
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, Plan, Rule, Trial
+from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.judge import WorkerJudge
 from agentcompile.kept import Kept
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
@@ -32,12 +34,9 @@ from agentcompile.notes import Notes
 from agentcompile.options import Options
 from agentcompile.pace import Pace
 from agentcompile.past import Past, lengths_key
-from agentcompile.plans import NEAR, Planned, contenders, plan
+from agentcompile.plans import NEAR, Planned, contenders, estimate, plan
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.ready import Ready, counsel, prepare, started
-from agentcompile.regions.cover import cover as cover_of
-from agentcompile.regions.downsets import CoverError
-from agentcompile.regions.problem import Option, Problem
 from agentcompile.rivals import Everywhere, RunnersUp
 from agentcompile.ruled import Bench, known_plan, legal, obey
 from agentcompile.seal import Facts, seal
@@ -48,6 +47,10 @@ from agentcompile.survey import Survey
 from agentcompile.time_budget import TimeBudget, part_of
 from agentcompile.tune import Tuner
 from agentcompile.untimed import Estimates
+from agentcompile.whole import hold
+
+if TYPE_CHECKING:
+    import torch
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 """Rules of choice that candidates are timed for."""
@@ -59,10 +62,16 @@ HEAD_S = 1.0
 
 
 def compile_model(
-    options: Options, emit: Emit = silent, *, past: Sequence[Trial] = (), steering: Steering | None = None
+    options: Options,
+    emit: Emit = silent,
+    *,
+    past: Sequence[Trial] = (),
+    steering: Steering | None = None,
+    module: torch.nn.Module | None = None,
 ) -> Lock:
     """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before,
-    `steering` is what a person asked of it, and what it had spent on asking a model.
+    `steering` is what a person asked of it, and what it had spent on asking a model. `module` is the one that was saved
+    as `options.model`, where it is at hand: what is compiled is held against it.
 
     Raises AgentCompileError for whatever the user can fix, with the code for undecided when the lock waits for review.
     """
@@ -81,7 +90,7 @@ def compile_model(
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
-        emit = pace = Pace(emit, budget, lambda best: estimate(ready, best))
+        emit = pace = Pace(emit, budget, lambda best: estimate(ready.decode[0], best))
         policy, subjects = policy_digest(ready.prefill.residency), [*ready.subjects, *ready.prompts]
         known = Past(past, history, policy)
         cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
@@ -109,22 +118,10 @@ def compile_model(
             planned, plans = settle(ready, survey, options, judge, emit, budget)
         elif any(plan.contended for plan in plans):
             plans = confirmed(ready, survey, planned, plans, judge, options.seed, emit)
-        planned, plans = heed(ready, survey, planned, plans, judge, options.seed, emit, steering)
-        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests)
+        planned, plans, found = heed(ready, survey, planned, plans, judge, options.seed, emit, steering, module)
+        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests, found)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
-
-
-def estimate(ready: Ready, best_ns: Mapping[str, float]) -> float:
-    """The step of the first regime as the cheapest cover of its regions' best times adds up, in ns."""
-    cut, here = ready.decode[0], Fallback(reason="estimate")
-    times = {id: best_ns[id] for id in cut.regions if id in best_ns}
-    options = {id: (Option(cost_ns=ns, choice=here),) for id, ns in times.items()}
-    try:
-        parts = cover_of(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
-    except CoverError:  # what no template serves has no time yet
-        return 0.0
-    return sum(len(part.sites or cut.regions[part.region].sites) * times[part.region] for part in parts)
 
 
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
@@ -323,9 +320,12 @@ def heed(
     seed: int,
     emit: Emit,
     steering: Steering,
-) -> tuple[Planned, tuple[Plan, ...]]:
-    """The cover and the plans as a person wants them. Raises AgentCompileError (undecided) when a review was asked for
-    and something of it is open."""
+    module: torch.nn.Module | None = None,
+) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
+    """The cover and the plans as a person wants them, as far as the whole model is right with them.
+
+    Raises AgentCompileError (undecided) when a review was asked for and something of it is open.
+    """
     left = tuple(steering.undecided())
     if steering.review and left:
         emit(ReviewOpened(regions=left))
@@ -337,24 +337,23 @@ def heed(
     rulings = steering.rulings()
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
-    kind = ready.here.target.kind
-    clock = StepClock(ready.here, judge, ready.model, survey.sources, steering)
     bench = Bench(
         survey=survey,
-        clock=clock,
+        clock=StepClock(ready.here, judge, ready.model, survey.sources, steering),
         emit=emit,
         seed=seed,
-        kind=kind,
+        kind=ready.here.target.kind,
         refused=lambda found: _failed(ready, survey, found),
     )
     valid = {region: ruling for region, ruling in rulings.items() if region not in left}
     try:
-        return obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
+        planned, plans = obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
     except AgentCompileError as error:
         if error.exit_code is ExitCode.UNDECIDED:
             emit(Warned(text=error.message))
             emit(ReviewOpened(regions=tuple(steering.undecided())))
         raise
+    return hold(ready, planned, plans, bench, judge, steering.earlier, module)
 
 
 def write(
@@ -366,6 +365,7 @@ def write(
     options: Options,
     emit: Emit,
     exchanges: tuple[str, ...] = (),
+    found: ModelCheck | None = None,
 ) -> Lock:
     """Seal all plans, the prompt's last, and write the lock."""
     out = Path(options.out)
@@ -377,6 +377,7 @@ def write(
             policy=policy,
             choose=options.choose,
             advice=exchanges,
+            check=found,
         )
         lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
         Kept(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))

@@ -14,6 +14,7 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
 from agentcompile.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
+from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.tune import Subject, templates_of
 
@@ -70,6 +71,18 @@ def _enters(cut: Cut, now: Mapping[str, float], subject: Subject, optimism: floa
     options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
     found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
     return any(part.region == own for part in found.parts[0])
+
+
+def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
+    """A step as the cheapest cover of its regions' best times adds up, in ns; 0 while too few have a time."""
+    options = {
+        id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in best_ns.items() if id in cut.regions
+    }
+    try:
+        parts = cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
+    except CoverError:  # what no template serves may have no time yet
+        return 0.0
+    return sum(len(part.sites or cut.regions[part.region].sites) * best_ns[part.region] for part in parts)
 
 
 def plan(

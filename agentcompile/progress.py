@@ -27,6 +27,7 @@ from agentcompile.events import (
     FlowStage,
     GraphCaptured,
     LockWritten,
+    ModelChecked,
     PlanAdmitted,
     RegionFound,
     ReviewOpened,
@@ -51,6 +52,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.rows import Best, Counts, Row, RowState, better, changed
 from agentcompile.search_progress import SearchProgress
 
@@ -120,6 +122,8 @@ class State:
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
     pace: SearchProgress | None = None
+    checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
+    """Whole models that were held against float32, by what they ran."""
 
     @property
     def stage(self) -> FlowStage | None:
@@ -214,10 +218,8 @@ def apply(state: State, event: Event) -> State:
                 return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
             plans = (*_elsewhere(state.plans, event.plan), event.plan)
             return changed(state, plans=plans, layouts=event.layouts)
-        case SearchProgress():
-            return changed(state, pace=event)
-        case StepsTimed():
-            return changed(state, steps={**state.steps, event.steps: event.timing})
+        case SearchProgress() | StepsTimed() | ModelChecked():
+            return _found_out(state, event)
         case LockWritten():
             return changed(state, lock=event)
         case DriftFound():
@@ -243,6 +245,16 @@ def apply(state: State, event: Event) -> State:
         case RunFinished():
             return changed(state, status="finished", finished=event, paused=False)
     assert_never(event)
+
+
+def _found_out(state: State, event: SearchProgress | StepsTimed | ModelChecked) -> State:
+    match event:
+        case SearchProgress():
+            return changed(state, pace=event)
+        case StepsTimed():
+            return changed(state, steps={**state.steps, event.steps: event.timing})
+        case ModelChecked():
+            return changed(state, checks={**state.checks, event.plans: event.check})
 
 
 def fold(events: Iterable[Event], state: State | None = None) -> State:
@@ -280,6 +292,7 @@ def _started(state: State, event: RunStarted) -> State:
         exchanges=state.exchanges,
         searched_s=state.searched_s,
         steps=state.steps,
+        checks=state.checks,
     )
 
 

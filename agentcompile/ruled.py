@@ -59,7 +59,7 @@ def obey(
     if all(_bare(cover) == _bare(plan.parts) for cover, plan in zip(covers, plans, strict=True)):
         same = tuple(replace(plan, parts=cover) for plan, cover in zip(plans, covers, strict=True))
         return replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1]), same
-    layouts = _layouts(cuts, covers, bench.survey)
+    layouts = layouts_of(cuts, covers, bench.survey)
     changed = replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1], layouts=layouts, exact=False)
     if failed := bench.refused(changed):
         name = _names(cuts)[failed[0][0]]
@@ -69,7 +69,7 @@ def obey(
         if layouts == planned.layouts and _bare(cover) == _bare(plan.parts):
             found.append(replace(plan, parts=cover))
         else:
-            found.append(_weighed(cut, replace(plan, parts=cover), changed, bench, known))
+            found.append(weighed(cut, replace(plan, parts=cover), changed, bench, known))
     return changed, tuple(found)
 
 
@@ -122,7 +122,7 @@ def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate |
     ]
 
 
-def _layouts(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Survey) -> Layouts:
+def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Survey) -> Layouts:
     """The resident layout of every weight that a kernel wants other than row-major; PyTorch unpacks what it reads."""
     wanted: dict[str, tuple[str, str]] = {}
     for cut, cover in zip(cuts, covers, strict=True):
@@ -145,7 +145,7 @@ def _layouts(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Surv
     return tuple(sorted((name, layout) for name, (layout, _) in wanted.items() if layout != "row-major"))
 
 
-def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
+def weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
     """A changed plan with its time in the step; on a CPU a prompt's is not timed."""
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
     if before is not None:

@@ -12,6 +12,7 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Fallback, Kernel, Layouts, Measured, Part, Plan, Rule, Trial
+from agentcompile.ir.whole import ModelCheck
 from agentcompile.lockfile import (
     Evidence,
     Lock,
@@ -20,6 +21,7 @@ from agentcompile.lockfile import (
     LockPlan,
     LockPolicy,
     LockTarget,
+    ModelEvidence,
     RegionEvidence,
     StepEvidence,
 )
@@ -36,6 +38,8 @@ class Facts:
     policy: str
     choose: Rule = "admitted"
     advice: tuple[str, ...] = ()
+    check: ModelCheck | None = None
+    """The whole model beside float32."""
 
 
 def seal(
@@ -61,6 +65,7 @@ def seal(
         evidence=Evidence(
             regions=_evidence(plans, trials),
             steps=tuple(_step(plan) for plan in plans if plan.step_ns),
+            model=_model(facts.check) if facts.check is not None else (),
             advice=facts.advice,
         ),
     )
@@ -161,4 +166,25 @@ def _step(plan: Plan) -> StepEvidence:
         half_width=f"{plan.half_width:.4f}",
         contended=plan.contended,
         disturbed=f"{plan.disturbed:.3f}",
+    )
+
+
+def _model(check: ModelCheck) -> tuple[ModelEvidence, ...]:
+    assert check.ok, check.fault
+    return tuple(
+        ModelEvidence(
+            phase=one.phase,
+            oracle=check.oracle,
+            seed=check.seed,
+            prompts=check.lengths,
+            positions=one.positions,
+            kl=f"{one.kl:.3e}",
+            kl_eager=f"{one.kl_eager:.3e}",
+            kl_worst=f"{one.kl_worst:.3e}",
+            log_perplexity_ratio=f"{one.log_perplexity_ratio:.3e}",
+            half_width=f"{one.half_width:.3e}",
+            mismatches=one.mismatches,
+            beyond_top=one.beyond_top,
+        )
+        for one in check.phases
     )

@@ -17,6 +17,7 @@ from agentcompile.ir.advice import Usage
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling
+from agentcompile.ir.whole import ModelCheck
 
 NOTHING = Usage()
 
@@ -36,6 +37,8 @@ class Earlier:
     """That searches took which ended."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Whole steps that were timed, by what was asked."""
+    checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
+    """Whole models that were held against float32, by what they ran."""
 
 
 class Steering:

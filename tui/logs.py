@@ -105,6 +105,11 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             times = [event.timing.median_ns(arm) for arm in event.timing.live]
             spread = f"{duration(min(times))} … {duration(max(times))}" if times else "none lived"
             return "step", (f"{len(event.timing.arms)} ways beside one another: {spread}", "dim")
+        case e.ModelChecked():
+            said = (
+                event.check.fault or f"as near to float32 as eager over prompts of {len(event.check.lengths)} lengths"
+            )
+            return "model", (said, "good" if event.check.ok else "bad")
         case e.PlanAdmitted():
             return "plan", (plan_line(event.plan), "good")
         case e.LockWritten():

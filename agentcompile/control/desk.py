@@ -40,6 +40,7 @@ def earlier(state: State) -> Earlier:
         spent=state.spent,
         searched_s=state.searched_s,
         steps=state.steps,
+        checks=state.checks,
     )
 
 

@@ -11,6 +11,7 @@ from agentcompile.lockfile.schema import (
     LockPlan,
     LockPolicy,
     LockTarget,
+    ModelEvidence,
     RegionEvidence,
     StepEvidence,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "LockPlan",
     "LockPolicy",
     "LockTarget",
+    "ModelEvidence",
     "ModelFacts",
     "RegionEvidence",
     "StepEvidence",

@@ -156,11 +156,38 @@ class StepEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvidence:
+    """The whole model of one phase beside float32, over seeded prompts and what follows them; in nats a token."""
+
+    phase: Literal["decode", "prefill"]
+    oracle: str
+    """What ran in float32."""
+    seed: int
+    prompts: tuple[int, ...]
+    """Their lengths in tokens."""
+    positions: int
+    """Compared."""
+    kl: str
+    """Mean KL(float32 || compiled)."""
+    kl_eager: str
+    kl_worst: str
+    """The greatest at one position."""
+    log_perplexity_ratio: str
+    half_width: str
+    mismatches: int
+    beyond_top: int
+    verdict: Literal["pass"] = "pass"
+    """No lock is written with another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Left out of the content hash: re-measuring on the same machine does not make another lock."""
 
     regions: tuple[RegionEvidence, ...] = ()
     steps: tuple[StepEvidence, ...] = ()
+    model: tuple[ModelEvidence, ...] = ()
+    """Of both phases; empty in locks from before there was such a check."""
     advice: tuple[str, ...] = ()
     """Digests of the adviser's exchanges; replay needs none of them."""
 

@@ -205,13 +205,18 @@ class CompiledModel:
         )
         return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)
 
-    def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:
-        """Teacher-forced logits through the decode step, float32: [len(ids), vocab], or those at `positions` alone."""
+    def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None, *, prompt: int = 0) -> torch.Tensor:
+        """Teacher-forced logits, float32: a row for each of `positions`, ascending, or for every position.
+
+        The first `prompt` tokens go through the prefill, and only the last of them has logits; the others are steps.
+        """
         with self._exclusively():
             ids = tokens_of(self.info, self.tokenizer, ids)
-            rows, wanted = [], positions_of(positions, len(ids))
-            for position, token in enumerate(ids):
-                logits = self._decode_at(token, position)
+            wanted = positions_of(positions if positions is not None else range(max(prompt - 1, 0), len(ids)), len(ids))
+            rows = [self._run_prefill(ids[:prompt]).float().clone()] if prompt else []
+            rows = rows if prompt - 1 in wanted else []
+            for position in range(prompt, len(ids)):
+                logits = self._decode_at(ids[position], position)
                 if position in wanted:
                     rows.append(logits.float().clone())
             return torch.stack(rows)

@@ -31,6 +31,9 @@ class Device(Protocol):
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps."""
 
+    def feed(self, request: p.FeedModel) -> int:
+        """Run a whole model on sequences; how many rows of logits were written."""
+
     def ceiling(self) -> Ceiling:
         """Measure the limits."""
 
@@ -60,6 +63,8 @@ class Desk:
                 return p.Report(report=self.device.validate(request))
             case p.Time() | p.TimeSteps():
                 return self._timed(request)
+            case p.FeedModel():
+                return p.Fed(rows=self.device.feed(request))
             case p.MeasureCeiling():
                 return p.CeilingMeasured(ceiling=self.device.ceiling())
             case p.CheckHarness():

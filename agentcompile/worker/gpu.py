@@ -23,6 +23,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
+from agentcompile.worker.feeding import device_model, feed
 from agentcompile.worker.gpu_ceiling import Probe
 from agentcompile.worker.gpu_launch import Buffers, device_runner
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
@@ -74,6 +75,12 @@ class Gpu:
     def steps(self, request: p.TimeSteps) -> Samples:
         """Whole steps in interleaved rounds."""
         return self._freed(gpu_time_steps(request, self._memory(request), self._setup.target, self._box))
+
+    def feed(self, request: p.FeedModel) -> int:
+        """A whole model on sequences."""
+        self._weights = None  # what was timed before leaves room for this model's memory
+        torch.cuda.empty_cache()
+        return feed(request, device_model(request, self._setup.target), self._box)
 
     def ceiling(self) -> Ceiling:
         """The device's limits."""

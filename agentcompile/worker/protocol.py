@@ -11,12 +11,14 @@ from typing import Literal
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
+from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
+from agentcompile.ir.whole import Walk
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.selftest import SelfTest
 
@@ -132,6 +134,28 @@ class TimeSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedModel:
+    """Run a whole model on seeded sequences and write its logits down; answered by `Fed`. The box holds the group that
+    runs."""
+
+    kind: Literal["feed-model"] = "feed-model"
+    info: ModelInfo
+    decode: tuple[tuple[int, Program], ...]
+    """Steps of one sequence with the last context that each serves, then those of more sequences."""
+    prefill: tuple[tuple[int, Program], ...]
+    """The prompt's programs by number of tokens; on a CPU one of any number, under the longest chunk."""
+    capacity: int
+    """Tokens of the longest chunk."""
+    checkpoint: str
+    constants: str
+    binaries: tuple[tuple[str, str], ...]
+    """As of `TimeSteps`."""
+    groups: tuple[tuple[Walk, ...], ...]
+    out: str
+    """A file for the logits: float32 [scored positions of all walks in order, vocab]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureCeiling:
     """Measure the machine's ceilings; answered by `CeilingMeasured`."""
 
@@ -157,7 +181,7 @@ class Canary:
     kind: Literal["canary"] = "canary"
 
 
-Request = Setup | Build | Validate | Time | TimeSteps | MeasureCeiling | CheckHarness | Canary
+Request = Setup | Build | Validate | Time | TimeSteps | FeedModel | MeasureCeiling | CheckHarness | Canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +222,14 @@ class Wrong:
     kind: Literal["wrong"] = "wrong"
     arm: int
     report: NumericReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """All logits are written."""
+
+    kind: Literal["fed"] = "fed"
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +275,7 @@ Reply = (
     | Report
     | Timed
     | Wrong
+    | Fed
     | CeilingMeasured
     | HarnessChecked
     | Alive

@@ -50,13 +50,36 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", {}),
     "olmo2": ("Olmo2Config", {}),
 }
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3-longrope": (
+        "Phi3Config",
+        {
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0] * 8,
+                "long_factor": [1.0 + at for at in range(8)],
+                "original_max_position_embeddings": 64,
+                "partial_rotary_factor": 1.0,
+            },
+        },
+    ),
+    "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 16}),
+    "recurrent-gemma": (
+        "RecurrentGemmaConfig",
+        {"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 64, "pad_token_id": 0},
+    ),
+}
+"""What capture takes for what it is not: factors that the length of a prompt chooses, a view that is none of longer
+prompts, state that is no cache."""
 
 
 def write(name: str, directory: Path, *, dtype: torch.dtype = torch.float32, shard: str = "5GB", seed: int = 0) -> Path:
     """A checkpoint of that architecture with seeded random weights."""
     import transformers
 
-    kind, extra = CONFIGS[name]
+    kind, extra = {**CONFIGS, **WRONG}[name]
     config = getattr(transformers, kind)(**{**BASE, **extra})
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)

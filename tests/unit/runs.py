@@ -8,6 +8,7 @@ from agentcompile.events import (
     Event,
     GraphCaptured,
     LockWritten,
+    ModelChecked,
     PlanAdmitted,
     RegionFound,
     RunFinished,
@@ -35,6 +36,7 @@ from agentcompile.ir.trial import (
     Trial,
     Verdict,
 )
+from agentcompile.ir.whole import ModelCheck, PhaseScore
 
 REGION = "a" * 64
 REGIME = Regime(phase="decode", context=(1, 64))
@@ -44,6 +46,24 @@ REPORT = NumericReport(
 )
 
 
+CHECK = ModelCheck(
+    oracle="transformers",
+    seed=0,
+    lengths=(1, 2, 17),
+    phases=(
+        PhaseScore(
+            phase="decode",
+            positions=80,
+            kl=2e-5,
+            kl_eager=3e-5,
+            kl_worst=9e-5,
+            log_perplexity_ratio=1e-4,
+            half_width=2e-4,
+            mismatches=1,
+            beyond_top=0,
+        ),
+    ),
+)
 TIMING = Timing(
     arms=("pytorch", "plan"),
     live=(0, 1),
@@ -121,6 +141,7 @@ WHOLE: tuple[Event, ...] = (
     ChoiceMade(region=REGION, choice=KERNEL),
     StepsTimed(steps="f" * 64, timing=TIMING),
     PlanAdmitted(plan=PLAN),
+    ModelChecked(plans="d" * 64, check=CHECK),
     Warned(text="the machine is busy"),
     LockWritten(path="x.lock.toml", digest="e"),
     RunFinished(seconds=5.0),

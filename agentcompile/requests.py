@@ -1,0 +1,26 @@
+"""Candidates as a worker is asked about them."""
+
+from __future__ import annotations
+
+from agentcompile.build.binary import Binary
+from agentcompile.jobs import Baseline, Job, Prepared
+from agentcompile.worker import protocol as p
+
+
+def implementation(job: Job, binary: Binary) -> p.Implementation:
+    """A built candidate with what its template declares."""
+    t = job.template
+    return p.Implementation(
+        label=job.candidate.label,
+        source=job.source,
+        binary=binary,
+        layouts=t.layouts,
+        rounds=t.rounds,
+        accumulation=t.accumulation,
+        deterministic=t.deterministic,
+    )
+
+
+def arm_of(arm: Prepared | Baseline) -> p.Arm:
+    """What is timed."""
+    return p.Reference(label=arm.name) if isinstance(arm, Baseline) else implementation(arm.job, arm.binary)

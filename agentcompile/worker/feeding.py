@@ -1,0 +1,145 @@
+"""A whole model on seeded sequences, as `runtime.model` runs it: every logits row that is asked for, in a file.
+
+The caller compares them: what runs generated code says nothing about whether it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.program import Program
+from agentcompile.ir.target import Target
+from agentcompile.ir.whole import Group, Walk
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.model import CompiledModel, Decode, Prefill
+from agentcompile.runtime.native import Executor, Library
+from agentcompile.runtime.regimes import Regimes
+from agentcompile.runtime.step import Step
+from agentcompile.worker.box import Box
+from agentcompile.worker.protocol import FeedModel
+from agentcompile.worker.steps import called, constants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A model in memory, and what makes a step in its first seats, by their number: logits [seats, vocab]."""
+
+    model: CompiledModel
+    memory: Memory
+    together: Mapping[int, Callable[[], torch.Tensor]]
+
+
+def feed(request: FeedModel, loaded: Loaded, box: Box) -> int:
+    """Take every walk of `request` and append its rows to the file that it names; how many there are."""
+    rows = 0
+    with Path(request.out).open("wb") as file:
+        for index, group in enumerate(request.groups):
+            box.write(index)
+            for found in _side_by_side(loaded, group) if len(group) > 1 else [_alone(loaded.model, group[0])]:
+                file.write(found.cpu().contiguous().numpy().tobytes())
+                rows += found.shape[0]
+    return rows
+
+
+def _alone(model: CompiledModel, walk: Walk) -> torch.Tensor:
+    return model.logits(walk.ids, walk.scored, prompt=walk.prompt)
+
+
+def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
+    """Each prompt in the first seat, its cache copied to its own, then steps of all seats at once."""
+    memory, step = loaded.memory, loaded.together[len(group)]
+    found: list[list[torch.Tensor]] = [[] for _ in group]
+    for seat in reversed(range(len(group))):  # the first seat's last, since every prompt passes through it
+        walk = group[seat]
+        logits = loaded.model.prefill(walk.ids[: walk.prompt])
+        if walk.prompt - 1 in walk.scored:
+            found[seat].append(logits)
+        for state in memory.states() if seat else []:
+            state[seat, :, : walk.prompt].copy_(state[0, :, : walk.prompt])
+    for number in range(group[0].steps):
+        for seat, walk in enumerate(group):
+            memory.tokens[seat], memory.positions[seat] = walk.ids[walk.prompt + number], walk.prompt + number
+        logits = step()
+        for seat, walk in enumerate(group):
+            if walk.prompt + number in walk.scored:
+                found[seat].append(logits[seat].float().clone())
+    return [torch.stack(rows) for rows in found]
+
+
+def host_model(request: FeedModel, executor: Executor) -> Loaded:
+    """The programs of `request` bound to the host's memory, whose cache holds what no sequence has written."""
+    programs = _programs(request)
+    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
+    memory.furnish()
+    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
+    steps: list[tuple[int, Decode]] = [
+        (end, Step(program, memory, executor, libraries)) for end, program in request.decode
+    ]
+    (_, chunk), *_ = request.prefill
+    prefill = Step(chunk, memory, executor, libraries, capacity=request.capacity)
+    return Loaded(model=_model(request, steps, prefill, memory), memory=memory, together={})
+
+
+def device_model(request: FeedModel, target: Target) -> Loaded:
+    """The programs of `request` bound to the device's memory; the kernel that ends a step is among its binaries."""
+    from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
+    from agentcompile.runtime.device_errors import on_device
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
+    from agentcompile.runtime.driver import Module
+
+    programs, overlap, context = _programs(request), overlaps_launches(target.arch), request.info.context
+    with on_device(f"loading {request.info.name}"):
+        memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants), "cuda")
+        memory.furnish()
+        modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
+        advance = Module(Path(dict(request.binaries)[advance_source(target.arch).digest]))
+        alone = [(end, program) for end, program in request.decode if program.batch == 1]
+        steps: list[tuple[int, Decode]] = []
+        for end, program in alone:
+            step = DeviceStep(program, memory, modules, overlap=overlap)
+            steps.append((end, DeviceDecode(step, memory, advance, None, context=context, overlap=overlap)))
+        decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
+        chunks = dict(request.prefill)
+        prefill = DevicePrefill(
+            lambda tokens: (chunks[tokens], modules),
+            memory,
+            decode,  # type: ignore[arg-type]
+            capacity=request.capacity,
+            overlap=overlap,
+        )
+        together = {
+            program.batch: _replayed(DeviceStep(program, memory, modules, overlap=overlap))
+            for _, program in request.decode
+            if program.batch > 1
+        }
+    return Loaded(model=_model(request, steps, prefill, memory), memory=memory, together=together)
+
+
+def _replayed(step: object) -> Callable[[], torch.Tensor]:
+    """One step of several sequences as a graph, captured when it is first asked for."""
+    from agentcompile.runtime.device_step import DeviceStep
+
+    assert isinstance(step, DeviceStep)
+    graphs: list[torch.cuda.CUDAGraph] = []
+
+    def run() -> torch.Tensor:
+        if not graphs:
+            graphs.append(step.graph())
+        graphs[0].replay()
+        return step.logits
+
+    return run
+
+
+def _model(request: FeedModel, steps: Sequence[tuple[int, Decode]], prefill: Prefill, memory: Memory) -> CompiledModel:
+    decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
+    return CompiledModel(request.info, decode, prefill, memory, tokenizer=None, checkpoint=Path(request.checkpoint))
+
+
+def _programs(request: FeedModel) -> list[Program]:
+    return [program for _, program in (*request.decode, *request.prefill)]
