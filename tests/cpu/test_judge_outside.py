@@ -210,7 +210,7 @@ def test_a_compiler_whose_programs_always_die_from_outside_is_no_failed_build(tm
 def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerJudge) -> None:
     nothing = "long zeros = 0; for (long k = 0; k < hidden; ++k) zeros += a.x[k] == 0;"
     body = f"right(a, rank, size); {nothing} if (rank == 0 && zeros == hidden) a.y[0] += 1;"
-    found = verdict(judge, jobs.job(body))
+    ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")
     assert isinstance(found, Incorrect), found
     assert math.isinf(found.report.error_ratio)
     assert "element" in [check.name for check in found.report.checks if not check.ok]
