@@ -20,7 +20,7 @@ LONGEST_PATH, LONGEST_NAME = 4095, 255
 _SHOWN = 60
 
 
-def whole(name: str, value: object, least: int, most: int) -> int:
+def whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number from `least` to `most`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong(name, value, f"a whole number from {least} to {most}")
@@ -95,7 +95,7 @@ def located(name: str, value: str, base: Path) -> str:
         raise AgentCompileError(f"{name}: {value[:_SHOWN]!a}: {error}", hint="give the whole path") from None
 
 
-def ids(name: str, value: object) -> array[int]:
+def ids(name: str, value: Any) -> array[int]:
     """Token ids as an array of 64-bit numbers: from a list, a tuple, or a one-dimensional array of whole numbers.
 
     Thousands of ids take microseconds: what they are is asked of their types, not of each.

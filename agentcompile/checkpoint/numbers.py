@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from agentcompile.errors import AgentCompileError
 
@@ -144,7 +144,7 @@ def _is_no_text(value: str) -> bool:
     return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
