@@ -8,7 +8,6 @@ once. Building and validating run in parallel, timing runs alone.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from agentcompile.ir.trial import Cancelled, Crashed, Death, Incorrect, Stage, V
 from agentcompile.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
-from agentcompile.requests import arm_of, implementation
+from agentcompile.requests import arm_of, each_process, implementation, physical_bytes
 from agentcompile.steering import Steering
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, from_outside, said
+from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, from_outside, said, shakes
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "Job", "Judge", "Prepared", "WorkerJudge"]
@@ -82,7 +81,7 @@ class WorkerJudge:
             target=target,
             store=str(store),
             toolchain=toolchain,
-            memory_bytes=memory_bytes or _physical_bytes() * 6 // 10,
+            memory_bytes=memory_bytes or physical_bytes() * 6 // 10,
             torch_threads=target.threads if target.kind == "cpu" else 1,
             device=device,
         )
@@ -177,7 +176,7 @@ class WorkerJudge:
             return replace(work, binary=outcome.binary, again=False) if depth else (work.job, outcome.binary)
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
-        seat.clear(shaken=_shakes(outcome))
+        seat.clear(shaken=shakes(outcome))
         if from_outside(outcome) and not work.again:
             return replace(work, again=True)
         ran = work.stage != "build"
@@ -219,7 +218,7 @@ class WorkerJudge:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
-                seconds=_each(seconds, processes),
+                seconds=each_process(seconds, processes),
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
@@ -263,7 +262,7 @@ class WorkerJudge:
                 policy=self._policy,
                 seed=seed,
                 unroll=4 if trusted else 2,
-                seconds=_each(seconds, processes),
+                seconds=each_process(seconds, processes),
             )
 
         labels = tuple(label for label, _ in programs)
@@ -313,7 +312,7 @@ class WorkerJudge:
             self._crew.clock.clear(shaken=False)
             return outcome.rows
         at = worker.blamed
-        self._crew.clock.clear(shaken=_shakes(outcome))
+        self._crew.clock.clear(shaken=shakes(outcome))
         verdict = failure(outcome, "admit")
         assert isinstance(verdict, Death), verdict
         return Failed(at=at, verdict=verdict)
@@ -348,7 +347,7 @@ class WorkerJudge:
                 again, number = False, number + 1
                 continue
             at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
-            seat.clear(shaken=_shakes(outcome))
+            seat.clear(shaken=shakes(outcome))
             if from_outside(outcome) and not again:
                 again = True
                 continue
@@ -391,23 +390,9 @@ class WorkerJudge:
         return outcome
 
 
-def _shakes(outcome: Outcome) -> bool:
-    """Whether what happened casts doubt on the machine: an error may stick to more than its process."""
-    return isinstance(outcome, (Lost, Expired, p.Fault))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blamed:
     """A failed timing request: the index of the arm that ran, and what became of it."""
 
     at: int
     verdict: Death | Cancelled | Incorrect
-
-
-def _each(seconds: float, processes: int) -> float:
-    """Of a timing's wall time, the part of one process; 0: any."""
-    return seconds / processes if 0 < seconds < math.inf else 0.0
-
-
-def _physical_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

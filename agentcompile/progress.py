@@ -53,7 +53,7 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.rows import Best, Counts, Row, RowState, better, changed
+from agentcompile.rows import Best, Counts, Row, RowState, StageRow, better, changed
 from agentcompile.search_progress import SearchProgress
 
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
@@ -63,15 +63,6 @@ WARNINGS_KEPT = 100
 TIMED = ("search", "choose", "cover", "admit")
 """Stages that the time for a search is for."""
 NOTHING = Usage()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRow:
-    """One step of the flow: still running while `seconds` is None."""
-
-    stage: FlowStage
-    detail: str = ""
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

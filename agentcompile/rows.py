@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from agentcompile.events import Offer
+from agentcompile.events import FlowStage, Offer
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
 
@@ -23,6 +23,15 @@ def changed(value: T, **fields: object) -> T:
     copy.__dict__.update(value.__dict__)
     copy.__dict__.update(fields)
     return copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One step of the flow: still running while `seconds` is None."""
+
+    stage: FlowStage
+    detail: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,11 @@ def from_outside(outcome: Outcome) -> bool:
     return isinstance(outcome, Disturbed) or (isinstance(outcome, Lost) and outcome.outside)
 
 
+def shakes(outcome: Outcome) -> bool:
+    """Whether what happened casts doubt on the machine: an error may stick to more than its process."""
+    return isinstance(outcome, (Lost, Expired, p.Fault))
+
+
 def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
     """What a request that did not succeed says about its candidate. Raises for faults of the machine, and takes for one
     every fault of the environment: ask a canary first where the candidate's own code has run."""
