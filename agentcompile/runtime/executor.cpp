@@ -1,9 +1,13 @@
 // Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` and
 // `products.h` stand before it.
 //
-// A launch is a function address and an array of pointers; every thread calls it with its rank, and a barrier
-// follows. The caller's thread is rank 0, so a pool of one thread starts none. Workers spin between the launches of a job
-// and for a short while after it, then sleep on a futex: a busy decode loop never pays a wake-up, an idle process no power.
+// A launch is a function address and an array of pointers; it is called once for every rank, and a barrier follows. A rank
+// is no thread: a thread holds one while it runs its unit of a launch, and lets it go where it has to wait for long or
+// gives up its core. Whoever runs then goes on with it, so that on a busy machine a launch waits for a thread without a
+// core only if that lost it in the middle of a unit. On a quiet one every thread keeps the rank of its own number, whose
+// rows its cache has. The caller's thread is number 0, so a pool of one thread starts none. Workers spin between the
+// launches of a job and for a short while after it, then sleep on a futex.
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -29,7 +33,17 @@ namespace {
 constexpr int MAX_THREADS = 256;
 constexpr int MAX_STAGES = 8;  // a dissemination barrier over 256 threads has 8 stages
 
+// A rank that still waits after this many pauses (some 2 us) is let go, for whichever thread runs when it may go on.
 constexpr int GLANCE = 100;
+// A thread that finds nothing to do for this long sleeps: the rank that all wait for has lost its core. It does not yield,
+// since Linux 6.18 takes the rest of its slice from a thread that yields, and a waiting one would yield again and again.
+constexpr int64_t PATIENCE_NS = 50'000, NAP_NS = 50'000;
+// A thread that has had its core for this long offers it to others between two units, where it holds up nobody, before
+// the scheduler takes it within one: slices end at ticks, 4 ms apart. Nobody wants the core: it costs some 0.5 us.
+constexpr int64_t TURN_NS = 3'000'000, LOOK_NS = 100'000;
+// Two looks at the clock that are this far apart: the thread lost its core, and has it anew.
+constexpr int64_t LOST_NS = 1'000'000;
+// Timing waits this long for all threads to be awake.
 constexpr int64_t GATHER_NS = 200'000;
 // Workers stay awake this long after a job, so that a host loop of 100 us a step keeps them spinning.
 constexpr int64_t IDLE_SPIN_NS = 200'000;
@@ -98,7 +112,7 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 6;
+constexpr int64_t AC_ABI = 7;
 
 struct ac_call {
     Kernel kernel;
@@ -150,22 +164,26 @@ struct alignas(128) Rank {
     int64_t begin_ns = 0;
 };
 
-// How long a thread has had its core, looked at every 100 us or so.
+// How long a thread has had its core. The clock is looked at some 10,000 times a second, however long a unit takes.
 class Turn {
   public:
-    explicit Turn(int64_t limit) : limit_(limit) { begin(); }
-    void begin() { since_ = last_ = now_ns(), left_ = units_ = 1; }
+    Turn() { begin(); }
+    void begin() {
+        since_ = last_ = now_ns();
+        left_ = units_ = 1;
+    }
+    // To be asked after every unit.
     bool over() {
         if (--left_ > 0) return false;
         const int64_t now = now_ns(), unit = (now - last_) / units_ + 1;
-        if (now - last_ > 1'000'000) since_ = now;
+        if (now - last_ > LOST_NS) since_ = now;
         last_ = now;
-        left_ = units_ = int(std::min<int64_t>(64, 100'000 / unit + 1));
-        return now - since_ > limit_;
+        left_ = units_ = int(std::min<int64_t>(64, LOOK_NS / unit + 1));
+        return now - since_ > TURN_NS;
     }
 
   private:
-    int64_t limit_, since_, last_;
+    int64_t since_, last_;
     int left_, units_;
 };
 
@@ -211,7 +229,6 @@ class Pool {
     int threads() const { return std::min(size_, cpu_count_); }
 
     bool pin_self(cpu_set_t& before) {
-        if (getenv("X_NOPIN")) return false;
         if (pthread_getaffinity_np(pthread_self(), sizeof before, &before) != 0) return false;
         if (CPU_COUNT(&before) == 1) return false;  // the caller chose its core
         cpu_set_t one;
@@ -239,7 +256,7 @@ class Pool {
             cpu_set_t one;
             CPU_ZERO(&one);
             CPU_SET(cpus_[self], &one);
-            if (!getenv("X_NOPIN")) pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+            pthread_attr_setaffinity_np(&attr, sizeof one, &one);
             pthread_t id;
             int error = pthread_create(&id, &attr, &Pool::enter, &starts_[self]);
             pthread_attr_destroy(&attr);
@@ -297,10 +314,7 @@ class Pool {
 
     // Until the job is done: runs whichever rank can go on and nobody holds, by preference its own.
     void help(int self) {
-        static const int64_t q = getenv("X_TURN") ? atol(getenv("X_TURN")) * 1000 : 2'000'000;
-        static const int64_t patience = getenv("X_PATIENCE") ? atol(getenv("X_PATIENCE")) * 1000 : 50'000;
-        static const int64_t nap = getenv("X_NAP") ? atol(getenv("X_NAP")) * 1000 : 0;
-        Turn turn(q);
+        Turn turn;
         int64_t deadline = 0;
         for (int looks = 0; left_.load(std::memory_order_acquire) > 0; ++looks) {
             const int rank = take(self, looks % 16 == 0 ? size_ : 1);
@@ -308,12 +322,10 @@ class Pool {
                 pause_cpu();
                 if (looks % 64 != 63) continue;
                 const int64_t now = now_ns();
-                if (deadline == 0) deadline = now + patience;
+                if (deadline == 0) deadline = now + PATIENCE_NS;
                 if (now < deadline) continue;
-                if (nap) {
-                    timespec t{0, nap};
-                    nanosleep(&t, nullptr);
-                } else sched_yield();
+                const timespec nap{0, NAP_NS};
+                nanosleep(&nap, nullptr);
                 turn.begin();
                 continue;
             }
