@@ -1,9 +1,13 @@
 // Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` and
 // `products.h` stand before it.
 //
-// A launch is a function address and an array of pointers; every thread calls it with its rank, and a barrier
-// follows. The caller's thread is rank 0, so a pool of one thread starts none. Workers spin between the launches of a job
-// and for a short while after it, then sleep on a futex: a busy decode loop never pays a wake-up, an idle process no power.
+// A launch is a function address and an array of pointers; it is called once for every rank, and a barrier follows. A rank
+// is no thread: a thread holds one while it runs its unit of a launch, and lets it go where it has to wait for long or
+// gives up its core. Whoever runs then goes on with it, so that on a busy machine a launch waits for a thread without a
+// core only if that lost it in the middle of a unit. On a quiet one every thread keeps the rank of its own number, whose
+// rows its cache has. The caller's thread is number 0, so a pool of one thread starts none. Workers spin between the
+// launches of a job and for a short while after it, then sleep on a futex.
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -28,8 +32,19 @@ namespace {
 
 constexpr int MAX_THREADS = 256;
 constexpr int MAX_STAGES = 8;  // a dissemination barrier over 256 threads has 8 stages
-// A barrier that has not opened after this many pauses (some 100 us) means that a thread lost its core: let it run.
-constexpr int SPINS_BEFORE_YIELD = 4000;
+
+// A rank that still waits after this many pauses (some 2 us) is let go, for whichever thread runs when it may go on.
+constexpr int GLANCE = 100;
+// A thread that finds nothing to do for this long sleeps: the rank that all wait for has lost its core. It does not yield,
+// since Linux 6.18 takes the rest of its slice from a thread that yields, and a waiting one would yield again and again.
+constexpr int64_t PATIENCE_NS = 50'000, NAP_NS = 50'000;
+// A thread that has had its core for this long offers it to others between two units, where it holds up nobody, before
+// the scheduler takes it within one: slices end at ticks, 4 ms apart. Nobody wants the core: it costs some 0.5 us.
+constexpr int64_t TURN_NS = 3'000'000, LOOK_NS = 100'000;
+// Two looks at the clock that are this far apart: the thread lost its core, and has it anew.
+constexpr int64_t LOST_NS = 1'000'000;
+// Timing waits this long for all threads to be awake.
+constexpr int64_t GATHER_NS = 200'000;
 // Workers stay awake this long after a job, so that a host loop of 100 us a step keeps them spinning.
 constexpr int64_t IDLE_SPIN_NS = 200'000;
 
@@ -60,34 +75,34 @@ struct alignas(128) Flag {
     std::atomic<uint32_t> epoch{0};
 };
 
-// Dissemination barrier (Hensgen, Finkel, Manber 1988): in stage s thread r tells r + 2^s and waits for r - 2^s.
-// Every flag has one writer and one reader; for two threads it is one line each way.
+// Dissemination barrier (Hensgen, Finkel, Manber 1988): in stage s rank r tells r + 2^s and waits for r - 2^s.
+// Every flag has one writer and one reader; for two ranks it is one line each way.
 class Barrier {
   public:
-    void reset(int size, bool crowded) {
+    void reset(int size) {
         size_ = size;
-        spins_ = crowded ? 16 : SPINS_BEFORE_YIELD;
+        for (stages_ = 0; 1 << stages_ < size; ++stages_) {}
         for (auto& stage : flags_)
             for (int r = 0; r < size; ++r) stage[r].epoch.store(0, std::memory_order_relaxed);
     }
-    void wait(int rank, uint32_t& epoch) {
-        ++epoch;
-        for (int stage = 0, step = 1; step < size_; ++stage, step *= 2) {
-            int to = rank + step < size_ ? rank + step : rank + step - size_;
-            flags_[stage][to].epoch.store(epoch, std::memory_order_release);
-            auto& mine = flags_[stage][rank].epoch;
-            // The counter wraps after 2^32 barriers; the signed difference does not mind.
-            for (int spins = 0; int32_t(mine.load(std::memory_order_acquire) - epoch) < 0;) {
-                pause_cpu();
-                if (++spins >= spins_) sched_yield();
-            }
-        }
+    int stages() const { return stages_; }
+    void tell(int stage, int rank, uint32_t epoch) {
+        const int to = rank + (1 << stage);
+        flags_[stage][to < size_ ? to : to - size_].epoch.store(epoch, std::memory_order_release);
+    }
+    // The counter wraps after 2^32 barriers; the signed difference does not mind.
+    bool told(int stage, int rank, uint32_t epoch) const {
+        return int32_t(flags_[stage][rank].epoch.load(std::memory_order_acquire) - epoch) >= 0;
+    }
+    int teller(int stage, int rank) const {
+        const int from = rank - (1 << stage);
+        return from < 0 ? from + size_ : from;
     }
 
   private:
     Flag flags_[MAX_STAGES][MAX_THREADS];
     int size_ = 1;
-    int spins_ = SPINS_BEFORE_YIELD;
+    int stages_ = 0;
 };
 
 using Kernel = void (*)(const void* args, int rank, int size);
@@ -97,7 +112,7 @@ using Kernel = void (*)(const void* args, int rank, int size);
 extern "C" {
 
 // Mirrors of native.py; a change here raises AC_ABI.
-constexpr int64_t AC_ABI = 6;
+constexpr int64_t AC_ABI = 7;
 
 struct ac_call {
     Kernel kernel;
@@ -135,6 +150,43 @@ struct Work {
     int64_t* spent_ns = nullptr;  // of every call, added up; null: nobody asks
 };
 
+// Whether somebody holds a rank. In a line of its own: others look at it while the holder writes to `Rank`.
+struct alignas(128) Claim {
+    enum : int { free, held, done };
+    std::atomic<int> state{done};
+};
+
+// Where a rank stands in a job: the unit that it runs next, or the barrier after it. Only its holder writes.
+struct alignas(128) Rank {
+    std::atomic<uint32_t> epoch{0};
+    std::atomic<int> stage{0};  // of the barrier `epoch` that it waits at; Barrier::stages(): it is through
+    int64_t call = -1, pass = 0, sample = 0;
+    int64_t begin_ns = 0;
+};
+
+// How long a thread has had its core. The clock is looked at some 10,000 times a second, however long a unit takes.
+class Turn {
+  public:
+    Turn() { begin(); }
+    void begin() {
+        since_ = last_ = now_ns();
+        left_ = units_ = 1;
+    }
+    // To be asked after every unit.
+    bool over() {
+        if (--left_ > 0) return false;
+        const int64_t now = now_ns(), unit = (now - last_) / units_ + 1;
+        if (now - last_ > LOST_NS) since_ = now;
+        last_ = now;
+        left_ = units_ = int(std::min<int64_t>(64, LOOK_NS / unit + 1));
+        return now - since_ > TURN_NS;
+    }
+
+  private:
+    int64_t since_, last_;
+    int left_, units_;
+};
+
 class Pool {
   public:
     explicit Pool(int size) : size_(size) { read_cpus(); }
@@ -144,11 +196,18 @@ class Pool {
         std::lock_guard<std::mutex> lock(busy_);
         if (int error = start()) return error;
         cpu_set_t before;
-        bool pinned = size_ > 1 && pin_self(before);
+        bool pinned = threads() > 1 && pin_self(before);
         work_ = work;
+        awake_.store(1, std::memory_order_relaxed);
+        left_.store(size_, std::memory_order_relaxed);
+        if (work.job != Job::time) release_ranks();
         job_.fetch_add(1, std::memory_order_seq_cst);
         if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(&job_);
-        perform(0, epoch0_);
+        if (work.job == Job::time) {
+            for (int64_t deadline = now_ns() + GATHER_NS; awake_.load() < threads() && now_ns() < deadline;) pause_cpu();
+            release_ranks();
+        }
+        help(0);
         if (pinned) pthread_setaffinity_np(pthread_self(), sizeof before, &before);
         return 0;
     }
@@ -167,10 +226,10 @@ class Pool {
         for (int cpu = 0; cpu < CPU_SETSIZE && cpu_count_ < MAX_THREADS; ++cpu)
             if (CPU_ISSET(cpu, &set)) cpus_[cpu_count_++] = cpu;
     }
-    bool crowded() const { return size_ > cpu_count_; }
+    int threads() const { return std::min(size_, cpu_count_); }
 
     bool pin_self(cpu_set_t& before) {
-        if (crowded() || pthread_getaffinity_np(pthread_self(), sizeof before, &before) != 0) return false;
+        if (pthread_getaffinity_np(pthread_self(), sizeof before, &before) != 0) return false;
         if (CPU_COUNT(&before) == 1) return false;  // the caller chose its core
         cpu_set_t one;
         CPU_ZERO(&one);
@@ -180,22 +239,26 @@ class Pool {
 
     int start() {
         if (started_ || broken_) return broken_;
-        barrier_.reset(size_, crowded());
-        epoch0_ = 0;
+        barrier_.reset(size_);
+        for (int r = 0; r < size_; ++r) {
+            claims_[r].state.store(Claim::done, std::memory_order_relaxed);
+            ranks_[r].epoch.store(0, std::memory_order_relaxed);
+        }
+        left_.store(0);
         job_.store(0);
         sleepers_.store(0);
         quit_ = false;
-        for (int rank = 1; rank < size_; ++rank) {
-            starts_[rank] = {this, rank};
+        for (int self = 1; self < threads(); ++self) {
+            starts_[self] = {this, self};
             pthread_attr_t attr;
             pthread_attr_init(&attr);
             pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
             cpu_set_t one;
             CPU_ZERO(&one);
-            CPU_SET(cpus_[rank % cpu_count_], &one);
-            if (!crowded()) pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+            CPU_SET(cpus_[self], &one);
+            pthread_attr_setaffinity_np(&attr, sizeof one, &one);
             pthread_t id;
-            int error = pthread_create(&id, &attr, &Pool::enter, &starts_[rank]);
+            int error = pthread_create(&id, &attr, &Pool::enter, &starts_[self]);
             pthread_attr_destroy(&attr);
             if (error) {
                 quit_ = true;  // those that were made leave now, and the pool stays unusable
@@ -210,81 +273,145 @@ class Pool {
 
     struct Start {
         Pool* pool;
-        int rank;
+        int self;
     };
     static void* enter(void* start) {
         auto* s = static_cast<Start*>(start);
-        s->pool->serve(s->rank);
+        s->pool->serve(s->self);
         return nullptr;
     }
 
-    void serve(int rank) {
-        uint32_t epoch = 0;
-        for (uint32_t seen = 0;; ++seen) {
-            wait_for_job(seen);
+    void serve(int self) {
+        for (uint32_t seen = 0;;) {
+            seen = wait_for_job(seen);
             if (quit_) return;
-            perform(rank, epoch);
+            awake_.fetch_add(1);
+            help(self);
         }
     }
 
-    void wait_for_job(uint32_t seen) {
-        int64_t deadline = now_ns() + (crowded() ? 0 : IDLE_SPIN_NS);
+    uint32_t wait_for_job(uint32_t seen) {
+        int64_t deadline = now_ns() + IDLE_SPIN_NS;
         for (int spins = 1; job_.load(std::memory_order_acquire) == seen; ++spins) {
             pause_cpu();
             if (spins % 64 != 0 || now_ns() < deadline) continue;
             sleepers_.fetch_add(1, std::memory_order_seq_cst);
             while (job_.load(std::memory_order_seq_cst) == seen) futex_wait(&job_, seen);
             sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-            return;
+        }
+        return job_.load(std::memory_order_acquire);
+    }
+
+    void release_ranks() {
+        for (int r = 0; r < size_; ++r) {
+            Rank& rank = ranks_[r];
+            rank.stage.store(barrier_.stages(), std::memory_order_relaxed);
+            rank.call = -1;
+            rank.pass = rank.sample = 0;
+            claims_[r].state.store(Claim::free, std::memory_order_release);
         }
     }
 
-    void pass(const ac_call* calls, int64_t count, int rank, uint32_t& epoch) {
-        for (int64_t i = 0; i < count; ++i) {
-            calls[i].kernel(calls[i].args, rank, size_);
-            barrier_.wait(rank, epoch);
+    // Until the job is done: runs whichever rank can go on and nobody holds, by preference its own.
+    void help(int self) {
+        Turn turn;
+        int64_t deadline = 0;
+        for (int looks = 0; left_.load(std::memory_order_acquire) > 0; ++looks) {
+            const int rank = take(self, looks % 16 == 0 ? size_ : 1);
+            if (rank < 0) {
+                pause_cpu();
+                if (looks % 64 != 63) continue;
+                const int64_t now = now_ns();
+                if (deadline == 0) deadline = now + PATIENCE_NS;
+                if (now < deadline) continue;
+                const timespec nap{0, NAP_NS};
+                nanosleep(&nap, nullptr);
+                turn.begin();
+                continue;
+            }
+            const Outcome outcome = move(ranks_[rank], rank, turn);
+            claims_[rank].state.store(outcome == Outcome::done ? Claim::done : Claim::free, std::memory_order_release);
+            if (outcome == Outcome::done) left_.fetch_sub(1, std::memory_order_acq_rel);
+            if (outcome == Outcome::tired) {
+                sched_yield();
+                turn.begin();
+            }
+            looks = -1;
+            deadline = 0;
         }
     }
 
-    // Apart from `pass`, so that a step that nobody looks into pays nothing. A call's time ends with its barrier.
-    void pass_clocked(const ac_call* calls, int64_t count, int rank, uint32_t& epoch, int64_t* spent_ns) {
-        int64_t begin = rank == 0 ? now_ns() : 0;
-        for (int64_t i = 0; i < count; ++i) {
-            pass(calls + i, 1, rank, epoch);
-            if (rank != 0) continue;
-            int64_t end = now_ns();
-            spent_ns[i] += end - begin;
-            begin = end;
+    // Claims one of `count` ranks, from `first` on, that can go on; -1 when there is none.
+    int take(int first, int count) {
+        for (int i = 0; i < count; ++i) {
+            const int rank = first + i < size_ ? first + i : first + i - size_;
+            int seen = claims_[rank].state.load(std::memory_order_relaxed);
+            if (seen != Claim::free || !ready(ranks_[rank], rank)) continue;
+            if (claims_[rank].state.compare_exchange_strong(seen, Claim::held, std::memory_order_acquire)) return rank;
+        }
+        return -1;
+    }
+
+    bool ready(const Rank& r, int rank) const {
+        const int stage = r.stage.load(std::memory_order_relaxed);
+        return stage >= barrier_.stages() || barrier_.told(stage, rank, r.epoch.load(std::memory_order_relaxed));
+    }
+
+    enum class Outcome { done, waits, tired };
+
+    // Runs a rank that this thread holds until it is through the job, has to wait, or the thread's turn is over.
+    Outcome move(Rank& r, int rank, Turn& turn) {
+        const int stages = barrier_.stages();
+        uint32_t epoch = r.epoch.load(std::memory_order_relaxed);
+        int stage = r.stage.load(std::memory_order_relaxed);
+        for (;;) {
+            while (stage < stages) {
+                if (!glance(stage, rank, epoch)) return Outcome::waits;
+                r.stage.store(++stage, std::memory_order_relaxed);
+                if (stage < stages) barrier_.tell(stage, rank, epoch);
+            }
+            if (!next(r, rank)) return Outcome::done;
+            if (r.call < work_.count) work_.calls[r.call].kernel(work_.calls[r.call].args, rank, size_);
+            else if (rank == 0) more_.store(advance(*work_.decode), std::memory_order_relaxed);
+            r.epoch.store(++epoch, std::memory_order_relaxed);
+            r.stage.store(stage = 0, std::memory_order_relaxed);
+            if (stages) barrier_.tell(0, rank, epoch);
+            if (turn.over()) return Outcome::tired;
         }
     }
 
-    void once(const Work& work, int rank, uint32_t& epoch) {
-        if (work.spent_ns) return pass_clocked(work.calls, work.count, rank, epoch, work.spent_ns);
-        pass(work.calls, work.count, rank, epoch);
+    // Whether a barrier's stage opens soon. It does not where the rank that is to tell has no thread.
+    bool glance(int stage, int rank, uint32_t epoch) const {
+        const auto& teller = claims_[barrier_.teller(stage, rank)].state;
+        for (int spins = 0; !barrier_.told(stage, rank, epoch); ++spins) {
+            if (spins > 2 && (spins > GLANCE || teller.load(std::memory_order_relaxed) == Claim::free)) return false;
+            pause_cpu();
+        }
+        return true;
     }
 
-    // The last barrier of a job is the caller's licence to reuse work_, so no thread reads it after.
-    void perform(int rank, uint32_t& epoch) {
-        const Work work = work_;
-        barrier_.wait(rank, epoch);  // all have read work_, and timing starts together
-        if (work.job == Job::decode) return decode(work, rank, epoch);
-        for (int64_t s = 0; s < work.samples; ++s) {
-            int64_t begin = work.job == Job::time ? now_ns() : 0;
-            for (int64_t r = 0; r < work.repeat; ++r) once(work, rank, epoch);
-            if (work.job == Job::time && rank == 0) work.times_ns[s] = now_ns() - begin;
+    // Sets the unit that follows a barrier; false when the job has none.
+    bool next(Rank& r, int rank) {
+        const Work& w = work_;
+        const bool clocked = rank == 0 && w.spent_ns;
+        if (clocked && r.call >= 0 && r.call < w.count) {
+            const int64_t end = now_ns();
+            w.spent_ns[r.call] += end - r.begin_ns;
+            r.begin_ns = end;
         }
-        barrier_.wait(rank, epoch);
-    }
-
-    void decode(const Work& work, int rank, uint32_t& epoch) {
-        ac_decode& d = *work.decode;
-        for (bool go = d.limit > 0; go;) {
-            once(work, rank, epoch);
-            if (rank == 0) more_.store(advance(d), std::memory_order_relaxed);
-            barrier_.wait(rank, epoch);
-            go = more_.load(std::memory_order_relaxed);
+        const bool first = r.call < 0;
+        if (!first && ++r.call < w.count) return true;
+        if (!first && w.job == Job::decode) {
+            if (r.call == w.count) return true;  // the draw
+            if (!more_.load(std::memory_order_relaxed)) return false;
+        } else if (!first && ++r.pass >= w.repeat) {
+            if (w.job == Job::time && rank == 0) w.times_ns[r.sample] = now_ns() - r.begin_ns;
+            if (++r.sample >= w.samples) return false;
+            r.pass = 0;
         }
-        barrier_.wait(rank, epoch);
+        r.call = 0;
+        if (clocked || (w.job == Job::time && rank == 0 && r.pass == 0)) r.begin_ns = now_ns();
+        return true;
     }
 
     static bool advance(ac_decode& d) {
@@ -300,8 +427,12 @@ class Pool {
     }
 
     Barrier barrier_;
+    Claim claims_[MAX_THREADS];
+    Rank ranks_[MAX_THREADS];
     alignas(128) std::atomic<uint32_t> job_{0};
     alignas(128) std::atomic<int> sleepers_{0};
+    std::atomic<int> awake_{0};
+    alignas(128) std::atomic<int> left_{0};
     std::atomic<bool> more_{false};
     Work work_;
     std::mutex busy_;
@@ -309,7 +440,6 @@ class Pool {
     int cpus_[MAX_THREADS];
     int cpu_count_ = 0;
     int size_;
-    uint32_t epoch0_ = 0;
     int broken_ = 0;
     bool started_ = false;
     bool quit_ = false;

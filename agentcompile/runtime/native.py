@@ -21,7 +21,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runtime.sampling import Sampling
 
 MAX_THREADS = 256
-_ABI = 6
+_ABI = 7
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]

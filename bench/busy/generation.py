@@ -1,0 +1,130 @@
+"""How long a compiled model generates on a quiet machine and beside spinning processes.
+
+In: a lock. Out: quantiles of milliseconds for both, and the ratio of the medians. Quiet and busy generations take
+turns in blocks, so that a machine that changes its speed slowly does so for both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Protocol
+
+from .neighbours import neighbours
+
+_BLOCKS = 4
+_WARM = 2
+"""Generations at the beginning of a block that are not counted: caches, and a scheduler that still moves processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Of generations, in ms: 5 %, median and 95 %."""
+
+    count: int
+    low_ms: float
+    median_ms: float
+    high_ms: float
+
+    @staticmethod
+    def of(times_ms: Sequence[float]) -> Quantiles:
+        """Of at least two times."""
+        cuts = quantiles(times_ms, n=20, method="inclusive")
+        return Quantiles(count=len(times_ms), low_ms=cuts[0], median_ms=median(times_ms), high_ms=cuts[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One lock's generations of `tokens` tokens, quiet and beside `spinning` processes."""
+
+    tokens: int
+    spinning: int
+    quiet: Quantiles
+    busy: Quantiles
+    quiet_decode: Quantiles
+    """Without the prompt and the first token."""
+    busy_decode: Quantiles
+
+    @property
+    def ratio(self) -> float:
+        """Busy median over quiet median."""
+        return self.busy.median_ms / self.quiet.median_ms
+
+    @property
+    def decode_ratio(self) -> float:
+        """The same without the prompt and the first token."""
+        return self.busy_decode.median_ms / self.quiet_decode.median_ms
+
+
+class Model(Protocol):
+    """What is asked of a compiled model."""
+
+    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> Timed:
+        """Complete a prompt of token ids."""
+
+
+class Timed(Protocol):
+    """What is read of a completion."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens made."""
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from the first token to the last."""
+
+
+def measure_lock(
+    lock: Path, model: str | None = None, *, spinning: int = 2, tokens: int = 64, runs: int = 200
+) -> Generation:
+    """Load `lock` and measure it; raises what `agentcompile.load` raises."""
+    import agentcompile
+
+    return measure(agentcompile.load(lock, model=model), spinning=spinning, tokens=tokens, runs=runs)
+
+
+def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generation:
+    """Generate `runs` times quiet and as often beside `spinning` processes.
+
+    Raises ValueError for fewer than two runs in a block, and RuntimeError when the busy machine made other tokens.
+    """
+    each = -(-runs // _BLOCKS)
+    if each < 2:
+        raise ValueError(f"runs = {runs} is less than {_BLOCKS + 1}")
+    expected = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True).tokens
+
+    def once() -> tuple[float, float]:
+        begin = time.perf_counter()
+        made = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
+        spent = time.perf_counter() - begin
+        if made.tokens != expected:
+            raise RuntimeError(f"a generation beside {spinning} spinning processes made other tokens")
+        return spent * 1e3, made.decode_s * 1e3
+
+    quiet: list[tuple[float, float]] = []
+    busy: list[tuple[float, float]] = []
+    for _ in range(_BLOCKS):
+        quiet += _block(once, each)
+        with neighbours(spinning):
+            busy += _block(once, each)
+    return Generation(
+        tokens=tokens,
+        spinning=spinning,
+        quiet=Quantiles.of([whole for whole, _ in quiet]),
+        busy=Quantiles.of([whole for whole, _ in busy]),
+        quiet_decode=Quantiles.of([decode for _, decode in quiet]),
+        busy_decode=Quantiles.of([decode for _, decode in busy]),
+    )
+
+
+def _block(once: Callable[[], tuple[float, float]], count: int) -> list[tuple[float, float]]:
+    for _ in range(_WARM):
+        once()
+    return [once() for _ in range(count)]
+
+
+_PROMPT = [1, 2, 3, 4, 5]
