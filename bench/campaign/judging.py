@@ -1,0 +1,128 @@
+"""Sources through the real gates: the static check, the build and the correctness suite in worker processes.
+
+In: subjects with sources that may be anything. Out: an outcome each. A source that passes in search is judged again at
+acceptance, as a finalist is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import agentcompile
+from agentcompile.check import check, errors
+from agentcompile.ir.digest import digest, digest_bytes
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
+from agentcompile.jobs import Depth, Job, Prepared
+from agentcompile.judge import WorkerJudge
+from agentcompile.layouts import fits
+from agentcompile.machine import Machine
+from agentcompile.worker.crew import Limits
+
+from .subjects import Subject
+
+_LIMITS = Limits(validate_s=60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accused:
+    """A source to judge as a candidate of a subject's region."""
+
+    subject: Subject
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Whether it passed; else what stopped it and the first thing that it failed."""
+
+    alive: bool
+    stage: str = ""
+    why: str = ""
+
+
+class Judging(Protocol):
+    """The part of a judge that gates need."""
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
+        """Build and validate; results come in any order, one for each job."""
+
+    def close(self) -> None:
+        """Stop every process."""
+
+
+class Gates:
+    """The gates of this machine. Used as a context."""
+
+    def __init__(self, machine: Machine, *, seed: int, judge: Judging | None = None) -> None:
+        self._judge: Judging = judge or WorkerJudge(
+            machine.target,
+            store=machine.store.root,
+            toolchain=machine.toolchain,
+            device=machine.device,
+            limits=_LIMITS,
+            seed=seed,
+        )
+
+    def __enter__(self) -> Gates:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._judge.close()
+
+    def judge(self, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
+        """Judge each in search and, where it passes, at acceptance; one outcome each, in any order."""
+        passed = list[Accused]()
+        for one, outcome in self._at("search", accused):
+            if outcome.alive:
+                passed.append(one)
+            else:
+                yield one, outcome
+        yield from self._at("accept", passed)
+
+    def _at(self, depth: Depth, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
+        by_digest, jobs = {one.source.digest: one for one in accused}, list[Job]()
+        for one in accused:
+            if findings := _refused(one):
+                yield one, Outcome(alive=False, stage="check", why=findings)
+            else:
+                s = one.subject
+                jobs.append(Job(candidate=s.candidate, region=s.region, template=s.template, source=one.source))
+        for job, result in self._judge.prepare(jobs, depth=depth) if jobs else ():
+            yield by_digest[job.source.digest], _outcome(depth, result)
+
+
+def _refused(one: Accused) -> str:
+    """What the static check says of the very text, as that of a template's kernel."""
+    s = one.subject
+    template = replace(s.template, source=one.source.text, includes=())
+    found = errors(check(s.region, template, s.candidate.params, s.target, layout_fits=fits))
+    return found[0].text if found else ""
+
+
+def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
+    match result:
+        case Prepared():
+            return Outcome(alive=True)
+        case BuildFailed():
+            return Outcome(alive=False, stage="build", why=result.log.partition("\n")[0])
+        case Incorrect():
+            first = next(check for check in result.report.checks if not check.ok)
+            return Outcome(alive=False, stage=depth, why=f"{first.name}: {first.detail}")
+        case Crashed():
+            return Outcome(alive=False, stage="crash", why=f"in {depth}: signal {result.signal}"[:200])
+        case TimedOut():
+            return Outcome(alive=False, stage="timeout", why=f"in {depth}: {result.limit_s:.0f} s")
+        case _:
+            raise AssertionError(f"nobody asked for {result!r}")
+
+
+def baseline_digest() -> str:
+    """The digest of everything that decides about right and wrong: what an earlier run found stands only under it."""
+    root = Path(agentcompile.__file__).resolve().parent
+    files = [*sorted((root / "validate").glob("*.py")), *sorted((root / "worker").glob("*.py"))]
+    files += [root / name for name in ("reference.py", "attention.py", "judge.py")]
+    return digest("judging/1", [digest_bytes("file/1", file.read_bytes()) for file in files if file.exists()])

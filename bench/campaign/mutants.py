@@ -1,0 +1,203 @@
+"""Mutants: kernels with one mechanical fault each, at real shapes, through the gates that judge every candidate.
+
+On a CPU the C++ templates are attacked; CUDA ones are made too, compiled to machine code and compared, and judged where
+there is a GPU. A mutant whose machine code is the original's, or another mutant's, is no mutant; one that does not
+compile is none either. What is left is killed by validation in search, at acceptance, by a crash or a limit; or it
+survives, and fails the campaign unless `equivalent.py` says why it is no fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Language
+from agentcompile.machine import Machine, this_machine
+from agentcompile.options import resolve
+
+from .drawing import Building, Mutant, draw
+from .equivalent import reason
+from .judging import Accused, Gates, Outcome, baseline_digest
+from .ledger import Ledger
+from .report import Campaign, Report, Say
+from .subjects import Subject, regions, shipped, subjects
+
+DEFAULT = 400
+_TOGETHER = 12
+"""Mutants that are judged in one go."""
+_OTHER_GPU = Target(
+    kind="cuda", device="none", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
+)
+"""What CUDA mutants are compiled for where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What became of one mutant."""
+
+    region: str
+    subject: str
+    mutator: str
+    file: str
+    line: int
+    before: str
+    after: str
+    fate: Literal["killed", "survived", "equivalent", "compiled"]
+    stage: str
+    """What killed it: ``search``, ``accept``, ``crash``, ``timeout``."""
+    why: str
+    """The first failed check, or why it is equivalent."""
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Draw `count` mutants, judge them, and tell the score of every kind of region."""
+    machine = this_machine(resolve({}).options)
+    language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
+    with tempfile.TemporaryDirectory() as folder:
+        made = _subjects(machine.target, language, campaign.seed, Path(folder))
+        with Gates(machine, seed=campaign.seed) as gates:
+            report = attack(made, gates, machine, campaign, say)
+        if language == "cuda":
+            return report
+        return _with_cuda(report, campaign, machine, Path(folder), say)
+
+
+def _subjects(target: Target, language: Language, seed: int, folder: Path) -> dict[str, list[Subject]]:
+    return subjects(regions(target, folder), shipped(), target, language, random.Random(f"subjects {seed}"))
+
+
+def attack(
+    made: Mapping[str, Sequence[Subject]], gates: Gates, machine: Machine, campaign: Campaign, say: Say
+) -> Report:
+    """The campaign on `made`; `gates` judge. What the ledger knows of an earlier run under the same rules stands."""
+    ledger = Ledger(campaign.partial, (baseline_digest(), campaign.seed))
+    fates, drawn, refused = list[Fate](), Counter[str](), dict[str, str]()
+    mutants = draw(made, Building(machine), campaign.seed, drawn)
+    while len(fates) < campaign.count and not campaign.over:
+        group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
+        if not group:
+            break
+        refused |= _originals({m.subject.name: m.subject for m in group if m.subject.name not in refused}, gates, ledger)
+        fates += _judged([m for m in group if not refused[m.subject.name]], gates, ledger)
+        say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
+    failures = [f"{name}: the unmutated kernel is refused: {why}" for name, why in refused.items() if why]
+    return _report(fates, failures, drawn, {"originals": len(refused), "originals accepted": len(refused) - len(failures)})
+
+
+def _originals(these: Mapping[str, Subject], gates: Gates, ledger: Ledger) -> dict[str, str]:
+    """Why each subject's own kernel is refused at acceptance, empty where it is not: the campaign's control."""
+    found = {name: ledger.known(s.source.digest) for name, s in these.items()}
+    missing = [Accused(subject=s, source=s.source) for name, s in these.items() if found[name] is None]
+    for accused, outcome in gates.judge(missing):
+        found[accused.subject.name] = {"why": "" if outcome.alive else f"{outcome.stage}: {outcome.why}"}
+        ledger.keep(accused.source.digest, {"why": "" if outcome.alive else f"{outcome.stage}: {outcome.why}"})
+    return {name: str(told["why"]) for name, told in found.items() if told is not None}
+
+
+def _judged(group: Sequence[Mutant], gates: Gates, ledger: Ledger) -> list[Fate]:
+    known = {m.source.digest: ledger.known(m.source.digest) for m in group}
+    waiting = [Accused(subject=m.subject, source=m.source) for m in group if known[m.source.digest] is None]
+    for accused, outcome in gates.judge(waiting):
+        told = {"alive": outcome.alive, "stage": outcome.stage, "why": outcome.why}
+        known[accused.source.digest] = told
+        ledger.keep(accused.source.digest, told)
+    fates = []
+    for mutant in group:
+        told = known[mutant.source.digest]
+        assert told is not None, "every job is answered"
+        fates.append(_fate(mutant, Outcome(alive=bool(told["alive"]), stage=str(told["stage"]), why=str(told["why"]))))
+    return fates
+
+
+def _fate(mutant: Mutant, outcome: Outcome) -> Fate:
+    where = mutant.mutation.describe(mutant.subject.source.text)
+    before, after = str(where["before"]), str(where["after"])
+    same = reason(mutant.mutation.mutator, str(where["file"]), before, after) if outcome.alive else ""
+    return Fate(
+        region=mutant.subject.region.kind,
+        subject=mutant.subject.name,
+        mutator=mutant.mutation.mutator,
+        file=str(where["file"]),
+        line=int(where["line"]),
+        before=before,
+        after=after,
+        fate="equivalent" if same else "survived" if outcome.alive else "killed",
+        stage=outcome.stage,
+        why=same or outcome.why,
+    )
+
+
+def _summary(fates: Sequence[Fate]) -> str:
+    counts = Counter(f.fate for f in fates)
+    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
+
+
+def _report(
+    fates: Sequence[Fate], failures: Sequence[str], drawn: Mapping[str, int], extra: Mapping[str, float | int | str]
+) -> Report:
+    survivors = [f for f in fates if f.fate == "survived"]
+    lines = [f"survived: {f.subject}: {f.file}:{f.line}: {f.mutator}: {f.before}  ⇒  {f.after}" for f in survivors]
+    killed = Counter(f.stage for f in fates if f.fate == "killed")
+    figures: dict[str, float | int | str] = {
+        **extra,
+        "mutants": len(fates),
+        **{f"killed at {stage}": count for stage, count in sorted(killed.items())},
+        "survived": len(survivors),
+        "equivalent": sum(f.fate == "equivalent" for f in fates),
+        **{f"drawn and {what}": count for what, count in sorted(drawn.items())},
+        "score": score(fates),
+    }
+    for kind in sorted({f.region for f in fates}):
+        mine = [f for f in fates if f.region == kind]
+        figures[f"score of {kind}"] = f"{score(mine)} of {len(mine)}"
+    for mutator in sorted({f.mutator for f in fates}):
+        figures[f"score of mutator {mutator}"] = score([f for f in fates if f.mutator == mutator])
+    return Report(
+        kind="mutants",
+        tried=len(fates),
+        failures=(*failures, *lines),
+        figures=figures,
+        details=tuple(asdict(f) for f in fates if f.fate != "killed"),
+    )
+
+
+def score(fates: Sequence[Fate]) -> str:
+    """Killed, as a share of those that are no equivalents."""
+    faults = [f for f in fates if f.fate != "equivalent"]
+    return f"{100 * sum(f.fate == 'killed' for f in faults) / len(faults):.1f} %" if faults else "none"
+
+
+def _with_cuda(report: Report, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Report:
+    """The report with how many distinct CUDA mutants were made and compiled here, where no GPU judges them."""
+    drawn, wanted = Counter[str](), campaign.count // 4
+    try:
+        made = _subjects(_OTHER_GPU, "cuda", campaign.seed, folder)
+        found = 0
+        for _ in draw(made, Building(machine), campaign.seed, drawn):
+            found += 1
+            if found == wanted or campaign.over:
+                break
+            if found % _TOGETHER == 0:
+                say(f"CUDA: {found} of {wanted} compiled; {dict(drawn)}")
+    except AgentCompileError as error:  # NVRTC is not installed
+        return _extended(report, {"cuda": error.message})
+    told = {f"cuda, drawn and {what}": count for what, count in sorted(drawn.items())}
+    return _extended(report, {"cuda mutants compiled, none judged": found, **told})
+
+
+def _extended(report: Report, figures: Mapping[str, float | int | str]) -> Report:
+    return Report(
+        kind=report.kind,
+        tried=report.tried,
+        failures=report.failures,
+        figures={**report.figures, **figures},
+        details=report.details,
+    )
