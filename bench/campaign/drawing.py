@@ -1,7 +1,7 @@
 """Mutants drawn one after another: balanced over kinds of regions and mutators, no two with the same machine code.
 
-In: subjects, a seed. Out: `Mutant`s without end, until every place is used up. A mutation that does not compile, or that
-leaves the machine code as it was or as an earlier mutant's is, is counted and passed over.
+In: subjects, a seed. Out: `Mutant`s without end, until every place is used up. A mutation that does not compile, or
+that leaves the machine code as it was or as an earlier mutant's is, is counted and passed over.
 """
 
 from __future__ import annotations

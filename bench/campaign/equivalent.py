@@ -21,12 +21,14 @@ class Row:
     why: str
     mutators: tuple[str, ...] = ()
     """Empty: any."""
+    unreached: bool = False
+    """Holds only where a trap before the statement is never sprung (`probing.py`)."""
 
 
-def reason(mutator: str, file: str, before: str, after: str) -> str:
+def reason(mutator: str, file: str, before: str, after: str, *, unreached: bool) -> str:
     """Why a mutation is equivalent; empty when no row says so."""
     for row in EQUIVALENT:
-        fits = not row.mutators or mutator in row.mutators
+        fits = (not row.mutators or mutator in row.mutators) and unreached >= row.unreached
         if fits and re.fullmatch(row.file, file) and re.search(row.before, before) and re.search(row.after, after):
             return row.why
     return ""

@@ -12,19 +12,24 @@ from pathlib import Path
 from typing import Protocol
 
 import agentcompile
+from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
 from agentcompile.ir.digest import digest, digest_bytes
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.jobs import Depth, Job, Prepared
-from agentcompile.judge import WorkerJudge
+from agentcompile.judge import ACCEPT_REPEATS, WorkerJudge
 from agentcompile.layouts import fits
 from agentcompile.machine import Machine
-from agentcompile.worker.crew import Limits
+from agentcompile.store import Store
+from agentcompile.worker import protocol as p
+from agentcompile.worker.crew import Crew, Limits, said
+from agentcompile.worker.process import Expired, Lost
 
 from .subjects import Subject
 
 _LIMITS = Limits(validate_s=60.0)
+_MEMORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +131,68 @@ def baseline_digest() -> str:
     files = [*sorted((root / "validate").glob("*.py")), *sorted((root / "worker").glob("*.py"))]
     files += [root / name for name in ("reference.py", "attention.py", "judge.py")]
     return digest("judging/1", [digest_bytes("file/1", file.read_bytes()) for file in files if file.exists()])
+
+
+class Trying(Protocol):
+    """Who validates one subject with one seed."""
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        """Why the subject's own kernel is refused; empty when it passes."""
+
+
+class Many:
+    """Validations of shipped kernels with seeds of our choice, in one worker process. Used as a context."""
+
+    def __init__(self, machine: Machine) -> None:
+        setup = p.Setup(
+            target=machine.target,
+            store=str(machine.store.root),
+            toolchain=machine.toolchain,
+            memory_bytes=_MEMORY_BYTES,
+            torch_threads=machine.target.threads if machine.target.kind == "cpu" else 1,
+            device=machine.device,
+        )
+        self._crew, self._machine = Crew(setup, _LIMITS, 1), machine
+
+    def __enter__(self) -> Many:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.close()
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        """Why the subject's own kernel is refused; empty when it passes."""
+        built = compile(
+            subject.source, Store(self._machine.store.root), toolchain=self._machine.toolchain, limit_s=_LIMITS.build_s
+        )
+        if not isinstance(built, Binary):
+            return f"build: {built}"[:300]
+        request = p.Validate(
+            region=replace(subject.region, sites=()),
+            implementation=implementation(subject, built),
+            seed=seed,
+            repeats=16 if depth == "search" else ACCEPT_REPEATS,
+            depth=depth,
+        )
+        seat = self._crew.seats[0]
+        outcome = self._crew.worker(seat).answer(request, limit_s=_LIMITS.validate(subject.region.cost.bytes))
+        if isinstance(outcome, p.Report) and outcome.report.ok:
+            return ""
+        seat.clear(shaken=isinstance(outcome, (Lost, Expired)))
+        if isinstance(outcome, p.Report):
+            return f"{depth}: " + "; ".join(f"{c.name}: {c.detail}" for c in outcome.report.checks if not c.ok)
+        return f"{depth}: {said(outcome)}"
+
+
+def implementation(subject: Subject, binary: Binary) -> p.Implementation:
+    """A subject's own kernel as workers take it."""
+    t = subject.template
+    return p.Implementation(
+        label=subject.candidate.label,
+        source=subject.source,
+        binary=binary,
+        layouts=t.layouts,
+        rounds=t.rounds,
+        accumulation=t.accumulation,
+        deterministic=t.deterministic,
+    )

@@ -1,7 +1,7 @@
-"""C++ and CUDA texts as tokens: what of a materialised source a compiler really reads, and where each place comes from.
+"""C++ and CUDA texts as tokens: what of a materialised source a compiler reads, and where each place comes from.
 
-In: the text of a `Source`. Out: the tokens behind the generated prologue that are neither comments nor directives nor in
-a branch that the preprocessor drops. Invariant: a token's text is the source's between its offsets.
+In: the text of a `Source`. Out: the tokens behind the generated prologue that are neither comments nor directives nor
+in a branch that the preprocessor drops. Invariant: a token's text is the source's between its offsets.
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ def prologue_end(text: str) -> int:
 
 def place(text: str, offset: int) -> tuple[str, int]:
     """The template's or shared file and the line in it that `offset` of a materialised text comes from."""
-    last = None
-    for last in _LINE.finditer(text, 0, offset):
-        pass
-    if last is None:
+    directives = list(_LINE.finditer(text, 0, offset))
+    if not directives:
         return "", text.count("\n", 0, offset) + 1
+    last = directives[-1]
     return last[2], int(last[1]) + text.count("\n", last.end(), offset) - 1
 
 

@@ -1,7 +1,7 @@
-"""Whether two shared objects or cubins are the same program: a digest of all that is loaded, names of local symbols aside.
+"""Whether two shared objects or cubins are the same program: a digest of all that is loaded.
 
-Two texts with one digest are equivalent by construction: every instruction, constant, relocation and imported name is the
-same. ELF (System V ABI, 64 bits, little endian) is read as far as that needs.
+Two texts with one digest are equivalent by construction: every instruction, constant, relocation and imported name is
+the same; names of local symbols are left out. ELF (System V ABI, 64 bits, little endian) is read as far as that needs.
 """
 
 from __future__ import annotations

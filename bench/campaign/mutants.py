@@ -13,7 +13,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ from .drawing import Building, Mutant, draw
 from .equivalent import reason
 from .judging import Accused, Gates, Outcome, baseline_digest
 from .ledger import Ledger
+from .probing import trapped
 from .report import Campaign, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
@@ -55,6 +56,8 @@ class Fate:
     """What killed it: ``search``, ``accept``, ``crash``, ``timeout``."""
     why: str
     """The first failed check, or why it is equivalent."""
+    unreached: bool = False
+    """Of a survivor: the original with a trap before the mutated statement passed every acceptance input."""
 
 
 def run(campaign: Campaign, say: Say) -> Report:
@@ -85,53 +88,68 @@ def attack(
         group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
         if not group:
             break
-        refused |= _originals({m.subject.name: m.subject for m in group if m.subject.name not in refused}, gates, ledger)
+        refused |= _originals(
+            {m.subject.name: m.subject for m in group if m.subject.name not in refused}, gates, ledger
+        )
         fates += _judged([m for m in group if not refused[m.subject.name]], gates, ledger)
         say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
     failures = [f"{name}: the unmutated kernel is refused: {why}" for name, why in refused.items() if why]
-    return _report(fates, failures, drawn, {"originals": len(refused), "originals accepted": len(refused) - len(failures)})
+    return _report(
+        fates, failures, drawn, {"originals": len(refused), "originals accepted": len(refused) - len(failures)}
+    )
 
 
 def _originals(these: Mapping[str, Subject], gates: Gates, ledger: Ledger) -> dict[str, str]:
     """Why each subject's own kernel is refused at acceptance, empty where it is not: the campaign's control."""
-    found = {name: ledger.known(s.source.digest) for name, s in these.items()}
-    missing = [Accused(subject=s, source=s.source) for name, s in these.items() if found[name] is None]
-    for accused, outcome in gates.judge(missing):
-        found[accused.subject.name] = {"why": "" if outcome.alive else f"{outcome.stage}: {outcome.why}"}
-        ledger.keep(accused.source.digest, {"why": "" if outcome.alive else f"{outcome.stage}: {outcome.why}"})
-    return {name: str(told["why"]) for name, told in found.items() if told is not None}
+    found = _asked([Accused(subject=s, source=s.source) for s in these.values()], gates, ledger)
+    outcomes = {name: found[s.source.digest] for name, s in these.items()}
+    return {name: "" if told.alive else f"{told.stage}: {told.why}" for name, told in outcomes.items()}
 
 
 def _judged(group: Sequence[Mutant], gates: Gates, ledger: Ledger) -> list[Fate]:
-    known = {m.source.digest: ledger.known(m.source.digest) for m in group}
-    waiting = [Accused(subject=m.subject, source=m.source) for m in group if known[m.source.digest] is None]
-    for accused, outcome in gates.judge(waiting):
-        told = {"alive": outcome.alive, "stage": outcome.stage, "why": outcome.why}
-        known[accused.source.digest] = told
-        ledger.keep(accused.source.digest, told)
-    fates = []
-    for mutant in group:
-        told = known[mutant.source.digest]
-        assert told is not None, "every job is answered"
-        fates.append(_fate(mutant, Outcome(alive=bool(told["alive"]), stage=str(told["stage"]), why=str(told["why"]))))
-    return fates
+    outcomes = _asked([Accused(subject=m.subject, source=m.source) for m in group], gates, ledger)
+    alive = [m for m in group if outcomes[m.source.digest].alive]
+    traps = {m.source.digest: trap for m in alive if (trap := _trap(m))}
+    sprung = _asked(list({trap.source.digest: trap for trap in traps.values()}.values()), gates, ledger)
+    unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
+    return [_fate(m, outcomes[m.source.digest], m.source.digest in unreached) for m in group]
 
 
-def _fate(mutant: Mutant, outcome: Outcome) -> Fate:
+def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger) -> dict[str, Outcome]:
+    """The outcome of each by its source's digest, from the ledger where it is known."""
+    told = {one.source.digest: ledger.known(one.source.digest) for one in accused}
+    for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None]):
+        told[one.source.digest] = {"alive": outcome.alive, "stage": outcome.stage, "why": outcome.why}
+        ledger.keep(one.source.digest, told[one.source.digest] or {})
+    return {
+        digest: Outcome(alive=bool(row["alive"]), stage=str(row["stage"]), why=str(row["why"]))
+        for digest, row in told.items()
+        if row is not None
+    }
+
+
+def _trap(mutant: Mutant) -> Accused | None:
+    source, language = mutant.subject.source, mutant.subject.template.language
+    text = trapped(source.text, mutant.mutation.start, cuda=language == "cuda")
+    return Accused(subject=mutant.subject, source=replace(source, text=text)) if text else None
+
+
+def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
     where = mutant.mutation.describe(mutant.subject.source.text)
-    before, after = str(where["before"]), str(where["after"])
-    same = reason(mutant.mutation.mutator, str(where["file"]), before, after) if outcome.alive else ""
+    file, before, after = str(where["file"]), str(where["before"]), str(where["after"])
+    same = reason(mutant.mutation.mutator, file, before, after, unreached=unreached) if outcome.alive else ""
     return Fate(
         region=mutant.subject.region.kind,
         subject=mutant.subject.name,
         mutator=mutant.mutation.mutator,
-        file=str(where["file"]),
+        file=file,
         line=int(where["line"]),
         before=before,
         after=after,
         fate="equivalent" if same else "survived" if outcome.alive else "killed",
         stage=outcome.stage,
         why=same or outcome.why,
+        unreached=unreached,
     )
 
 

@@ -6,6 +6,7 @@ nothing is compiled here; many mutations leave a program that does not compile o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Mutation:
 
 
 def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
-    """Every mutation of a materialised text, by mutator in the table's order; a mutator that finds nothing is absent."""
+    """Every mutation of a materialised text, by mutator in the table's order; one that finds nothing is absent."""
     code = Code(text, tokens(text))
     found = {}
     for name, mutator in MUTATORS.items():
@@ -58,7 +59,7 @@ Mutator = Callable[[Code], Iterator[Edit]]
 
 
 def _swap(table: Mapping[str, tuple[str, ...]], *, spaced: bool = True) -> Mutator:
-    """Operators of `table` for others; `spaced` ones alone are binary, as a template's brackets and a pointer are not."""
+    """Operators of `table` for others; `spaced` ones alone are binary: a template's bracket and a pointer are not."""
 
     def find(code: Code) -> Iterator[Edit]:
         for i, token in enumerate(code.tokens):
@@ -181,7 +182,7 @@ def _negated(code: Code) -> Iterator[Edit]:
 def _arguments(code: Code) -> Iterator[Edit]:
     """Two neighbouring arguments of a call, swapped."""
     for spans in arguments(code):
-        for (a, b), (c, d) in zip(spans, spans[1:], strict=False):
+        for (a, b), (c, d) in itertools.pairwise(spans):
             one, two = code.text[a:b], code.text[c:d]
             if one != two:
                 yield a, d, two + code.text[b:c] + one
@@ -248,10 +249,11 @@ def _stride(code: Code) -> Iterator[Edit]:
             step = text[at + 2 :].strip()
             yield code.tokens[first].start, code.tokens[last].end, f"{text[:at]}+= 2 * ({step})"
     for i, token in enumerate(code.tokens):
-        after = code.tokens[i + 1] if i + 1 < len(code.tokens) else None
-        if token.text == "*" and code.spaced(i) and after is not None and after.kind == "name" and code.at(i + 2) != "(":
-            if code.at(i + 2) not in ("<", "[", ".", "->", "::"):
-                yield after.start, after.end, f"({after.text} + 1)"
+        if token.text != "*" or not code.spaced(i) or code.at(i + 2) in ("(", "<", "[", ".", "->", "::"):
+            continue
+        after = code.tokens[i + 1]
+        if after.kind == "name":
+            yield after.start, after.end, f"({after.text} + 1)"
 
 
 MUTATORS: Mapping[str, Mutator] = {

@@ -128,7 +128,7 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
 
 
 def hollow(shape: Shape, folder: Path) -> Path:
-    """A checkpoint of the right names and shapes whose tensors are all zero, and take no room where files may have holes."""
+    """A checkpoint of the right names and shapes whose tensors are a hole in a file, which takes no room."""
     preset = with_layers(shape.preset, _LAYERS)
     kinds = {"bf16": ("bfloat16", "BF16", 2), "fp16": ("float16", "F16", 2), "fp32": ("float32", "F32", 4)}
     spelled, stored, item = kinds[shape.dtype]
