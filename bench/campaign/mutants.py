@@ -88,15 +88,17 @@ def attack(
         group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
         if not group:
             break
-        refused |= _originals(
-            {m.subject.name: m.subject for m in group if m.subject.name not in refused}, gates, ledger
-        )
-        fates += _judged([m for m in group if not refused[m.subject.name]], gates, ledger)
+        fresh = {m.subject.name: m.subject for m in group if m.subject.name not in refused}
+        refused |= _originals(fresh, gates, ledger)
+        found = _judged([m for m in group if not refused[m.subject.name]], gates, ledger)
+        fates += found
+        for fate in found:
+            if fate.fate == "survived":
+                say(_line(fate))
         say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
     failures = [f"{name}: the unmutated kernel is refused: {why}" for name, why in refused.items() if why]
-    return _report(
-        fates, failures, drawn, {"originals": len(refused), "originals accepted": len(refused) - len(failures)}
-    )
+    control = {"originals": len(refused), "originals accepted": len(refused) - len(failures)}
+    return _report(fates, failures, drawn, control)
 
 
 def _originals(these: Mapping[str, Subject], gates: Gates, ledger: Ledger) -> dict[str, str]:
@@ -136,10 +138,11 @@ def _trap(mutant: Mutant) -> Accused | None:
 
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
     where = mutant.mutation.describe(mutant.subject.source.text)
+    kind = mutant.subject.region.kind
     file, before, after = str(where["file"]), str(where["before"]), str(where["after"])
-    same = reason(mutant.mutation.mutator, file, before, after, unreached=unreached) if outcome.alive else ""
+    same = reason(mutant.mutation.mutator, kind, file, before, after, unreached=unreached) if outcome.alive else ""
     return Fate(
-        region=mutant.subject.region.kind,
+        region=kind,
         subject=mutant.subject.name,
         mutator=mutant.mutation.mutator,
         file=file,
@@ -153,6 +156,12 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
     )
 
 
+def _line(fate: Fate) -> str:
+    """A survivor for people."""
+    where = f"{fate.file}:{fate.line}{', which nothing reaches' if fate.unreached else ''}"
+    return f"survived: {fate.subject}: {where}: {fate.mutator}: {fate.before}  ⇒  {fate.after}"
+
+
 def _summary(fates: Sequence[Fate]) -> str:
     counts = Counter(f.fate for f in fates)
     return ", ".join(f"{count} {fate}" for fate, count in counts.items())
@@ -162,7 +171,7 @@ def _report(
     fates: Sequence[Fate], failures: Sequence[str], drawn: Mapping[str, int], extra: Mapping[str, float | int | str]
 ) -> Report:
     survivors = [f for f in fates if f.fate == "survived"]
-    lines = [f"survived: {f.subject}: {f.file}:{f.line}: {f.mutator}: {f.before}  ⇒  {f.after}" for f in survivors]
+    lines = [_line(fate) for fate in survivors]
     killed = Counter(f.stage for f in fates if f.fate == "killed")
     figures: dict[str, float | int | str] = {
         **extra,

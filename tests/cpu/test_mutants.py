@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.campaign.drawing import Building, draw
+from agentcompile.bench.campaign.false_rejects import repeat
 from agentcompile.bench.campaign.judging import Gates
 from agentcompile.bench.campaign.machine_code import code_digest
 from agentcompile.bench.campaign.mutants import attack
@@ -85,6 +86,26 @@ class Silent(AcceptsEverything):
 
     def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
         raise AssertionError("everything is in the ledger")
+
+
+class RefusesOneSeed:
+    """Validations of which one seed's fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Depth]] = []
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        self.asked.append((seed, depth))
+        return "element: one too large" if seed == 37 else ""
+
+
+def test_a_false_reject_fails_its_campaign_and_no_seed_is_tried_twice(subject: Subject, tmp_path: Path) -> None:
+    asked, many = Campaign(count=100, seed=0, seconds=0.0, partial=tmp_path / "partial.jsonl"), RefusesOneSeed()
+    for _ in range(2):
+        report = repeat({"silu-mul": [subject, subject]}, many, asked, lambda _: None)
+        assert report.figures["validations"] == report.tried == len(many.asked) == 100
+        assert report.failures == (f"{subject.name}: seed 37: element: one too large",)
+    assert [seed for seed, depth in many.asked if depth == "accept"] == [49, 99]
 
 
 def test_no_two_mutants_and_no_original_have_the_same_machine_code(machine: Machine, subject: Subject) -> None:
