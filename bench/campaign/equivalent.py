@@ -93,4 +93,10 @@ EQUIVALENT: tuple[Row, ...] = (
         after=r"if \(rank == 1\)",
         why="any one rank may copy, and the target has two threads or more",
     ),
+    Row(
+        file=r"position-tables/copy/kernel\.cpp",
+        before=r"for \(int i = rank; i < y_count; i \+= size\)",
+        after=r"i = size\)|i \+= 2 \* \(size\)\)",
+        why="there are two tables and two threads or more: a rank has one of them at most, and the loop ends behind it",
+    ),
 )

@@ -174,9 +174,9 @@ def _negated(code: Code) -> Iterator[Edit]:
                 begin, end = code.tokens[opening].end, code.tokens[code.partner[opening]].start
                 yield begin, end, f"!({code.text[begin:end]})"
         elif token.text == "?":
-            begin = code.condition_before(i)
-            if begin is not None:
-                yield begin, token.start, f"!({code.text[begin : token.start].rstrip()}) "
+            asked = code.condition_before(i)
+            if asked is not None:
+                yield asked, token.start, f"!({code.text[asked : token.start].rstrip()}) "
 
 
 def _arguments(code: Code) -> Iterator[Edit]:

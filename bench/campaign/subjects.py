@@ -51,6 +51,18 @@ _SAMPLE: Mapping[str, Json] = {
     "vocab_size": 4096,
 }
 
+_UNEVEN: Mapping[str, Json] = {
+    **PRESETS["tiny-llama"].config,
+    "head_dim": 82,
+    "hidden_size": 330,
+    "intermediate_size": 875,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 5003,
+}
+UNEVEN = "uneven"
+"""No extent of it is a multiple of any vector or tile, as GPT-2's vocabulary and Phi's heads are not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -68,6 +80,8 @@ SHAPES: tuple[Shape, ...] = (
     Shape(preset=PRESETS["tiny-llama"], dtype="bf16", context=509),
     Shape(preset=Preset("sample", _SAMPLE), dtype="fp32", context=700),
     Shape(preset=PRESETS["tiny-llama"], dtype="fp32", context=96),
+    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="bf16", context=300),
+    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="fp32", context=300),
 )
 """Biases are the tiny Llama's alone."""
 _LAYERS = 2
@@ -160,8 +174,8 @@ def subjects(
     language: Language,
     rng: random.Random,
 ) -> dict[str, list[Subject]]:
-    """For every kind, for every template of it that is written in `language`: its default and a drawn point, on regions
-    that are drawn; on a CPU with wide vectors the drawn point is for a host without them."""
+    """For every kind, for every template of it that is written in `language`: its default at a drawn region, a point
+    that is drawn, on a CPU with wide vectors for a host without them, and another where no extent is a multiple."""
     made: dict[str, list[Subject]] = {}
     fewer = lesser(target) if language == "cpp" else None
     for template in catalog.templates:
@@ -170,8 +184,15 @@ def subjects(
         served = [(name, r) for name, r in found.get(template.region, []) if _serves(template, r, target)]
         if not served:
             continue
-        for here, drawing in ((target, None), (fewer or target, rng)):
-            model, region = rng.choice(served)
+        uneven = [(name, region) for name, region in served if name.startswith(UNEVEN)]
+        for here, drawing, some in (
+            (target, None, [row for row in served if row not in uneven]),
+            (fewer or target, rng, served),
+            (target, rng, uneven),
+        ):
+            if not some:
+                continue
+            model, region = rng.choice(some)
             point = _point(template, region, here, drawing)
             if point is not None:
                 made.setdefault(template.region, []).append(_subject(model, region, template, point, here))
