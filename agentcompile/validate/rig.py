@@ -89,6 +89,10 @@ class Rig:
         for port in self._inputs:
             self._buffers[port.name].copy_(other._buffers[port.name])
 
+    def buffer(self, name: str) -> Tensor:
+        """The buffer of a port or workspace."""
+        return self._buffers[name]
+
     def load(self, inputs: Mapping[str, Tensor]) -> None:
         """Copy inputs, by port, to their buffers; weights are packed as the candidate wants them."""
         for port in self._inputs:

@@ -24,6 +24,7 @@ from agentcompile.validate.exact import inexact
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
+from agentcompile.validate.walk import Walker
 
 Serial = Callable[[Mapping[str, Tensor], bool], None]
 """Launch with one rank after another; True: the last rank first."""
@@ -86,6 +87,8 @@ def validate(
         tried += 1
         if depth == "search" and not tally.ok:
             break
+    if depth == "accept" and tally.ok:  # what the cases show to be wrong need not be shown so again
+        tried += suite.everywhere()
     finish(tally)
     return NumericReport(
         checks=tuple(tally.checks.values()), error_ratio=tally.error_ratio, cases=tried, repeats=repeats
@@ -129,10 +132,7 @@ class _Suite:
 
     def draw(self, case: Case) -> _Drawn:
         """Draw the inputs of a case, load them and evaluate the reference."""
-        if case.weights != self._which:
-            self._which = case.weights
-            self._parameters = self._generator.parameters(case.weights)
-            self._rig.load(self._parameters)
+        self._use(case.weights)
         inputs = self._generator.draw(case, self._parameters)
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
         out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens)
@@ -141,6 +141,30 @@ class _Suite:
         mine = {name: t.clone() if self._appends(name) else t for name, t in inputs.items()}
         eager = {**reference.run(self.region.body, mine), **{n: t for n, t in mine.items() if self._appends(n)}}
         return _Drawn(case=case, inputs=inputs, out=out, eager=eager)
+
+    def everywhere(self) -> int:
+        """Visit what the cases are too few for; how many inputs were tried."""
+        self._use(0)
+        return self._walker().walk()
+
+    def _walker(self) -> Walker:
+        return Walker(
+            region=self.region,
+            facts=self.facts,
+            rig=self._rig,
+            tally=self.tally,
+            tools=self.tools,
+            parameters=self._parameters,
+            seed=self.seed,
+            tokens=self.tokens,
+        )
+
+    def _use(self, which: int) -> None:
+        """Draw and load some parameters, unless they are."""
+        if which != self._which:
+            self._which = which
+            self._parameters = self._generator.parameters(which)
+            self._rig.load(self._parameters)
 
     def _appends(self, name: str) -> bool:
         return self.region.port(name).access == "append"

@@ -1,0 +1,117 @@
+"""Float64 attention of many single queries, each at a position of its own, over one cache: the reference of a walk.
+
+The same first-order errors as in `attention`, with |v_j − y| bounded by |v_j| + |y|, so that everything is a product of
+matrices. That is loose where scores are uncertain; a walk's queries are zero or peaked, where they are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentcompile.validate.bound import Bounded, Part
+from agentcompile.validate.tolerance import rounding
+
+_SATURATED = 30.0
+"""Score errors beyond this say nothing: the bound is then the spread of the values."""
+_BLOCK = 1 << 20
+"""Scores that are held at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What attention is told, and how exactly it computes."""
+
+    scale: float
+    window: int
+    coefficient: float
+    inside: str
+    """What PyTorch rounds probabilities to; empty for a kernel that keeps float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """One key-value head: the slots [slots, D] in float64, and each query's own entry [M, D], with its errors."""
+
+    keys: Tensor
+    values: Tensor
+    own_key: Bounded
+    own_value: Bounded
+
+
+def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
+    """Queries [M, G, D] of one group, in any order of their positions `at` [M], against the slots up to them."""
+    order = at.argsort()
+    parts, start = [], 0
+    while start < len(order):
+        rows = max(1, _BLOCK // ((int(at[order[min(start, len(order) - 1)]]) + 64) * q.value.shape[1]))
+        some = order[start : start + rows]
+        parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
+        start += rows
+    back = order.argsort()
+    value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))
+    # Worst cases alone: a variance this large never lowers the bound.
+    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=rounded.square())
+
+
+def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tuple[Tensor, Tensor, Tensor]:
+    slots = int(at.max()) + 1
+    keys, values, own = past.keys[:slots], past.values[:slots], at[:, None, None]
+    own_key, own_value = (one.map(lambda t: t[some, None]) for one in (past.own_key, past.own_value))
+    wide, size = q.wide(), abs(told.scale)
+    places = torch.arange(slots)
+    seen = places <= at[:, None]
+    if told.window:
+        seen = seen & (places > at[:, None] - told.window)
+    hidden = ~seen[:, None, :]
+
+    def put(table: Tensor, mine: Tensor) -> Tensor:
+        """`table` [M, G, slots] with the newest slot's column from the entry that is being appended."""
+        return table.scatter(2, own.expand(*table.shape[:2], 1), mine.expand(*table.shape[:2], 1))
+
+    def dot(a: Tensor, table: Tensor, mine: Tensor) -> Tensor:
+        return put(a @ table.T, (a * mine).sum(-1, keepdim=True))
+
+    p = torch.softmax((dot(wide, keys, own_key.wide()) * told.scale).masked_fill(hidden, -torch.inf), dim=-1)
+    mine = p.gather(2, own.expand(*p.shape[:2], 1))
+
+    def weighed(weights: Tensor, table: Tensor, fresh: Tensor) -> Tensor:
+        its = weights.gather(2, own.expand(*p.shape[:2], 1))
+        return weights @ table + its * (fresh - table[at][:, None])
+
+    y = weighed(p, values, own_value.wide())
+    sizes, size_own, absolute = keys.abs(), own_key.wide().abs(), wide.abs()
+    shift = told.coefficient * size * dot(absolute, sizes, size_own)
+    wobble = torch.zeros_like(shift)
+    if q.accumulated is not None:
+        shift = shift + size * dot(q.accumulated, sizes, size_own)
+    if q.rounded is not None:
+        wobble = wobble + size * dot(q.rounded, sizes, size_own)
+    shift, wobble = (
+        put(table, table.gather(2, own.expand(*p.shape[:2], 1)) + size * _inner(absolute, part))
+        for table, part in ((shift, own_key.accumulated), (wobble, own_key.rounded))
+    )
+    largest = torch.maximum(values.abs().cummax(0).values[at], own_value.wide().abs()[:, 0])[:, None] + y.abs()
+
+    def moved(off: Tensor) -> Tensor:
+        top = off.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
+        weights = p * torch.expm1(off.clamp(max=_SATURATED)) * torch.exp(top.clamp(max=_SATURATED))
+        far = weighed(weights, values.abs(), own_value.wide().abs()) + weights.sum(-1, keepdim=True) * y.abs()
+        return torch.minimum(far, largest)
+
+    accumulated = moved(shift) + told.coefficient * weighed(p, values.abs(), own_value.wide().abs())
+    accumulated = accumulated + mine * _or_zero(own_value.accumulated)
+    rounded = moved(wobble) + mine * _or_zero(own_value.rounded)
+    if told.inside:
+        rounded = rounded + weighed(rounding(p, told.inside), values.abs(), own_value.wide().abs())
+    return y, accumulated, rounded
+
+
+def _inner(a: Tensor, part: Part) -> Tensor | float:
+    return 0.0 if part is None else (a * part).sum(-1, keepdim=True)
+
+
+def _or_zero(part: Part) -> Tensor | float:
+    return 0.0 if part is None else part

@@ -1,0 +1,230 @@
+"""A generation in small: a kernel fills one cache from its first slot to its last, and everything is compared.
+
+Every launch appends at the next position of a list and attends to all before it. After it, no slot but its own may have
+changed; in the end every appended slot is compared with the reference, and every output was. The reference of all
+launches is one batch, so that a launch costs little more than itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentcompile.ir.region import Region
+from agentcompile.validate.arena import POISONS
+from agentcompile.validate.attended import Past, Told, attended
+from agentcompile.validate.bound import Bounded, owners
+from agentcompile.validate.compare import Tally
+from agentcompile.validate.coverage import starts
+from agentcompile.validate.rig import Instruments, Result, Rig
+from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, Facts, rounding
+from agentcompile.validate.walk_inputs import Feed
+
+_READ = 12 << 30
+"""Bytes of caches that the launches of a walk may read on a CPU."""
+_KEPT = 192 << 20
+"""Bytes of float64 activations of a walk, with their errors."""
+_WORK = {"cpu": 7e8, "cuda": 4e10}
+"""Scores times their width that the reference of a walk may cost."""
+_LOOKED = 1 << 19
+"""Bytes of caches up to which they are compared whole after every launch; twice as many are after every second."""
+_NEAR = 8
+"""Slots on both sides of those written that are compared after every launch."""
+_TOGETHER = 64
+"""Launches whose outputs are compared at once, so that a failure says about where it is."""
+
+
+@dataclass(kw_only=True)
+class Walker:
+    """One candidate on its way through its caches. `parameters` are loaded."""
+
+    region: Region
+    facts: Facts
+    rig: Rig
+    tally: Tally
+    tools: Instruments
+    parameters: Mapping[str, Tensor]
+    seed: int
+    tokens: int
+
+    @property
+    def span(self) -> int:
+        """Slots that a sequence gains by a launch."""
+        return max(1, self.tokens // self.region.regime.batch)
+
+    def walk(self) -> int:
+        """All walks of a region; how many launches they took. None where nothing is appended."""
+        appends = [node for node in self.region.body.nodes if node.op == "cache_append"]
+        if not appends:
+            return 0
+        table = self.region.body.table()
+        batch, kv_heads, context, width = (int(str(dim)) for dim in table[appends[0].inputs[0].value].shape)
+        heads = [table[n.inputs[0].value].shape[1] for n in self.region.body.nodes if n.op == "attention"]
+        wide = max([kv_heads, *(int(str(count)) for count in heads)])
+        item = TORCH_DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
+        device = torch.get_default_device().type
+        work = _WORK[device] / (batch * wide * width * max(1, context // 2))
+        read = _READ / (batch * kv_heads * context * width * item) if device == "cpu" else work
+        most = max(96, int(min(work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
+        count = 0
+        for path in starts(context, self.span, most, self.seed):
+            # One query head is zero at every other length: it goes the whole way again for the others.
+            for again in range(2 if wide == 1 and self.span == 1 else 1):
+                count += self._along(path, batch, self.seed + again)
+        return count
+
+    def _along(self, path: tuple[int, ...], batch: int, seed: int) -> int:
+        lags = [(batch - 1 - b) * 5 for b in range(batch)]  # sequences are at different positions
+        order = torch.arange(len(path))[:, None] - torch.tensor(lags)
+        firsts = torch.tensor(path)[order.clamp(min=0)]
+        feed = Feed(self.region, self.facts, self.parameters, firsts, seed=seed, tokens=self.tokens)
+        owner = owners(self.region.body)
+        ports = [owner.get(node.outputs[0], node.outputs[0]) for node in feed.appends]
+        expected = {port: self._hidden(feed.base[port]) for port in ports}
+        for port in ports:
+            self.rig.buffer(port).copy_(expected[port])
+        written: dict[str, list[Tensor]] = {port: [] for port in ports}
+        results: list[Result] = []
+        filled = [0] * batch
+        nbytes = sum(tensor.nbytes for tensor in expected.values())
+        for n, begin in enumerate(firsts.tolist()):
+            where = f"a walk at length {max(begin) + self.span}"
+            for b, at in enumerate(begin):
+                for port in ports if at > filled[b] else ():
+                    for cache in (expected[port], self.rig.buffer(port)):
+                        cache[b, :, filled[b] : at] = feed.base[port][b, :, filled[b] : at]
+                filled[b] = at + self.span
+            self.rig.load({name: tensor[n] for name, tensor in feed.moving.items()})
+            results.append(self.rig.launch([], POISONS[n % len(POISONS)], where, checked=False))
+            whole = (n + 1) * nbytes // _LOOKED > n * nbytes // _LOOKED or n + 1 == len(firsts)
+            for port in ports:
+                cache = self.rig.buffer(port)
+                new = torch.stack([cache[b, :, at : at + self.span] for b, at in enumerate(begin)])
+                written[port].append(new)
+                for b, at in enumerate(begin):
+                    expected[port][b, :, at : at + self.span] = new[b]
+                self._beside(port, expected[port], cache, begin, whole, where)
+        self.rig.redzones("a walk")
+        self.rig.untouched("a walk")
+        entries = {port: torch.stack(found) for port, found in written.items()}
+        for node, port, new in zip(feed.appends, ports, feed.news, strict=True):
+            self._compare(port, entries[port], new, firsts, False, f"{port} by {node.id}")
+        self._outputs(feed, ports, expected, entries, results)
+        return len(firsts)
+
+    def _hidden(self, like: Tensor) -> Tensor:
+        """A cache none of whose slots may be read: some hold NaN, some a number that would show."""
+        cache = torch.full_like(like, torch.nan)
+        cache[:, :, torch.arange(like.shape[2]) % 3 == self.seed % 3] = -28672.0
+        return cache
+
+    def _beside(
+        self, port: str, expected: Tensor, cache: Tensor, begin: list[int], whole: bool, where: str
+    ) -> None:
+        spans = [(max(0, at - _NEAR), at + self.span + _NEAR) for at in begin]
+        kept = (
+            self.tools.same_bits(cache, expected)
+            if whole
+            else all(self.tools.same_bits(cache[b, :, i:j], expected[b, :, i:j]) for b, (i, j) in enumerate(spans))
+        )
+        self.tally.claim("state", kept, f"{where}: slots of {port} beside its own changed")
+        if not kept:
+            cache.copy_(expected)
+
+    def _outputs(
+        self,
+        feed: Feed,
+        ports: list[str],
+        caches: Mapping[str, Tensor],
+        entries: Mapping[str, Tensor],
+        results: list[Result],
+    ) -> None:
+        node, q = feed.attention, feed.queries
+        of = {append.outputs[0]: at for at, append in enumerate(feed.appends)}
+        if node is None or q is None or not {use.value for use in node.inputs[1:3]} <= of.keys():
+            return
+        found = [name for name, use in self.region.body.outputs if use.value == node.outputs[0]]
+        made = q.value[..., 0, :]  # [N, B, heads, D]
+        if not found or results[0].tensors[found[0]].numel() != made[0].numel():
+            return
+        given = torch.stack([result.tensors[found[0]].reshape(made[0].shape) for result in results])
+        told = dict(node.attrs)
+        library = self.facts.accumulation == "library"
+        dtype = self.region.port(found[0]).dtype
+        how = Told(
+            scale=float(str(told["scale"])),
+            window=int(str(told.get("window", 0))),
+            coefficient=self.facts.coefficient,
+            inside=dtype if library else "",
+        )
+        sides = []
+        for use in node.inputs[1:3]:
+            port, new = ports[of[use.value]], feed.news[of[use.value]]
+            sides.append(self._side(caches[port], entries[port], new, feed.starts, self.region.port(port).dtype))
+        group = made.shape[2] // sides[0][0].shape[1]
+        for b in range(made.shape[1]):
+            parts = []
+            for head in range(sides[0][0].shape[1]):
+                (keys, own_key), (values, own_value) = (
+                    (cache[b, head], own.map(lambda t, b=b, head=head: t[:, b, head, 0])) for cache, own in sides
+                )
+                past = Past(keys=keys, values=values, own_key=own_key, own_value=own_value)
+                its = q.map(lambda t, b=b, head=head: t[:, b, head * group : (head + 1) * group, 0])
+                parts.append(attended(its, past, feed.starts[:, b], how))
+            bounded = _beside(parts)
+            at, y = feed.starts[:, b : b + 1], given[:, b]
+            zero = torch.zeros(y.shape[:2], dtype=torch.bool) if feed.zero is None else feed.zero
+            self._compare(found[0], y, bounded, at, not library, found[0], zero)
+            self._compare(found[0], y, bounded, at, False, found[0], ~zero)
+
+    def _side(
+        self, cache: Tensor, entries: Tensor, new: Bounded, firsts: Tensor, dtype: str
+    ) -> tuple[Tensor, Bounded]:
+        """A cache [B, kv_heads, slots, D] as a right kernel would have filled it, and what each launch appends.
+
+        The kernel's own entries are taken where they are right, so that their roundings cost the outputs nothing.
+        """
+        wide = cache.double()
+        step = rounding(new.wide().abs(), dtype)
+        right = (entries.double() - new.wide()).abs() <= ROUNDING_SLACK * step + new.error() + TINY
+        kept = torch.where(right, entries.double(), new.wide().to(entries.dtype).double())
+        for b in range(cache.shape[0]):
+            wide[b, :, firsts[:, b]] = kept[:, b, :, 0].transpose(0, 1)
+        wide[~wide.isfinite()] = 0.0  # slots that nobody reached
+        # A kernel may attend to what it appends before or after its store has rounded it.
+        slack = torch.zeros_like(step) if new.value.dtype == cache.dtype else step
+        rounded = slack if new.rounded is None else slack + new.rounded
+        return wide, Bounded(value=new.wide(), accumulated=new.accumulated, rounded=rounded, variance=new.variance)
+
+    def _compare(
+        self,
+        port: str,
+        y: Tensor,
+        bounded: Bounded,
+        firsts: Tensor,
+        everyday: bool,
+        what: str,
+        mask: Tensor | None = None,
+    ) -> None:
+        dtype = self.region.port(port).dtype
+        for begin in range(0, len(y), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            pick = (lambda t, some=some: t[some]) if mask is None else (lambda t, some=some: t[some][mask[some]])
+            mine = bounded.map(lambda t, pick=pick: pick(t.expand(bounded.value.shape)))
+            if mine.value.numel():
+                low, high = int(firsts[some].min()), int(firsts[some].max())
+                stored = mine.wide().to(TORCH_DTYPES[dtype]).double()
+                where = f"a walk over lengths {low + self.span} to {high + self.span}: {what}"
+                self.tools.compare(self.tally, pick(y), mine, stored, dtype=dtype, where=where, everyday=everyday)
+
+
+def _beside(parts: list[Bounded]) -> Bounded:
+    """The groups of one token's query heads [N, G, D] as all of them [N, heads, D]."""
+    value, *errors = (
+        torch.cat([t for t in each if t is not None], dim=1)
+        for each in zip(*((p.value, p.accumulated, p.rounded, p.variance) for p in parts), strict=True)
+    )
+    return Bounded(value=value, accumulated=errors[0], rounded=errors[1], variance=errors[2])
