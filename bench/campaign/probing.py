@@ -7,7 +7,7 @@ one that a machine can repeat: where reaching it depends on the region's extents
 from __future__ import annotations
 
 from .lexing import tokens
-from .phrases import Code
+from .phrases import Code, increments
 
 _TRAP = "__builtin_trap(); "
 _GOVERNED = "if ((__builtin_trap(), true)) "
@@ -15,18 +15,37 @@ _CUDA_TRAP, _CUDA_GOVERNED = "__trap(); ", "if ((__trap(), true)) "
 
 
 def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
-    """The text with a trap before the statement around `offset`; "" where no statement is found. It may not compile."""
+    """The text with a trap before the statement around `offset`; "" where no statement is found. It may not compile.
+
+    What stands in the third part of a `for`, or a whole `for` or `if`, matters only where the body runs: there the trap
+    is put.
+    """
     code = Code(text, tokens(text))
     at = next((i for i, token in enumerate(code.tokens) if token.end > offset), None)
     if at is None:
         return ""
-    found = _statement(code, at)
+    found = _body(code, at) or _statement(code, at)
     if found is None:
         return ""
     begin, governed = found
     plain, under = (_CUDA_TRAP, _CUDA_GOVERNED) if cuda else (_TRAP, _GOVERNED)
     start = code.tokens[begin].start
     return text[:start] + (under if governed else plain) + text[start:]
+
+
+def _body(code: Code, index: int) -> tuple[int, bool] | None:
+    """The beginning of the body of the `for` or `if` that begins here, or whose third part a token lies in."""
+    head = index if code.at(index) in ("for", "if") else None
+    for first, last in increments(code):
+        if first <= index <= last:
+            head = code.partner[last + 1] - 1
+    if head is None:
+        return None
+    opening = head + 2 if code.at(head + 1) == "constexpr" else head + 1
+    if opening not in code.partner:
+        return None
+    body = code.partner[opening] + 1
+    return (body + 1, False) if code.at(body) == "{" else (body, True)
 
 
 def _statement(code: Code, index: int) -> tuple[int, bool] | None:

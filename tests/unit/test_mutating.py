@@ -47,7 +47,6 @@ def test_every_mutator_finds_a_place_and_changes_one_line_of_the_template(mutato
         after = mutation.apply(TEXT)
         assert after != TEXT
         assert after.startswith(PROLOGUE), "the prologue is the region's"
-        assert after.replace(mutation.new, mutation.old, 1) or True
         untouched = [line for line in TEXT.splitlines() if "never" in line or "123" in line or "name" in line]
         assert all(line in after for line in untouched), "comments, strings and dropped branches stay"
         assert mutation.describe(TEXT)["file"] == "add/plain/kernel.cpp"
@@ -106,15 +105,15 @@ def test_a_place_is_told_by_the_line_directives() -> None:
     ("within", "before"),
     [
         ("x[i] * scale", "if ((__builtin_trap(), true)) total += x[i] * scale;"),
-        ("half, 1", ""),
         ("i < n", "__builtin_trap(); for (long i = 0;"),
+        ("i += LANES", "i += LANES) if ((__builtin_trap(), true)) total += x[i] * scale;"),
+        ("if (n > 4", "if (n > 4 && total != 0) if ((__builtin_trap(), true)) top = "),
         ("kept, total", "__builtin_trap(); put(kept, total, half);"),
         ("1.5f", "if ((__builtin_trap(), true)) return -1.5f;"),
     ],
 )
 def test_a_trap_stands_before_the_statement_that_is_mutated(within: str, before: str) -> None:
-    if within in TEXT:
-        assert before in trapped(TEXT, TEXT.index(within))
+    assert before in trapped(TEXT, TEXT.index(within))
 
 
 def test_no_row_of_the_table_of_equivalents_excuses_everything() -> None:
