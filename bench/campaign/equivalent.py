@@ -125,4 +125,10 @@ EQUIVALENT: tuple[Row, ...] = (
         after=r"constexpr int TILE = 15;",
         why="rows go 15 at a time; the sixteenth lane lies in the room that the alignment of the sums leaves",
     ),
+    Row(
+        file=r"_include/gemv\.h",
+        before=r"for \(; row \+ (TILES \* )?TILE <= end; row \+= (TILES \* )?TILE\)",
+        after=r"row \+ (TILES \* )?TILE < end;",
+        why="the last whole tiles are left to what does single and partial ones behind the loop",
+    ),
 )

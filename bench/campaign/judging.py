@@ -28,7 +28,9 @@ from agentcompile.worker.process import Expired, Lost
 
 from .subjects import Subject
 
-_LIMITS = Limits(validate_s=60.0)
+_LIMITS = Limits(validate_s=120.0)
+_QUICK = Limits(validate_s=20.0)
+"""In search: a mutant that hangs holds every core for so long. The originals pass under the same limit."""
 _MEMORY_BYTES = 4 << 30
 
 
@@ -47,6 +49,8 @@ class Outcome:
     alive: bool
     stage: str = ""
     why: str = ""
+    late: bool = False
+    """Whether it was stopped at acceptance."""
 
 
 class Judging(Protocol):
@@ -63,26 +67,34 @@ class Gates:
     """The gates of this machine. Used as a context."""
 
     def __init__(self, machine: Machine, *, seed: int, judge: Judging | None = None) -> None:
-        self._judge: Judging = judge or WorkerJudge(
-            machine.target,
-            store=machine.store.root,
-            toolchain=machine.toolchain,
-            device=machine.device,
-            limits=_LIMITS,
-            seed=seed,
+        self._machine, self._seed = machine, seed
+        depths: tuple[Depth, ...] = ("search", "accept")
+        self._judges: dict[Depth, Judging] = {depth: judge or self._made(depth) for depth in depths}
+
+    def _made(self, depth: Depth) -> WorkerJudge:
+        """A judge with the limits of a depth. Making it starts no process."""
+        return WorkerJudge(
+            self._machine.target,
+            store=self._machine.store.root,
+            toolchain=self._machine.toolchain,
+            device=self._machine.device,
+            limits=_QUICK if depth == "search" else _LIMITS,
+            seed=self._seed,
         )
 
     def __enter__(self) -> Gates:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._judge.close()
+        for judge in self._judges.values():
+            judge.close()
 
-    def judge(self, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
-        """Judge each in search and, where it passes, at acceptance; one outcome each, in any order."""
+    def judge(self, accused: Sequence[Accused], *, deepest: Depth = "accept") -> Iterator[tuple[Accused, Outcome]]:
+        """Judge each in search and, where it passes and `deepest` says so, at acceptance; one outcome each, in any
+        order."""
         passed = list[Accused]()
         for one, outcome in self._at("search", accused):
-            if outcome.alive:
+            if outcome.alive and deepest == "accept":
                 passed.append(one)
             else:
                 yield one, outcome
@@ -96,7 +108,7 @@ class Gates:
             else:
                 s = one.subject
                 jobs.append(Job(candidate=s.candidate, region=s.region, template=s.template, source=one.source))
-        for job, result in self._judge.prepare(jobs, depth=depth) if jobs else ():
+        for job, result in self._judges[depth].prepare(jobs, depth=depth) if jobs else ():
             yield by_digest[job.source.digest], _outcome(depth, result)
 
 
@@ -109,6 +121,7 @@ def _refused(one: Accused) -> str:
 
 
 def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
+    late = depth == "accept"
     match result:
         case Prepared():
             return Outcome(alive=True)
@@ -116,11 +129,11 @@ def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
             return Outcome(alive=False, stage="build", why=result.log.partition("\n")[0])
         case Incorrect():
             first = next(check for check in result.report.checks if not check.ok)
-            return Outcome(alive=False, stage=depth, why=f"{first.name}: {first.detail}")
+            return Outcome(alive=False, stage=depth, why=f"{first.name}: {first.detail}", late=late)
         case Crashed():
-            return Outcome(alive=False, stage="crash", why=f"in {depth}: signal {result.signal}"[:200])
+            return Outcome(alive=False, stage="crash", why=f"in {depth}: signal {result.signal}"[:200], late=late)
         case TimedOut():
-            return Outcome(alive=False, stage="timeout", why=f"in {depth}: {result.limit_s:.0f} s")
+            return Outcome(alive=False, stage="timeout", why=f"in {depth}: {result.limit_s:.0f} s", late=late)
         case _:
             raise AssertionError(f"nobody asked for {result!r}")
 

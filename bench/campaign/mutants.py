@@ -20,6 +20,7 @@ from typing import Literal
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Language
+from agentcompile.jobs import Depth
 from agentcompile.machine import Machine, this_machine
 from agentcompile.options import resolve
 
@@ -27,7 +28,7 @@ from .drawing import Building, Mutant, draw
 from .equivalent import reason
 from .judging import Accused, Gates, Outcome, baseline_digest
 from .ledger import Ledger
-from .probing import trapped
+from .probing import entered, trapped
 from .report import Campaign, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
@@ -82,49 +83,86 @@ def attack(
 ) -> Report:
     """The campaign on `made`; `gates` judge. What the ledger knows of an earlier run under the same rules stands."""
     ledger = Ledger(campaign.partial, (baseline_digest(), campaign.seed))
-    fates, drawn, refused = list[Fate](), Counter[str](), dict[str, str]()
+    fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
     mutants = draw(made, Building(machine), campaign.seed, drawn)
     while len(fates) < campaign.count and not campaign.over:
         group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
         if not group:
             break
-        fresh = {m.subject.name: m.subject for m in group if m.subject.name not in refused}
-        refused |= _originals(fresh, gates, ledger)
-        found = _judged([m for m in group if not refused[m.subject.name]], gates, ledger)
+        group = [m for m in group if not control.refuses(m.subject, "search")]
+        outcomes = _asked([Accused(subject=m.subject, source=m.source) for m in group], gates, ledger)
+        late = {m.subject.name for m in group if outcomes[m.source.digest].late}
+        group = [m for m in group if m.subject.name not in late or not control.refuses(m.subject, "accept")]
+        found = _judged(group, outcomes, control, gates, ledger)
         fates += found
         for fate in found:
             if fate.fate == "survived":
                 say(_line(fate))
         say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
-    failures = [f"{name}: the unmutated kernel is refused: {why}" for name, why in refused.items() if why]
-    control = {"originals": len(refused), "originals accepted": len(refused) - len(failures)}
-    return _report(fates, failures, drawn, control)
+    return _report(fates, control.failures, drawn, control.figures)
 
 
-def _originals(these: Mapping[str, Subject], gates: Gates, ledger: Ledger) -> dict[str, str]:
-    """Why each subject's own kernel is refused at acceptance, empty where it is not: the campaign's control."""
-    found = _asked([Accused(subject=s, source=s.source) for s in these.values()], gates, ledger)
-    outcomes = {name: found[s.source.digest] for name, s in these.items()}
-    return {name: "" if told.alive else f"{told.stage}: {told.why}" for name, told in outcomes.items()}
+class _Control:
+    """The originals: none may be refused where a mutant of it is killed, in search or at acceptance."""
+
+    def __init__(self, gates: Gates, ledger: Ledger) -> None:
+        self._gates, self._ledger = gates, ledger
+        self._found: dict[tuple[str, Depth], Outcome] = {}
+        self._springs: dict[str, bool] = {}
+
+    def refuses(self, subject: Subject, depth: Depth) -> bool:
+        """Whether the subject's own kernel is refused."""
+        key = (subject.name, depth)
+        if key not in self._found:
+            accused = Accused(subject=subject, source=subject.source)
+            self._found[key] = _asked([accused], self._gates, self._ledger, depth)[subject.source.digest]
+        return not self._found[key].alive
+
+    def springs(self, subject: Subject) -> bool:
+        """Whether a trap at the kernel's entry is noticed: else a trap that is not noticed says nothing."""
+        if subject.name not in self._springs:
+            text = entered(subject.source.text, cuda=subject.template.language == "cuda")
+            accused = Accused(subject=subject, source=replace(subject.source, text=text))
+            told = _asked([accused], self._gates, self._ledger, "search")[accused.source.digest]
+            self._springs[subject.name] = not told.alive
+        return self._springs[subject.name]
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for every original that is refused."""
+        rows = [(name, told) for (name, _), told in self._found.items() if not told.alive]
+        blind = [name for name, sprung in self._springs.items() if not sprung]
+        return [
+            *(f"{name}: the unmutated kernel is refused: {told.stage}: {told.why}" for name, told in rows),
+            *(f"{name}: a kernel that traps where it begins is accepted" for name in blind),
+        ]
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """How many were judged and passed, at either depth."""
+        accepted = sum(told.alive for (_, depth), told in self._found.items() if depth == "accept")
+        passed = sum(told.alive for (_, depth), told in self._found.items() if depth == "search")
+        return {"originals": len({name for name, _ in self._found}), "passed": passed, "accepted": accepted}
 
 
-def _judged(group: Sequence[Mutant], gates: Gates, ledger: Ledger) -> list[Fate]:
-    outcomes = _asked([Accused(subject=m.subject, source=m.source) for m in group], gates, ledger)
+def _judged(
+    group: Sequence[Mutant], outcomes: Mapping[str, Outcome], control: _Control, gates: Gates, ledger: Ledger
+) -> list[Fate]:
     alive = [m for m in group if outcomes[m.source.digest].alive]
-    traps = {m.source.digest: trap for m in alive if (trap := _trap(m))}
+    traps = {m.source.digest: trap for m in alive if control.springs(m.subject) and (trap := _trap(m))}
     sprung = _asked(list({trap.source.digest: trap for trap in traps.values()}.values()), gates, ledger)
     unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
     return [_fate(m, outcomes[m.source.digest], m.source.digest in unreached) for m in group]
 
 
-def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger) -> dict[str, Outcome]:
+def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger, deepest: Depth = "accept") -> dict[str, Outcome]:
     """The outcome of each by its source's digest, from the ledger where it is known."""
-    told = {one.source.digest: ledger.known(one.source.digest) for one in accused}
-    for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None]):
-        told[one.source.digest] = {"alive": outcome.alive, "stage": outcome.stage, "why": outcome.why}
-        ledger.keep(one.source.digest, told[one.source.digest] or {})
+    told = {one.source.digest: ledger.known(f"{one.source.digest} {deepest}") for one in accused}
+    for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None], deepest=deepest):
+        told[one.source.digest] = asdict(outcome)
+        ledger.keep(f"{one.source.digest} {deepest}", asdict(outcome))
     return {
-        digest: Outcome(alive=bool(row["alive"]), stage=str(row["stage"]), why=str(row["why"]))
+        digest: Outcome(alive=bool(row["alive"]), stage=str(row["stage"]), why=str(row["why"]), late=bool(row["late"]))
         for digest, row in told.items()
         if row is not None
     }

@@ -33,6 +33,12 @@ def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
     return text[:start] + (under if governed else plain) + text[start:]
 
 
+def entered(text: str, *, cuda: bool = False) -> str:
+    """The text with a trap where its first entry begins, which every launch springs: the control of all others."""
+    at = text.index("{", text.index(") {", text.index('extern "C"'))) + 1
+    return text[:at] + " " + (_CUDA_TRAP if cuda else _TRAP) + text[at:]
+
+
 def _body(code: Code, index: int) -> tuple[int, bool] | None:
     """The beginning of the body of the `for` or `if` that begins here, or whose third part a token lies in."""
     head = index if code.at(index) in ("for", "if") else None
