@@ -24,9 +24,10 @@ KINDS: Mapping[str, str] = {
     "locks": "locks with random bytes, and resealed ones with other meanings",
     "advice": "hostile, broken and absent advisers",
     "mutants": "kernels with one mechanical fault each, at real shapes",
+    "false-rejects": "kernels as they are shipped, judged with many seeds: all must pass",
     "api": "calls and command lines with arguments of wrong types and values",
 }
-"""Kind, which is a module of this package, to a line about it."""
+"""Kind, which is a module of this package with `_` for `-`, to a line about it."""
 VERSION = 1
 
 
@@ -41,9 +42,15 @@ def run(arguments: Sequence[str]) -> int:
     asked, begun = parser.parse_args(list(arguments)), revision()
     if asked.kind not in KINDS:
         raise AgentCompileError(f"bench campaign: no kind is called {asked.kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-    kind = cast(Kind, import_module(f".{asked.kind}", __package__))
+    kind = cast(Kind, import_module(f".{asked.kind.replace('-', '_')}", __package__))
+    out = Path(asked.out or f"campaign-{asked.kind}.json")
     begin = time.monotonic()
-    campaign = Campaign(count=asked.count or kind.DEFAULT, seed=asked.seed, seconds=asked.seconds)
+    campaign = Campaign(
+        count=asked.count or kind.DEFAULT,
+        seed=asked.seed,
+        seconds=asked.seconds,
+        partial=out.with_suffix(".partial.jsonl"),
+    )
     report = kind.run(campaign, lambda text: print(text, flush=True))
     result = {
         "version": VERSION,
@@ -54,7 +61,6 @@ def run(arguments: Sequence[str]) -> int:
         **asdict(report),
         "ok": report.ok,
     }
-    out = Path(asked.out or f"campaign-{asked.kind}.json")
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, value in report.figures.items():
         print(f"{name:<40} {value}")

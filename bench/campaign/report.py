@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 Say = Callable[[str], None]
@@ -19,6 +21,14 @@ class Campaign:
     seed: int
     seconds: float
     """Wall time after which no attempt begins; 0: no limit."""
+    partial: Path | None = None
+    """Where a kind keeps what it has found so far, so that a run that was stopped goes on."""
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def over(self) -> bool:
+        """Whether no further attempt may begin."""
+        return 0 < self.seconds < time.monotonic() - self.begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""Mutants drawn one after another: balanced over kinds of regions and mutators, no two with the same machine code.
+
+In: subjects, a seed. Out: `Mutant`s without end, until every place is used up. A mutation that does not compile, or
+that leaves the machine code as it was or as an earlier mutant's is, is counted and passed over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentcompile.build import Binary, compile
+from agentcompile.ir.template import Source
+from agentcompile.machine import Machine
+from agentcompile.store import Store
+
+from .machine_code import code_digest
+from .mutating import Mutation, mutations
+from .subjects import Subject
+
+_BUILD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A subject with one fault in its text."""
+
+    subject: Subject
+    mutation: Mutation
+    source: Source
+
+
+class Building:
+    """Compiles sources into this machine's store and tells their machine code apart."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._store, self._toolchain = Store(machine.store.root), machine.toolchain
+
+    def code(self, source: Source) -> str:
+        """The digest of a source's machine code; empty when it does not compile."""
+        built = compile(source, self._store, toolchain=self._toolchain, limit_s=_BUILD_S)
+        return code_digest(Path(built.path).read_bytes()) if isinstance(built, Binary) else ""
+
+
+class _Places:
+    """The places of one subject's text that are left, by mutator."""
+
+    def __init__(self, subject: Subject, building: Building, rng: random.Random) -> None:
+        self.subject = subject
+        self.seen = {building.code(subject.source)}
+        self.left = {name: rng.sample(found, len(found)) for name, found in mutations(subject.source.text).items()}
+
+
+def draw(
+    subjects: Mapping[str, Sequence[Subject]], building: Building, seed: int, drawn: Counter[str]
+) -> Iterator[Mutant]:
+    """Mutants of every kind in turn; in `drawn` stands what became of mutations that are none."""
+    kinds = {kind: _of_kind(kind, these, building, seed, drawn) for kind, these in subjects.items()}
+    while kinds:
+        for kind in list(kinds):
+            mutant = next(kinds[kind], None)
+            if mutant is None:
+                del kinds[kind]
+            else:
+                yield mutant
+
+
+def _of_kind(
+    kind: str, subjects: Sequence[Subject], building: Building, seed: int, drawn: Counter[str]
+) -> Iterator[Mutant]:
+    """Mutants of one kind: its subjects in turn, each time by the mutator that was used least."""
+    rng, used = random.Random(f"mutants {seed} {kind}"), Counter[str]()
+    places: dict[str, _Places] = {}
+    waiting = rng.sample(list(subjects), len(subjects))
+    while waiting:
+        for subject in list(waiting):
+            if subject.name not in places:
+                places[subject.name] = _Places(subject, building, rng)
+            mutant = _one(places[subject.name], used, building, rng, drawn)
+            if mutant is None:
+                waiting.remove(subject)
+            else:
+                used[mutant.mutation.mutator] += 1
+                yield mutant
+
+
+def _one(
+    places: _Places, used: Counter[str], building: Building, rng: random.Random, drawn: Counter[str]
+) -> Mutant | None:
+    subject = places.subject
+    while names := [name for name, left in places.left.items() if left]:
+        name = min(names, key=lambda name: (used[name], rng.random()))
+        mutation = places.left[name].pop()
+        source = replace(subject.source, text=mutation.apply(subject.source.text))
+        code = building.code(source)
+        if not code:
+            drawn["not compiled"] += 1
+        elif code in places.seen:
+            drawn["the same machine code"] += 1
+        else:
+            places.seen.add(code)
+            return Mutant(subject=subject, mutation=mutation, source=source)
+    return None

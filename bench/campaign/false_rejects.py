@@ -1,0 +1,104 @@
+"""False rejects: kernels as they are shipped, judged again and again with other seeds; none may be refused.
+
+Every template's default and a drawn point at real shapes, in search mostly and at acceptance for a share. `count` is
+validations a template; a run that is bounded by seconds does as many of each as of the others, and goes on another
+time.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.ir.template import Language
+from agentcompile.jobs import Depth
+from agentcompile.machine import this_machine
+from agentcompile.options import resolve
+
+from .judging import Many, Trying, baseline_digest
+from .ledger import Ledger
+from .report import Campaign, Report, Say
+from .subjects import Subject, regions, shipped, subjects
+
+DEFAULT = 2000
+"""Validations of every template."""
+ACCEPTED = 50
+"""One validation in so many is at acceptance."""
+_ROUND = 20
+"""Seeds that one template is tried with before it is the next one's turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A run of seeds of one subject."""
+
+    subject: Subject
+    seeds: range
+
+    @property
+    def key(self) -> str:
+        """What the ledger knows it by."""
+        return f"{self.subject.source.digest} {self.seeds.start} {self.seeds.stop}"
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Judge every template `count` times, as far as the time goes."""
+    machine = this_machine(resolve({}).options)
+    language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
+    with tempfile.TemporaryDirectory() as folder:
+        rng = random.Random(f"false rejects {campaign.seed}")
+        made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, language, rng)
+        with Many(machine) as many:
+            return repeat(made, many, campaign, say)
+
+
+def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Report:
+    """The campaign on `made`, a template's points in turn."""
+    ledger = Ledger(campaign.partial, (baseline_digest(), "false-rejects"))
+    by_template: dict[str, list[Subject]] = {}
+    for these in made.values():
+        for subject in these:
+            by_template.setdefault(subject.template.id, []).append(subject)
+    tried, accepted, failures = Counter[str](), 0, list[str]()
+    for turn in _turns(by_template, campaign.count, campaign.seed):
+        told = ledger.known(turn.key)
+        if told is None and campaign.over:
+            continue
+        if told is None:
+            refused = [
+                f"seed {seed}: {why}" for seed in turn.seeds if (why := many.refuses(turn.subject, seed, _depth(seed)))
+            ]
+            told = {"refused": refused}
+            ledger.keep(turn.key, told)
+            say(f"{turn.subject.name}: seeds {turn.seeds.start} to {turn.seeds.stop - 1}: {len(refused)} refused")
+        tried[turn.subject.template.id] += len(turn.seeds)
+        accepted += sum(_depth(seed) == "accept" for seed in turn.seeds)
+        rows = told["refused"]
+        assert isinstance(rows, list)
+        failures += [f"{turn.subject.name}: {row}" for row in rows]
+    figures: dict[str, float | int | str] = {
+        "templates": len(by_template),
+        "validations": sum(tried.values()),
+        "validations at acceptance": accepted,
+        "validations of the least tried template": min((tried[id] for id in by_template), default=0),
+        "false rejects": len(failures),
+        **{f"validations of {id}": count for id, count in sorted(tried.items())},
+    }
+    return Report(kind="false-rejects", tried=sum(tried.values()), failures=tuple(failures), figures=figures)
+
+
+def _depth(seed: int) -> Depth:
+    return "accept" if seed % ACCEPTED == ACCEPTED - 1 else "search"
+
+
+def _turns(by_template: Mapping[str, Sequence[Subject]], count: int, seed: int) -> Iterator[Turn]:
+    """Every template in turn, a round of seeds each, its points one after another; another `seed` has other ones."""
+    first = seed * count
+    for begin in range(0, count, _ROUND):
+        for these in by_template.values():
+            subject = these[begin // _ROUND % len(these)]
+            yield Turn(subject=subject, seeds=range(first + begin, first + min(begin + _ROUND, count)))

@@ -1,0 +1,211 @@
+"""Sources through the real gates: the static check, the build and the correctness suite in worker processes.
+
+In: subjects with sources that may be anything. Out: an outcome each. A source that passes in search is judged again at
+acceptance, as a finalist is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import agentcompile
+from agentcompile.build import Binary, compile
+from agentcompile.check import check, errors
+from agentcompile.ir.digest import digest, digest_bytes
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
+from agentcompile.jobs import Depth, Job, Prepared
+from agentcompile.judge import ACCEPT_REPEATS, WorkerJudge
+from agentcompile.layouts import fits
+from agentcompile.machine import Machine
+from agentcompile.store import Store
+from agentcompile.worker import protocol as p
+from agentcompile.worker.crew import Crew, Limits, said
+from agentcompile.worker.process import Expired, Lost
+
+from .subjects import Subject
+
+_LIMITS = Limits(validate_s=120.0)
+_QUICK = Limits(validate_s=20.0)
+"""In search: a mutant that hangs holds every core for so long. The originals pass under the same limit."""
+_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accused:
+    """A source to judge as a candidate of a subject's region."""
+
+    subject: Subject
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Whether it passed; else what stopped it and the first thing that it failed."""
+
+    alive: bool
+    stage: str = ""
+    why: str = ""
+    late: bool = False
+    """Whether it was stopped at acceptance."""
+
+
+class Judging(Protocol):
+    """The part of a judge that gates need."""
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
+        """Build and validate; results come in any order, one for each job."""
+
+    def close(self) -> None:
+        """Stop every process."""
+
+
+class Gates:
+    """The gates of this machine. Used as a context."""
+
+    def __init__(self, machine: Machine, *, seed: int, judge: Judging | None = None) -> None:
+        self._machine, self._seed = machine, seed
+        depths: tuple[Depth, ...] = ("search", "accept")
+        self._judges: dict[Depth, Judging] = {depth: judge or self._made(depth) for depth in depths}
+
+    def _made(self, depth: Depth) -> WorkerJudge:
+        """A judge with the limits of a depth. Making it starts no process."""
+        return WorkerJudge(
+            self._machine.target,
+            store=self._machine.store.root,
+            toolchain=self._machine.toolchain,
+            device=self._machine.device,
+            limits=_QUICK if depth == "search" else _LIMITS,
+            seed=self._seed,
+        )
+
+    def __enter__(self) -> Gates:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for judge in self._judges.values():
+            judge.close()
+
+    def judge(self, accused: Sequence[Accused], *, deepest: Depth = "accept") -> Iterator[tuple[Accused, Outcome]]:
+        """Judge each in search and, where it passes and `deepest` says so, at acceptance; one outcome each, in any
+        order."""
+        passed = list[Accused]()
+        for one, outcome in self._at("search", accused):
+            if outcome.alive and deepest == "accept":
+                passed.append(one)
+            else:
+                yield one, outcome
+        yield from self._at("accept", passed)
+
+    def _at(self, depth: Depth, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
+        by_digest, jobs = {one.source.digest: one for one in accused}, list[Job]()
+        for one in accused:
+            if findings := _refused(one):
+                yield one, Outcome(alive=False, stage="check", why=findings)
+            else:
+                s = one.subject
+                jobs.append(Job(candidate=s.candidate, region=s.region, template=s.template, source=one.source))
+        for job, result in self._judges[depth].prepare(jobs, depth=depth) if jobs else ():
+            yield by_digest[job.source.digest], _outcome(depth, result)
+
+
+def _refused(one: Accused) -> str:
+    """What the static check says of the very text, as that of a template's kernel."""
+    s = one.subject
+    template = replace(s.template, source=one.source.text, includes=())
+    found = errors(check(s.region, template, s.candidate.params, s.target, layout_fits=fits))
+    return found[0].text if found else ""
+
+
+def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
+    late = depth == "accept"
+    match result:
+        case Prepared():
+            return Outcome(alive=True)
+        case BuildFailed():
+            return Outcome(alive=False, stage="build", why=result.log.partition("\n")[0])
+        case Incorrect():
+            first = next(check for check in result.report.checks if not check.ok)
+            return Outcome(alive=False, stage=depth, why=f"{first.name}: {first.detail}", late=late)
+        case Crashed():
+            return Outcome(alive=False, stage="crash", why=f"in {depth}: signal {result.signal}"[:200], late=late)
+        case TimedOut():
+            return Outcome(alive=False, stage="timeout", why=f"in {depth}: {result.limit_s:.0f} s", late=late)
+        case _:
+            raise AssertionError(f"nobody asked for {result!r}")
+
+
+def baseline_digest() -> str:
+    """The digest of everything that decides about right and wrong: what an earlier run found stands only under it."""
+    root = Path(agentcompile.__file__).resolve().parent
+    files = [*sorted((root / "validate").glob("*.py")), *sorted((root / "worker").glob("*.py"))]
+    files += [root / name for name in ("reference.py", "attention.py", "judge.py")]
+    return digest("judging/1", [digest_bytes("file/1", file.read_bytes()) for file in files if file.exists()])
+
+
+class Trying(Protocol):
+    """Who validates one subject with one seed."""
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        """Why the subject's own kernel is refused; empty when it passes."""
+
+
+class Many:
+    """Validations of shipped kernels with seeds of our choice, in one worker process. Used as a context."""
+
+    def __init__(self, machine: Machine) -> None:
+        setup = p.Setup(
+            target=machine.target,
+            store=str(machine.store.root),
+            toolchain=machine.toolchain,
+            memory_bytes=_MEMORY_BYTES,
+            torch_threads=machine.target.threads if machine.target.kind == "cpu" else 1,
+            device=machine.device,
+        )
+        self._crew, self._machine = Crew(setup, _LIMITS, 1), machine
+
+    def __enter__(self) -> Many:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.close()
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        """Why the subject's own kernel is refused; empty when it passes."""
+        built = compile(
+            subject.source, Store(self._machine.store.root), toolchain=self._machine.toolchain, limit_s=_LIMITS.build_s
+        )
+        if not isinstance(built, Binary):
+            return f"build: {built}"[:300]
+        request = p.Validate(
+            region=replace(subject.region, sites=()),
+            implementation=implementation(subject, built),
+            seed=seed,
+            repeats=16 if depth == "search" else ACCEPT_REPEATS,
+            depth=depth,
+        )
+        seat = self._crew.seats[0]
+        outcome = self._crew.worker(seat).answer(request, limit_s=_LIMITS.validate(subject.region.cost.bytes))
+        if isinstance(outcome, p.Report) and outcome.report.ok:
+            return ""
+        seat.clear(shaken=isinstance(outcome, (Lost, Expired)))
+        if isinstance(outcome, p.Report):
+            return f"{depth}: " + "; ".join(f"{c.name}: {c.detail}" for c in outcome.report.checks if not c.ok)
+        return f"{depth}: {said(outcome)}"
+
+
+def implementation(subject: Subject, binary: Binary) -> p.Implementation:
+    """A subject's own kernel as workers take it."""
+    t = subject.template
+    return p.Implementation(
+        label=subject.candidate.label,
+        source=subject.source,
+        binary=binary,
+        layouts=t.layouts,
+        rounds=t.rounds,
+        accumulation=t.accumulation,
+        deterministic=t.deterministic,
+    )

@@ -1,0 +1,41 @@
+"""What a campaign has found so far, a line each in a file beside its result, so that one that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentcompile.ir.digest import Json, digest
+
+Told = dict[str, object]
+
+
+class Ledger:
+    """Findings by key; those of other `terms` are not known. Without a path nothing outlives the process."""
+
+    def __init__(self, path: Path | None, terms: tuple[Json, ...]) -> None:
+        self._path, self._terms = path, digest("campaign/1", list(terms))
+        self._found: dict[str, Told] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                self._read(line)
+
+    def _read(self, line: str) -> None:
+        try:
+            row = json.loads(line)
+        except ValueError:  # the last line of a run that was killed
+            return
+        if isinstance(row, dict) and row.get("terms") == self._terms:
+            self._found[str(row["key"])] = row["told"]
+
+    def known(self, key: str) -> Told | None:
+        """What was found of `key`; None when nothing was."""
+        return self._found.get(key)
+
+    def keep(self, key: str, told: Mapping[str, object]) -> None:
+        """Note a finding."""
+        self._found[key] = dict(told)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"terms": self._terms, "key": key, "told": dict(told)}) + "\n")

@@ -1,0 +1,268 @@
+"""Mutants: kernels with one mechanical fault each, at real shapes, through the gates that judge every candidate.
+
+On a CPU the C++ templates are attacked; CUDA ones are made too, compiled to machine code and compared, and judged where
+there is a GPU. A mutant whose machine code is the original's, or another mutant's, is no mutant; one that does not
+compile is none either. What is left is killed by validation in search, at acceptance, by a crash or a limit; or it
+survives, and fails the campaign unless `equivalent.py` says why it is no fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Language
+from agentcompile.jobs import Depth
+from agentcompile.machine import Machine, this_machine
+from agentcompile.options import resolve
+
+from .drawing import Building, Mutant, draw
+from .equivalent import reason
+from .judging import Accused, Gates, Outcome, baseline_digest
+from .ledger import Ledger
+from .probing import entered, trapped
+from .report import Campaign, Report, Say
+from .subjects import Subject, regions, shipped, subjects
+
+DEFAULT = 400
+_TOGETHER = 12
+"""Mutants that are judged in one go."""
+_OTHER_GPU = Target(
+    kind="cuda", device="none", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
+)
+"""What CUDA mutants are compiled for where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What became of one mutant."""
+
+    region: str
+    subject: str
+    mutator: str
+    file: str
+    line: int
+    before: str
+    after: str
+    fate: Literal["killed", "survived", "equivalent", "compiled"]
+    stage: str
+    """What killed it: ``search``, ``accept``, ``crash``, ``timeout``."""
+    why: str
+    """The first failed check, or why it is equivalent."""
+    unreached: bool = False
+    """Of a survivor: the original with a trap before the mutated statement passed every acceptance input."""
+
+
+def run(campaign: Campaign, say: Say) -> Report:
+    """Draw `count` mutants, judge them, and tell the score of every kind of region."""
+    machine = this_machine(resolve({}).options)
+    language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
+    with tempfile.TemporaryDirectory() as folder:
+        made = _subjects(machine.target, language, campaign.seed, Path(folder))
+        with Gates(machine, seed=campaign.seed) as gates:
+            report = attack(made, gates, machine, campaign, say)
+        if language == "cuda":
+            return report
+        return _with_cuda(report, campaign, machine, Path(folder), say)
+
+
+def _subjects(target: Target, language: Language, seed: int, folder: Path) -> dict[str, list[Subject]]:
+    return subjects(regions(target, folder), shipped(), target, language, random.Random(f"subjects {seed}"))
+
+
+def attack(
+    made: Mapping[str, Sequence[Subject]], gates: Gates, machine: Machine, campaign: Campaign, say: Say
+) -> Report:
+    """The campaign on `made`; `gates` judge. What the ledger knows of an earlier run under the same rules stands."""
+    ledger = Ledger(campaign.partial, (baseline_digest(), campaign.seed))
+    fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
+    mutants = draw(made, Building(machine), campaign.seed, drawn)
+    while len(fates) < campaign.count and not campaign.over:
+        group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
+        if not group:
+            break
+        group = [m for m in group if not control.refuses(m.subject, "search")]
+        outcomes = _asked([Accused(subject=m.subject, source=m.source) for m in group], gates, ledger)
+        late = {m.subject.name for m in group if outcomes[m.source.digest].late}
+        group = [m for m in group if m.subject.name not in late or not control.refuses(m.subject, "accept")]
+        found = _judged(group, outcomes, control, gates, ledger)
+        fates += found
+        for fate in found:
+            if fate.fate == "survived":
+                say(_line(fate))
+        say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
+    return _report(fates, control.failures, drawn, control.figures)
+
+
+class _Control:
+    """The originals: none may be refused where a mutant of it is killed, in search or at acceptance."""
+
+    def __init__(self, gates: Gates, ledger: Ledger) -> None:
+        self._gates, self._ledger = gates, ledger
+        self._found: dict[tuple[str, Depth], Outcome] = {}
+        self._springs: dict[str, bool] = {}
+
+    def refuses(self, subject: Subject, depth: Depth) -> bool:
+        """Whether the subject's own kernel is refused."""
+        key = (subject.name, depth)
+        if key not in self._found:
+            accused = Accused(subject=subject, source=subject.source)
+            self._found[key] = _asked([accused], self._gates, self._ledger, depth)[subject.source.digest]
+        return not self._found[key].alive
+
+    def springs(self, subject: Subject) -> bool:
+        """Whether a trap at the kernel's entry is noticed: else a trap that is not noticed says nothing."""
+        if subject.name not in self._springs:
+            text = entered(subject.source.text, cuda=subject.template.language == "cuda")
+            accused = Accused(subject=subject, source=replace(subject.source, text=text))
+            told = _asked([accused], self._gates, self._ledger, "search")[accused.source.digest]
+            self._springs[subject.name] = not told.alive
+        return self._springs[subject.name]
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for every original that is refused."""
+        rows = [(name, told) for (name, _), told in self._found.items() if not told.alive]
+        blind = [name for name, sprung in self._springs.items() if not sprung]
+        return [
+            *(f"{name}: the unmutated kernel is refused: {told.stage}: {told.why}" for name, told in rows),
+            *(f"{name}: a kernel that traps where it begins is accepted" for name in blind),
+        ]
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """How many were judged and passed, at either depth."""
+        accepted = sum(told.alive for (_, depth), told in self._found.items() if depth == "accept")
+        passed = sum(told.alive for (_, depth), told in self._found.items() if depth == "search")
+        return {"originals": len({name for name, _ in self._found}), "passed": passed, "accepted": accepted}
+
+
+def _judged(
+    group: Sequence[Mutant], outcomes: Mapping[str, Outcome], control: _Control, gates: Gates, ledger: Ledger
+) -> list[Fate]:
+    alive = [m for m in group if outcomes[m.source.digest].alive]
+    traps = {m.source.digest: trap for m in alive if control.springs(m.subject) and (trap := _trap(m))}
+    sprung = _asked(list({trap.source.digest: trap for trap in traps.values()}.values()), gates, ledger)
+    unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
+    return [_fate(m, outcomes[m.source.digest], m.source.digest in unreached) for m in group]
+
+
+def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger, deepest: Depth = "accept") -> dict[str, Outcome]:
+    """The outcome of each by its source's digest, from the ledger where it is known."""
+    told = {one.source.digest: ledger.known(f"{one.source.digest} {deepest}") for one in accused}
+    for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None], deepest=deepest):
+        told[one.source.digest] = asdict(outcome)
+        ledger.keep(f"{one.source.digest} {deepest}", asdict(outcome))
+    return {
+        digest: Outcome(alive=bool(row["alive"]), stage=str(row["stage"]), why=str(row["why"]), late=bool(row["late"]))
+        for digest, row in told.items()
+        if row is not None
+    }
+
+
+def _trap(mutant: Mutant) -> Accused | None:
+    source, language = mutant.subject.source, mutant.subject.template.language
+    text = trapped(source.text, mutant.mutation.start, cuda=language == "cuda")
+    return Accused(subject=mutant.subject, source=replace(source, text=text)) if text else None
+
+
+def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
+    where = mutant.mutation.describe(mutant.subject.source.text)
+    kind = mutant.subject.region.kind
+    file, before, after = str(where["file"]), str(where["before"]), str(where["after"])
+    same = reason(mutant.mutation.mutator, kind, file, before, after, unreached=unreached) if outcome.alive else ""
+    return Fate(
+        region=kind,
+        subject=mutant.subject.name,
+        mutator=mutant.mutation.mutator,
+        file=file,
+        line=int(where["line"]),
+        before=before,
+        after=after,
+        fate="equivalent" if same else "survived" if outcome.alive else "killed",
+        stage=outcome.stage,
+        why=same or outcome.why,
+        unreached=unreached,
+    )
+
+
+def _line(fate: Fate) -> str:
+    """A survivor for people."""
+    where = f"{fate.file}:{fate.line}{', which nothing reaches' if fate.unreached else ''}"
+    return f"survived: {fate.subject}: {where}: {fate.mutator}: {fate.before}  ⇒  {fate.after}"
+
+
+def _summary(fates: Sequence[Fate]) -> str:
+    counts = Counter(f.fate for f in fates)
+    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
+
+
+def _report(
+    fates: Sequence[Fate], failures: Sequence[str], drawn: Mapping[str, int], extra: Mapping[str, float | int | str]
+) -> Report:
+    survivors = [f for f in fates if f.fate == "survived"]
+    lines = [_line(fate) for fate in survivors]
+    killed = Counter(f.stage for f in fates if f.fate == "killed")
+    figures: dict[str, float | int | str] = {
+        **extra,
+        "mutants": len(fates),
+        **{f"killed at {stage}": count for stage, count in sorted(killed.items())},
+        "survived": len(survivors),
+        "equivalent": sum(f.fate == "equivalent" for f in fates),
+        **{f"drawn and {what}": count for what, count in sorted(drawn.items())},
+        "score": score(fates),
+    }
+    for kind in sorted({f.region for f in fates}):
+        mine = [f for f in fates if f.region == kind]
+        figures[f"score of {kind}"] = f"{score(mine)} of {len(mine)}"
+    for mutator in sorted({f.mutator for f in fates}):
+        figures[f"score of mutator {mutator}"] = score([f for f in fates if f.mutator == mutator])
+    return Report(
+        kind="mutants",
+        tried=len(fates),
+        failures=(*failures, *lines),
+        figures=figures,
+        details=tuple(asdict(f) for f in fates if f.fate != "killed"),
+    )
+
+
+def score(fates: Sequence[Fate]) -> str:
+    """Killed, as a share of those that are no equivalents."""
+    faults = [f for f in fates if f.fate != "equivalent"]
+    return f"{100 * sum(f.fate == 'killed' for f in faults) / len(faults):.1f} %" if faults else "none"
+
+
+def _with_cuda(report: Report, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Report:
+    """The report with how many distinct CUDA mutants were made and compiled here, where no GPU judges them."""
+    drawn, wanted = Counter[str](), campaign.count // 4
+    try:
+        made = _subjects(_OTHER_GPU, "cuda", campaign.seed, folder)
+        found = 0
+        for _ in draw(made, Building(machine), campaign.seed, drawn):
+            found += 1
+            if found == wanted or campaign.over:
+                break
+            if found % _TOGETHER == 0:
+                say(f"CUDA: {found} of {wanted} compiled; {dict(drawn)}")
+    except AgentCompileError as error:  # NVRTC is not installed
+        return _extended(report, {"cuda": error.message})
+    told = {f"cuda, drawn and {what}": count for what, count in sorted(drawn.items())}
+    return _extended(report, {"cuda mutants compiled, none judged": found, **told})
+
+
+def _extended(report: Report, figures: Mapping[str, float | int | str]) -> Report:
+    return Report(
+        kind=report.kind,
+        tried=report.tried,
+        failures=report.failures,
+        figures={**report.figures, **figures},
+        details=report.details,
+    )

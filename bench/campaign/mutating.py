@@ -1,0 +1,285 @@
+"""Mutators: one row of a table each, which finds every place of a kernel's text where one small fault can be put.
+
+In: a materialised text. Out: `Mutation`s, each a span of the text and what stands there instead. Nothing is drawn and
+nothing is compiled here; many mutations leave a program that does not compile or that is the same machine code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .lexing import Token, line_at, place, tokens
+from .phrases import Code, arguments, declared, increments, operand_after, statement_ends, statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """One fault: `old`, at `start` of the text, becomes `new`."""
+
+    mutator: str
+    start: int
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The text with the fault."""
+        assert text.startswith(self.old, self.start), "a mutation belongs to one text"
+        return text[: self.start] + self.new + text[self.start + len(self.old) :]
+
+    def describe(self, text: str) -> dict[str, str | int]:
+        """Where it is in the template's own files, and the first line that differs, before and after."""
+        file, line = place(text, self.start)
+        return {
+            "mutator": self.mutator,
+            "file": file,
+            "line": line,
+            "before": line_at(text, self.start),
+            "after": line_at(self.apply(text), self.start),
+        }
+
+
+def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
+    """Every mutation of a materialised text, by mutator in the table's order; one that finds nothing is absent."""
+    code = Code(text, tokens(text))
+    found = {}
+    for name, mutator in MUTATORS.items():
+        made = [Mutation(mutator=name, start=a, old=text[a:b], new=new) for a, b, new in mutator(code)]
+        unique = {(m.start, m.old, m.new): m for m in made if m.new != m.old}
+        if unique:
+            found[name] = tuple(unique.values())
+    return found
+
+
+Edit = tuple[int, int, str]
+"""Start, end and what stands there instead."""
+Mutator = Callable[[Code], Iterator[Edit]]
+
+
+def _swap(table: Mapping[str, tuple[str, ...]], *, spaced: bool = True) -> Mutator:
+    """Operators of `table` for others; `spaced` ones alone are binary: a template's bracket and a pointer are not."""
+
+    def find(code: Code) -> Iterator[Edit]:
+        for i, token in enumerate(code.tokens):
+            if token.text in table and token.kind == "operator" and (code.spaced(i) or not spaced):
+                for new in table[token.text]:
+                    yield token.start, token.end, new
+
+    return find
+
+
+def _names(table: Mapping[str, str]) -> Mutator:
+    def find(code: Code) -> Iterator[Edit]:
+        for token in code.tokens:
+            if token.kind == "name" and token.text in table:
+                yield token.start, token.end, table[token.text]
+
+    return find
+
+
+_INTEGER = re.compile(r"(\d+)([uUlL]*)")
+_HEX = re.compile(r"(0[xX])([0-9a-fA-F]+)([uUlL]*)")
+
+
+def _constant(code: Code) -> Iterator[Edit]:
+    """An integer one more and one less: bounds, shifts, offsets, lanes."""
+    for token in code.tokens:
+        match = _INTEGER.fullmatch(token.text) if token.kind == "number" else None
+        if match is not None:
+            value = int(match[1])
+            yield token.start, token.end, f"{value + 1}{match[2]}"
+            if value:
+                yield token.start, token.end, f"{value - 1}{match[2]}"
+
+
+def _mask(code: Code) -> Iterator[Edit]:
+    """A mask without its highest or its lowest bit, or half as wide."""
+    for token in code.tokens:
+        match = _HEX.fullmatch(token.text) if token.kind == "number" else None
+        if match is not None:
+            value = int(match[2], 16)
+            lowest, highest = value & -value, 1 << max(value.bit_length() - 1, 0)
+            for other in dict.fromkeys((value ^ lowest, value ^ highest, value >> 1)):
+                yield token.start, token.end, f"{match[1]}{other:x}{match[3]}"
+        elif token.text == "ALL":
+            yield token.start, token.end, "(ALL >> 16)"
+
+
+_DECIMAL = re.compile(r"((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)([fF]?)")
+
+
+def _coefficient(code: Code) -> Iterator[Edit]:
+    """A number with a point doubled, negated or, where it is 0, 1."""
+    for token in code.tokens:
+        match = _DECIMAL.fullmatch(token.text) if token.kind == "number" else None
+        if match is not None and float(match[1]) == 0.0:
+            yield token.start, token.end, f"1.0{match[2]}"
+        elif match is not None:
+            yield token.start, token.end, f"(2.0f * {token.text})"
+            yield token.start, token.end, f"(-{token.text})"
+
+
+def _index(code: Code) -> Iterator[Edit]:
+    """A subscript one further and one back; sizes of declared arrays are left to `constant`."""
+    for i, token in enumerate(code.tokens):
+        if token.text != "[" or i == 0 or i not in code.partner or code.partner[i] == i + 1 or declared(code, i):
+            continue
+        before = code.tokens[i - 1]
+        if before.kind == "name" or before.text in ("]", ")"):
+            inner = code.text[token.end : code.tokens[code.partner[i]].start]
+            for step in ("+ 1", "- 1"):
+                yield token.end, token.end + len(inner), f"({inner}) {step}"
+
+
+def _dropped(code: Code) -> Iterator[Edit]:
+    """A statement that assigns, counts or calls, gone."""
+    for first, last in statements(code):
+        words = [token.text for token in code.tokens[first:last]]
+        works = any(word.endswith("=") and word not in ("==", "!=", "<=", ">=") for word in words)
+        if works or "++" in words or "--" in words or "(" in words:
+            yield code.tokens[first].start, code.tokens[last].end, ";"
+
+
+_BARRIERS = re.compile(
+    r"__syncthreads|__syncwarp|__threadfence\w*|wait_for\w*|copies_there|copies_asked|barriers_made|expect|arrive\w*"
+    r"|\w*sync\w*|\w*fence\w*|make_barrier|leave|release\w*|acquire\w*"
+)
+
+
+def _barrier(code: Code) -> Iterator[Edit]:
+    """A barrier, a fence or a wait, gone."""
+    for first, last in statements(code):
+        if any(_BARRIERS.fullmatch(token.text) for token in code.tokens[first:last] if token.kind == "name"):
+            yield code.tokens[first].start, code.tokens[last].end, ";"
+
+
+def _block(code: Code) -> Iterator[Edit]:
+    """A whole `if` or `for` without an `else`, gone: tails, guards, loops."""
+    for i, token in enumerate(code.tokens):
+        if token.text in ("if", "for") and token.kind == "name":
+            end = statement_ends(code, i)
+            follows = code.tokens[end + 1].text if end + 1 < len(code.tokens) else ""
+            if end > i and follows != "else":
+                yield token.start, code.tokens[end].end, ";"
+
+
+def _negated(code: Code) -> Iterator[Edit]:
+    """A condition turned round, of an `if`, of a `while` or before a question mark."""
+    for i, token in enumerate(code.tokens):
+        if token.text in ("if", "while") and token.kind == "name":
+            opening = i + 2 if code.at(i + 1) == "constexpr" else i + 1
+            if code.at(opening) == "(" and opening in code.partner:
+                begin, end = code.tokens[opening].end, code.tokens[code.partner[opening]].start
+                yield begin, end, f"!({code.text[begin:end]})"
+        elif token.text == "?":
+            asked = code.condition_before(i)
+            if asked is not None:
+                yield asked, token.start, f"!({code.text[asked : token.start].rstrip()}) "
+
+
+def _arguments(code: Code) -> Iterator[Edit]:
+    """Two neighbouring arguments of a call, swapped."""
+    for spans in arguments(code):
+        for (a, b), (c, d) in itertools.pairwise(spans):
+            one, two = code.text[a:b], code.text[c:d]
+            if one != two:
+                yield a, d, two + code.text[b:c] + one
+
+
+def _initial(code: Code) -> Iterator[Edit]:
+    """Another initial value: 0 for 1, 1 for 0, 0 for an infinity, one element that is not zero."""
+    starts = {"0": ("1",), "1": ("0",), "0.0f": ("1.0f",), "1.0f": ("0.0f",), "INT32_MIN": ("0",), "true": ("false",)}
+    for i, token in enumerate(code.tokens):
+        if token.text != "=" or code.at(i - 1) in ("[", "(", "operator"):
+            continue
+        value, after = code.at(i + 1), code.at(i + 2)
+        if after in (";", ",") and value in starts:
+            for new in starts[value]:
+                yield code.tokens[i + 1].start, code.tokens[i + 1].end, new
+        elif value == "{" and after == "}":
+            yield code.tokens[i + 1].start, code.tokens[i + 2].end, "{1.0f}"
+        elif value == "-" and after == "INFINITY":
+            yield code.tokens[i + 1].start, code.tokens[i + 2].end, "0.0f"
+
+
+_CASTS = ("float", "int", "long", "unsigned", "uint32_t", "uint16_t", "int64_t", "vf", "vu")
+
+
+def _cast(code: Code) -> Iterator[Edit]:
+    """A conversion dropped, a 64-bit index narrowed, a float held in bfloat16 on its way."""
+    narrow = "to_float(to_bf16({}))" if "immintrin.h" in code.text or "to_bf16" in code.text else ""
+    narrow = narrow or ("to_float(Rounded<bf16>::of({}))" if "Rounded<" in code.text else "")
+    for i, token in enumerate(code.tokens):
+        if token.kind == "name" and token.text in _CASTS and code.at(i + 1) == "(" and i + 1 in code.partner:
+            yield token.start, token.end, ""
+        elif token.text == "(" and code.at(i + 1) in _CASTS and code.at(i + 2) == ")":
+            yield token.start, code.tokens[i + 2].end, ""
+        elif token.text == "long" and code.at(i + 1) not in ("(", ">", ")"):
+            yield token.start, token.end, "signed char"
+        elif narrow and token.text == "=" and code.at(i - 2) == "float" and (end := code.clause_end(i + 1)) > i + 1:
+            begin, stop = code.tokens[i + 1].start, code.tokens[end - 1].end
+            yield begin, stop, narrow.format(code.text[begin:stop])
+
+
+def _factor(code: Code) -> Iterator[Edit]:
+    """A factor or a term left out: a scale, a norm's weight, an offset, a bias."""
+    for i, token in enumerate(code.tokens):
+        if token.text in ("*", "+", "-", "/") and token.kind == "operator" and code.spaced(i):
+            end = operand_after(code, i)
+            if end > i:
+                yield code.tokens[i - 1].end, code.tokens[end].end, ""
+
+
+def _sign(code: Code) -> Iterator[Edit]:
+    """A unary minus left out, a subtraction turned round by its operand's sign."""
+    for i, token in enumerate(code.tokens):
+        if token.text == "-" and not code.spaced(i) and code.at(i - 1) in ("(", ",", "=", "?", ":", "return", "*", "{"):
+            yield token.start, token.end, ""
+
+
+def _stride(code: Code) -> Iterator[Edit]:
+    """A step or a distance that is one too many or twice as large: loop increments and factors of an index."""
+    for first, last in increments(code):
+        text = code.text[code.tokens[first].start : code.tokens[last].end]
+        if code.at(first) == "++":
+            yield code.tokens[first].start, code.tokens[last].end, f"{text[2:]} += 2"
+        elif (at := text.find("+=")) > 0:
+            step = text[at + 2 :].strip()
+            yield code.tokens[first].start, code.tokens[last].end, f"{text[:at]}+= 2 * ({step})"
+    for i, token in enumerate(code.tokens):
+        if token.text != "*" or not code.spaced(i) or code.at(i + 2) in ("(", "<", "[", ".", "->", "::"):
+            continue
+        after = code.tokens[i + 1]
+        if after.kind == "name":
+            yield after.start, after.end, f"({after.text} + 1)"
+
+
+MUTATORS: Mapping[str, Mutator] = {
+    "arithmetic": _swap({"+": ("-",), "-": ("+",), "*": ("+",), "/": ("*",), "%": ("/",)}),
+    "compound": _swap({"+=": ("-=", "="), "-=": ("+=",), "*=": ("/=",)}),
+    "boundary": _swap({"<": ("<=",), "<=": ("<",), ">": (">=",), ">=": (">",)}),
+    "turned": _swap({"<": (">=",), "<=": (">",), ">": ("<=",), ">=": ("<",)}),
+    "equality": _swap({"==": ("!=",), "!=": ("==",)}),
+    "logic": _swap({"&&": ("||",), "||": ("&&",)}),
+    "bits": _swap({"&": ("|",), "|": ("&",), "^": ("|",), "<<": (">>",), ">>": ("<<",)}),
+    "extreme": _names({"min": "max", "max": "min", "fminf": "fmaxf", "fmaxf": "fminf", "INT32_MAX": "INT32_MIN"}),
+    "constant": _constant,
+    "mask": _mask,
+    "coefficient": _coefficient,
+    "index": _index,
+    "dropped": _dropped,
+    "barrier": _barrier,
+    "block": _block,
+    "negated": _negated,
+    "arguments": _arguments,
+    "initial": _initial,
+    "cast": _cast,
+    "factor": _factor,
+    "sign": _sign,
+    "stride": _stride,
+}
+"""Name, which reports show, to what finds the places."""
+
+__all__ = ["MUTATORS", "Mutation", "Token", "mutations"]

@@ -1,0 +1,220 @@
+"""Tokens read as far as mutators need it: brackets, statements, arguments, operands. No grammar, and no types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from .lexing import Token
+
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_DECLARING = (
+    "const", "constexpr", "auto", "alignas", "return", "using", "template", "struct", "static", "inline", "typedef",
+    "extern", "case", "default", "goto", "break", "continue", "if", "for", "while", "do", "else", "enum", "class",
+    "public", "private", "friend", "namespace", "static_assert", "__shared__", "__device__", "__global__", "typename",
+    "void", "float", "int", "long", "unsigned", "bool", "char", "asm", "operator",
+)  # fmt: skip
+"""Words that begin what is no statement to leave out."""
+
+
+class Code:
+    """A text with its tokens and the partner of every bracket."""
+
+    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+        self.text = text
+        self.tokens = tuple(tokens)
+
+    @cached_property
+    def partner(self) -> dict[int, int]:
+        """Index of the other bracket, by index of either."""
+        found, open = dict[int, int](), list[int]()
+        for i, token in enumerate(self.tokens):
+            if token.kind != "operator":
+                continue
+            if token.text in _PAIRS:
+                open.append(i)
+            elif token.text in _PAIRS.values() and open and _PAIRS[self.tokens[open[-1]].text] == token.text:
+                begin = open.pop()
+                found[begin], found[i] = i, begin
+        return found
+
+    def at(self, index: int) -> str:
+        """The text of a token; empty outside."""
+        return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
+
+    def spaced(self, index: int) -> bool:
+        """Whether blanks stand on both sides, as around every binary operator here and no template's bracket."""
+        token = self.tokens[index]
+        return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
+
+    def clause_end(self, index: int) -> int:
+        """The first `;` or `,` from `index` on that no bracket holds, or the bracket that closes around it."""
+        at = index
+        while at < len(self.tokens) and self.at(at) not in (";", ",", ")", "]", "}"):
+            at = self.partner.get(at, at) + 1
+        return at
+
+    def condition_before(self, index: int) -> int | None:
+        """Where the condition before a question mark begins, in the text; None when it cannot be told."""
+        at = index - 1
+        while at >= 0 and self.at(at) not in ("=", ",", ";", ":", "?", "return", "(", "[", "{", "}", ">"):
+            at = self.partner.get(at, at) - 1 if self.at(at) in (")", "]", "}") else at - 1
+        return self.tokens[at + 1].start if 0 <= at < index - 1 and self.at(at) != ">" else None
+
+
+def statements(code: Code) -> Iterator[tuple[int, int]]:
+    """Expression statements, as the indices of the first token and of the semicolon."""
+    for i, token in enumerate(code.tokens):
+        if not _begins(code, i) or token.text in _DECLARING or token.kind == "number":
+            continue
+        end = _semicolon(code, i)
+        if end is None or end == i or _declares(code, i):
+            continue
+        yield i, end
+
+
+def _begins(code: Code, index: int) -> bool:
+    """Whether a statement begins here: after one, after a brace, or as what an `if`, a `for` or an `else` governs."""
+    before = code.at(index - 1)
+    if before in (";", "{", "}", "else"):
+        return code.at(index) not in ("}", ";", "{", ")", "]") and not _in_header(code, index)
+    if before == ")" and index - 1 in code.partner:
+        head = code.partner[index - 1] - 1
+        return code.at(head) in ("if", "for", "while", "constexpr") and code.at(index) not in ("{", ";")
+    return False
+
+
+def _in_header(code: Code, index: int) -> bool:
+    """Whether the semicolon before is one of a `for`."""
+    depth, at = 0, index - 1
+    while at >= 0 and code.at(at) not in ("{", "}"):
+        if code.at(at) == ")":
+            depth += 1
+        elif code.at(at) == "(":
+            depth -= 1
+            if depth < 0:
+                return True
+        at -= 1
+    return False
+
+
+def _semicolon(code: Code, index: int) -> int | None:
+    """The semicolon that ends what begins at `index`; None when a closing bracket comes first."""
+    at = index
+    while at < len(code.tokens) and code.at(at) != ";":
+        if code.at(at) in (")", "]", "}"):
+            return None
+        at = code.partner.get(at, at) + 1
+    return at if at < len(code.tokens) else None
+
+
+def _declares(code: Code, index: int) -> bool:
+    """`T name`, `T* name`, `T<…> name`: a declaration, whose loss is a program that does not compile."""
+    first, second = code.tokens[index], code.tokens[index + 1]
+    if first.kind != "name":
+        return False
+    if second.kind == "name":
+        return True
+    glued = second.start == first.end
+    if second.text in ("*", "&") and glued:
+        return True
+    if second.text == "<" and glued:
+        at = index + 2
+        while at < len(code.tokens) and code.at(at) not in (">", ";", ">>"):
+            at += 1
+        return at + 1 < len(code.tokens) and code.tokens[at + 1].kind == "name"
+    return second.text == "::" and code.tokens[min(index + 3, len(code.tokens) - 1)].kind == "name"
+
+
+def statement_ends(code: Code, index: int) -> int:
+    """The last token of the `if` or `for` at `index`, without an `else`; `index` itself when it has no body."""
+    opening = index + 2 if code.at(index + 1) == "constexpr" else index + 1
+    if code.at(opening) != "(" or opening not in code.partner:
+        return index
+    body = code.partner[opening] + 1
+    if code.at(body) == "{":
+        return code.partner.get(body, index)
+    if code.at(body) in ("if", "for"):
+        return statement_ends(code, body)
+    end = _semicolon(code, body)
+    return index if end is None else end
+
+
+def increments(code: Code) -> Iterator[tuple[int, int]]:
+    """The third part of every `for` header, as the indices of its first and last token."""
+    for i, token in enumerate(code.tokens):
+        if token.text != "for" or code.at(i + 1) != "(" or i + 1 not in code.partner:
+            continue
+        end, at, semicolons = code.partner[i + 1], i + 2, []
+        while at < end:
+            if code.at(at) == ";":
+                semicolons.append(at)
+            at = code.partner.get(at, at) + 1
+        if len(semicolons) == 2 and semicolons[1] + 1 < end:
+            yield semicolons[1] + 1, end - 1
+
+
+def arguments(code: Code) -> Iterator[list[tuple[int, int]]]:
+    """The arguments of every call with two or more, each as a span of the text."""
+    for i, token in enumerate(code.tokens):
+        if token.text != "(" or i not in code.partner or i == 0:
+            continue
+        before = code.tokens[i - 1]
+        if not (before.kind == "name" or before.text == ">") or before.text in _DECLARING or _defines(code, i):
+            continue
+        end, at, spans, begin = code.partner[i], i + 1, [], i + 1
+        while at <= end:
+            if at == end or code.at(at) == ",":
+                if at > begin:
+                    spans.append((code.tokens[begin].start, code.tokens[at - 1].end))
+                begin = at + 1
+            at = end + 1 if at == end else code.partner.get(at, at) + 1
+        if len(spans) > 1:
+            yield spans
+
+
+def _defines(code: Code, opening: int) -> bool:
+    """Whether the parentheses hold the parameters of a function that is defined here."""
+    after = code.at(code.partner[opening] + 1)
+    first, second = code.tokens[opening + 1], code.at(opening + 2)
+    typed = first.kind == "name" and (second in ("*", "&") or code.tokens[opening + 2].kind == "name")
+    return (after in ("{", "const", ":") and typed) or first.text in ("const", "vf", "float", "long", "int")
+
+
+def declared(code: Code, opening: int) -> bool:
+    """Whether `[` gives the size of an array that is declared here: `float sums[TILE]`, and further ones beside it."""
+    at = opening - 1
+    while code.at(at) == "]" and at in code.partner:
+        at = code.partner[at] - 1
+    if code.at(at) == ")":  # a reference to an array: float (&sum)[GROUP][D]
+        return True
+    before = code.tokens[at - 1] if at else None
+    return before is not None and ((before.kind == "name" and before.text not in _KEYWORDS) or before.text == ">")
+
+
+_KEYWORDS = ("return", "else", "case")
+
+
+def operand_after(code: Code, index: int) -> int:
+    """The last token of the operand to the right of a binary operator; `index` when there is none that can be told."""
+    at = index + 1
+    while code.at(at) in ("-", "!", "*", "&", "~"):
+        at += 1
+    if code.at(at) == "(" and at in code.partner:
+        end = code.partner[at]
+        after = code.tokens[end + 1] if end + 1 < len(code.tokens) else None
+        cast = after is not None and (after.kind in ("name", "number") or after.text == "(")
+        return index if cast else end
+    if at >= len(code.tokens) or code.tokens[at].kind not in ("name", "number"):
+        return index
+    end = at
+    while True:
+        follows = code.at(end + 1)
+        if follows in ("(", "[") and end + 1 in code.partner:
+            end = code.partner[end + 1]
+        elif follows in (".", "->", "::"):
+            end += 2
+        elif follows == "<" and not code.spaced(end + 1):
+            return index
+        else:
+            return end

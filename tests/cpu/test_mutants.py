@@ -1,0 +1,119 @@
+"""A campaign of mutants on one small kernel: faults are killed, and a judge that accepts everything is found out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from agentcompile.bench.campaign.drawing import Building, draw
+from agentcompile.bench.campaign.false_rejects import repeat
+from agentcompile.bench.campaign.judging import Gates
+from agentcompile.bench.campaign.machine_code import code_digest
+from agentcompile.bench.campaign.mutants import attack
+from agentcompile.bench.campaign.report import Campaign
+from agentcompile.bench.campaign.subjects import Subject
+
+from agentcompile.build.binary import Binary
+from agentcompile.build.toolchain import find_toolchain
+from agentcompile.ir.trial import NumericReport, Verdict
+from agentcompile.jobs import Depth, Job, Prepared
+from agentcompile.machine import Machine
+from agentcompile.materialize import specialise
+from agentcompile.probe import probe
+from agentcompile.space import Space
+from agentcompile.store import Store
+from tests.templates.shapes import Extents, region
+from tests.templates.suite import CATALOG
+
+
+class AcceptsEverything:
+    """A judge whose comparator is always true."""
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        for job in jobs:
+            report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+            yield job, Prepared(job=job, binary=Binary(digest="d", path="p"), report=report)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    toolchain = find_toolchain()
+    folder = tmp_path_factory.mktemp("mutants")
+    target = probe(toolchain=toolchain.name, threads=2)
+    store = Store(folder / "store")
+    return Machine(target=target, toolchain=toolchain, store=store, hashes=folder / "w", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def subject(machine: Machine) -> Subject:
+    template = CATALOG.get("silu-mul/plain")
+    made = region("silu-mul", Extents(rows=(97,)))
+    point = Space(made, [template], machine.target).default(template.id)
+    assert point is not None
+    source = specialise(template, made, (), machine.target)
+    return Subject(model="none", region=made, template=template, candidate=point, target=machine.target, source=source)
+
+
+def test_a_judge_that_accepts_everything_leaves_survivors(machine: Machine, subject: Subject) -> None:
+    gates = Gates(machine, seed=0, judge=AcceptsEverything())
+    asked = Campaign(count=2, seed=1, seconds=0.0)
+    report = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
+    assert not report.ok
+    assert report.figures["survived"] == 2
+    assert len(report.failures) == 3, "both, and that a trap is accepted"
+    assert report.figures["score"] == "0.0 %"
+
+
+def test_faults_are_killed_and_a_run_that_was_stopped_goes_on(
+    machine: Machine, subject: Subject, tmp_path: Path
+) -> None:
+    asked = Campaign(count=3, seed=0, seconds=0.0, partial=tmp_path / "partial.jsonl")
+    with Gates(machine, seed=0) as gates:
+        first = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
+    assert first.figures["passed"] == first.figures["originals"] == 1
+    assert sum(int(n) for name, n in first.figures.items() if name.startswith("killed at")) >= 1
+    again = attack({"silu-mul": [subject]}, Gates(machine, seed=0, judge=Silent()), machine, asked, lambda _: None)
+    assert again == first
+
+
+class Silent(AcceptsEverything):
+    """A judge that must not be asked."""
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        raise AssertionError("everything is in the ledger")
+
+
+class RefusesOneSeed:
+    """Validations of which one seed's fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Depth]] = []
+
+    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
+        self.asked.append((seed, depth))
+        return "element: one too large" if seed == 37 else ""
+
+
+def test_a_false_reject_fails_its_campaign_and_no_seed_is_tried_twice(subject: Subject, tmp_path: Path) -> None:
+    asked, many = Campaign(count=100, seed=0, seconds=0.0, partial=tmp_path / "partial.jsonl"), RefusesOneSeed()
+    for _ in range(2):
+        report = repeat({"silu-mul": [subject, subject]}, many, asked, lambda _: None)
+        assert report.figures["validations"] == report.tried == len(many.asked) == 100
+        assert report.failures == (f"{subject.name}: seed 37: element: one too large",)
+    assert [seed for seed, depth in many.asked if depth == "accept"] == [49, 99]
+
+
+def test_no_two_mutants_and_no_original_have_the_same_machine_code(machine: Machine, subject: Subject) -> None:
+    building, drawn = Building(machine), Counter[str]()
+    mutants = draw({"silu-mul": [subject]}, building, 3, drawn)
+    codes = [building.code(next(mutants).source) for _ in range(3)]
+    assert len({*codes, building.code(subject.source)}) == 4
+    commented = replace(subject.source, text=f"{subject.source.text}// the same program\n")
+    assert building.code(commented) == building.code(subject.source)
+    assert code_digest(b"no ELF") != code_digest(b"no elf")
