@@ -46,7 +46,7 @@ def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
     order = at.argsort()
     parts = []
     # Ascending, so that short ones do not pay for long ones.
-    for some in order.split(max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
+    for some in torch.split(order, max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
         parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))

@@ -114,8 +114,8 @@ class Walker:
         self.rig.redzones("a walk")
         self.rig.untouched("a walk")
         entries = {port: torch.stack(found) for port, found in written.items()}
-        for node, port, new in zip(feed.appends, ports, feed.news, strict=True):
-            self._compare(port, entries[port], new, firsts, False, f"{port} by {node.id}")
+        for port, reference in zip(ports, feed.news, strict=True):
+            self._compare(port, entries[port], reference, firsts, False, port)
         self._outputs(feed, ports, expected, entries, results)
         return len(firsts)
 
@@ -170,11 +170,12 @@ class Walker:
         for b in range(made.shape[1]):
             parts = []
             for head in range(sides[0][0].shape[1]):
-                (keys, own_key), (values, own_value) = (
-                    (cache[b, head], own.map(lambda t, b=b, head=head: t[:, b, head, 0])) for cache, own in sides
+                keys, values = (
+                    (cache[b, head], own.map(lambda t, b=b, head=head: t[:, b, head, 0]))  # type: ignore[misc]
+                    for cache, own in sides
                 )
-                past = Past(keys=keys, values=values, own_key=own_key, own_value=own_value)
-                its = q.map(lambda t, b=b, head=head: t[:, b, head * group : (head + 1) * group, 0])
+                past = Past(keys=keys[0], values=values[0], own_key=keys[1], own_value=values[1])
+                its = q.map(lambda t, b=b, head=head: t[:, b, head * group : (head + 1) * group, 0])  # type: ignore[misc]
                 parts.append(attended(its, past, feed.starts[:, b], how))
             bounded = _beside(parts)
             at, y = feed.starts[:, b : b + 1], given[:, b]
@@ -195,7 +196,8 @@ class Walker:
             wide[b, :, firsts[:, b]] = kept[:, b, :, 0].transpose(0, 1)
         wide[~wide.isfinite()] = 0.0  # slots that nobody reached
         # A kernel may attend to what it appends before or after its store has rounded it.
-        slack = torch.zeros_like(step) if new.value.dtype == cache.dtype else step
+        copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
+        slack = torch.where(copied, 0.0, step)
         rounded = slack if new.rounded is None else slack + new.rounded
         return wide, Bounded(value=new.wide(), accumulated=new.accumulated, rounded=rounded, variance=new.variance)
 
@@ -212,8 +214,11 @@ class Walker:
         dtype = self.region.port(port).dtype
         for begin in range(0, len(y), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
-            pick = (lambda t, some=some: t[some]) if mask is None else (lambda t, some=some: t[some][mask[some]])
-            mine = bounded.map(lambda t, pick=pick: pick(t.expand(bounded.value.shape)))
+
+            def pick(tensor: Tensor, some: slice = some) -> Tensor:
+                return tensor[some] if mask is None else tensor[some][mask[some]]
+
+            mine = bounded.map(lambda t, pick=pick: pick(t.expand(bounded.value.shape)))  # type: ignore[misc]
             if mine.value.numel():
                 low, high = int(firsts[some].min()), int(firsts[some].max())
                 stored = mine.wide().to(TORCH_DTYPES[dtype]).double()

@@ -131,7 +131,7 @@ class Feed:
         kinds = 3 if heads > 2 else 2
         first = int(torch.randint(0, kinds, (), generator=self._rng))
         kind = (torch.arange(count)[:, None] + torch.arange(heads) + first) % kinds
-        reach = min(_FARTHEST, int(dict(attention.attrs).get("window", 0) or _FARTHEST))  # type: ignore[call-overload]
+        reach = min(_FARTHEST, int(str(dict(attention.attrs).get("window", 0))) or _FARTHEST)
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
         looked = (torch.arange(count)[:, None] - back).clamp(
             min=0
