@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Protocol
+from typing import Any, Protocol
 
 from .neighbours import neighbours
 
@@ -62,8 +62,8 @@ class Generation:
 class Model(Protocol):
     """What is asked of a compiled model."""
 
-    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> Timed:
-        """Complete a prompt of token ids."""
+    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> Any:
+        """Complete a prompt of token ids: a `Timed`."""
 
 
 class Timed(Protocol):
@@ -78,9 +78,7 @@ class Timed(Protocol):
         """Seconds from the first token to the last."""
 
 
-def measure_lock(
-    lock: Path, model: str | None = None, *, spinning: int = 2, tokens: int = 64, runs: int = 200
-) -> Generation:
+def measure_lock(lock: Path, model: str | Path, *, spinning: int = 2, tokens: int = 64, runs: int = 200) -> Generation:
     """Load `lock` and measure it; raises what `agentcompile.load` raises."""
     import agentcompile
 

@@ -155,8 +155,9 @@ def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[s
         row = rows[part["region"]]
         return float(row["share"]) * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1)
 
-    served = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
-    return float(served / sum(map(floor, parts)))
+    served: float = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
+    whole: float = sum(map(floor, parts))
+    return served / whole
 
 
 def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
