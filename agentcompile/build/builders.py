@@ -52,7 +52,7 @@ def compile_executor(
 
     Raises `AgentCompileError` (environment) when the compiler refuses it: then it cannot serve kernels either.
     """
-    names = ("draw.h", "products.h", "executor.cpp")
+    names = ("draw.h", "products.h", "ranks.h", "executor.cpp")
     text = "".join((_RUNTIME / name).read_text(encoding="utf-8") for name in names)
     flags = (*COMPILE_FLAGS, *flags)
     key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*flags, *LINK_FLAGS))

@@ -1,14 +1,12 @@
-// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h` and
-// `products.h` stand before it.
+// Runs lists of kernel launches on a pool of pinned threads. Built once per toolchain, loaded with ctypes; `draw.h`,
+// `products.h` and `ranks.h` stand before it.
 //
-// A launch is a function address and an array of pointers; it is called once for every rank, and a barrier follows. A rank
-// is no thread: a thread holds one while it runs its unit of a launch, and lets it go where it has to wait for long or
+// A launch is a function address and an array of pointers; it is called once for every rank, and a barrier follows. A
+// rank is no thread: a thread holds one while it runs its unit of a launch, and lets it go where it has to wait for long or
 // gives up its core. Whoever runs then goes on with it, so that on a busy machine a launch waits for a thread without a
 // core only if that lost it in the middle of a unit. On a quiet one every thread keeps the rank of its own number, whose
 // rows its cache has. The caller's thread is number 0, so a pool of one thread starts none. Workers spin between the
 // launches of a job and for a short while after it, then sleep on a futex.
-#include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cstdint>
 #include <cstring>
@@ -18,11 +16,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <ctime>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #ifdef __linux__
 #include <linux/futex.h>
@@ -30,37 +24,15 @@
 
 namespace {
 
-constexpr int MAX_THREADS = 256;
-constexpr int MAX_STAGES = 8;  // a dissemination barrier over 256 threads has 8 stages
-
 // A rank that still waits after this many pauses (some 2 us) is let go, for whichever thread runs when it may go on.
 constexpr int GLANCE = 100;
-// A thread that finds nothing to do for this long sleeps: the rank that all wait for has lost its core. It does not yield,
-// since Linux 6.18 takes the rest of its slice from a thread that yields, and a waiting one would yield again and again.
+// A thread that finds nothing to do for this long sleeps: the rank that all wait for has lost its core. To yield
+// again and again was slower: beside two neighbours 20 ms instead of 16 for tokens that take 7 (Zen 4, Linux 6.18).
 constexpr int64_t PATIENCE_NS = 50'000, NAP_NS = 50'000;
-// A thread that has had its core for this long offers it to others between two units, where it holds up nobody, before
-// the scheduler takes it within one: slices end at ticks, 4 ms apart. Nobody wants the core: it costs some 0.5 us.
-constexpr int64_t TURN_NS = 3'000'000, LOOK_NS = 100'000;
-// Two looks at the clock that are this far apart: the thread lost its core, and has it anew.
-constexpr int64_t LOST_NS = 1'000'000;
 // Timing waits this long for all threads to be awake.
 constexpr int64_t GATHER_NS = 200'000;
 // Workers stay awake this long after a job, so that a host loop of 100 us a step keeps them spinning.
 constexpr int64_t IDLE_SPIN_NS = 200'000;
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-    _mm_pause();
-#else
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
-inline int64_t now_ns() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
-}
 
 void futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -69,41 +41,6 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
 void futex_wake_all(std::atomic<uint32_t>* word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
-
-// Two lines apart: adjacent-line prefetchers pull 128 bytes.
-struct alignas(128) Flag {
-    std::atomic<uint32_t> epoch{0};
-};
-
-// Dissemination barrier (Hensgen, Finkel, Manber 1988): in stage s rank r tells r + 2^s and waits for r - 2^s.
-// Every flag has one writer and one reader; for two ranks it is one line each way.
-class Barrier {
-  public:
-    void reset(int size) {
-        size_ = size;
-        for (stages_ = 0; 1 << stages_ < size; ++stages_) {}
-        for (auto& stage : flags_)
-            for (int r = 0; r < size; ++r) stage[r].epoch.store(0, std::memory_order_relaxed);
-    }
-    int stages() const { return stages_; }
-    void tell(int stage, int rank, uint32_t epoch) {
-        const int to = rank + (1 << stage);
-        flags_[stage][to < size_ ? to : to - size_].epoch.store(epoch, std::memory_order_release);
-    }
-    // The counter wraps after 2^32 barriers; the signed difference does not mind.
-    bool told(int stage, int rank, uint32_t epoch) const {
-        return int32_t(flags_[stage][rank].epoch.load(std::memory_order_acquire) - epoch) >= 0;
-    }
-    int teller(int stage, int rank) const {
-        const int from = rank - (1 << stage);
-        return from < 0 ? from + size_ : from;
-    }
-
-  private:
-    Flag flags_[MAX_STAGES][MAX_THREADS];
-    int size_ = 1;
-    int stages_ = 0;
-};
 
 using Kernel = void (*)(const void* args, int rank, int size);
 
@@ -150,43 +87,6 @@ struct Work {
     int64_t* spent_ns = nullptr;  // of every call, added up; null: nobody asks
 };
 
-// Whether somebody holds a rank. In a line of its own: others look at it while the holder writes to `Rank`.
-struct alignas(128) Claim {
-    enum : int { free, held, done };
-    std::atomic<int> state{done};
-};
-
-// Where a rank stands in a job: the unit that it runs next, or the barrier after it. Only its holder writes.
-struct alignas(128) Rank {
-    std::atomic<uint32_t> epoch{0};
-    std::atomic<int> stage{0};  // of the barrier `epoch` that it waits at; Barrier::stages(): it is through
-    int64_t call = -1, pass = 0, sample = 0;
-    int64_t begin_ns = 0;
-};
-
-// How long a thread has had its core. The clock is looked at some 10,000 times a second, however long a unit takes.
-class Turn {
-  public:
-    Turn() { begin(); }
-    void begin() {
-        since_ = last_ = now_ns();
-        left_ = units_ = 1;
-    }
-    // To be asked after every unit.
-    bool over() {
-        if (--left_ > 0) return false;
-        const int64_t now = now_ns(), unit = (now - last_) / units_ + 1;
-        if (now - last_ > LOST_NS) since_ = now;
-        last_ = now;
-        left_ = units_ = int(std::min<int64_t>(64, LOOK_NS / unit + 1));
-        return now - since_ > TURN_NS;
-    }
-
-  private:
-    int64_t since_, last_;
-    int left_, units_;
-};
-
 class Pool {
   public:
     explicit Pool(int size) : size_(size) { read_cpus(); }
@@ -204,7 +104,8 @@ class Pool {
         job_.fetch_add(1, std::memory_order_seq_cst);
         if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(&job_);
         if (work.job == Job::time) {
-            for (int64_t deadline = now_ns() + GATHER_NS; awake_.load() < threads() && now_ns() < deadline;) pause_cpu();
+            const int64_t deadline = now_ns() + GATHER_NS;
+            while (awake_.load() < threads() && now_ns() < deadline) pause_cpu();
             release_ranks();
         }
         help(0);
