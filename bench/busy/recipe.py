@@ -153,7 +153,7 @@ def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[s
 
     def floor(part: Mapping[str, Any]) -> float:
         row = rows[part["region"]]
-        return float(row["share"]) * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1)
+        return float(row["share"] * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1))
 
     served: float = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
     whole: float = sum(map(floor, parts))
