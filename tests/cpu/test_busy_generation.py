@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from agentcompile.bench.busy.generation import Quantiles, measure
 from agentcompile.bench.busy.neighbours import neighbours
 

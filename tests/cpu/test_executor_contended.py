@@ -1,4 +1,4 @@
-"""The native executor where its threads lose their cores: ranks change threads, and what they compute stays the same."""
+"""The native executor where threads lose their cores: ranks change threads, and what they compute stays the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
 from agentcompile.bench.busy.neighbours import neighbours
+
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
 from agentcompile.runtime.native import Call, Decoder, Executor, Library, Program
@@ -45,7 +45,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 
 class Relay:
-    """Buffers of the kernels above, and what they hold after a number of passes when every launch waits for the last."""
+    """Buffers of the kernels above, and what they hold after some passes when every launch waits for the last."""
 
     def __init__(self, kernels: Library, ranks: int, work: int) -> None:
         self._kernels, self._ranks = kernels, ranks
