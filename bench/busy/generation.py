@@ -59,13 +59,6 @@ class Generation:
         return self.busy_decode.median_ms / self.quiet_decode.median_ms
 
 
-class Model(Protocol):
-    """What is asked of a compiled model."""
-
-    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> Timed:
-        """Complete a prompt of token ids."""
-
-
 class Timed(Protocol):
     """What is read of a completion."""
 
@@ -79,15 +72,22 @@ class Timed(Protocol):
 
 
 def measure_lock(
-    lock: Path, model: str | None = None, *, spinning: int = 2, tokens: int = 64, runs: int = 200
+    lock: Path, model: str | Path = "", *, spinning: int = 2, tokens: int = 64, runs: int = 200
 ) -> Generation:
     """Load `lock` and measure it; raises what `agentcompile.load` raises."""
     import agentcompile
 
-    return measure(agentcompile.load(lock, model=model), spinning=spinning, tokens=tokens, runs=runs)
+    loaded = agentcompile.load(lock, model=model)
+
+    def generate() -> Timed:
+        made = loaded.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
+        assert not isinstance(made, list)
+        return made
+
+    return measure(generate, spinning=spinning, runs=runs)
 
 
-def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generation:
+def measure(generate: Callable[[], Timed], *, spinning: int, runs: int) -> Generation:
     """Generate `runs` times quiet and as often beside `spinning` processes.
 
     Raises ValueError for fewer than two runs in a block, and RuntimeError when the busy machine made other tokens.
@@ -95,11 +95,11 @@ def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generatio
     each = -(-runs // _BLOCKS)
     if each < 2:
         raise ValueError(f"runs = {runs} is less than {_BLOCKS + 1}")
-    expected = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True).tokens
+    expected = generate().tokens
 
     def once() -> tuple[float, float]:
         begin = time.perf_counter()
-        made = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
+        made = generate()
         spent = time.perf_counter() - begin
         if made.tokens != expected:
             raise RuntimeError(f"a generation beside {spinning} spinning processes made other tokens")
@@ -112,7 +112,7 @@ def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generatio
         with neighbours(spinning):
             busy += _block(once, each)
     return Generation(
-        tokens=tokens,
+        tokens=len(expected),
         spinning=spinning,
         quiet=Quantiles.of([whole for whole, _ in quiet]),
         busy=Quantiles.of([whole for whole, _ in busy]),
