@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Protocol
 
 from .neighbours import neighbours
 
@@ -59,13 +59,6 @@ class Generation:
         return self.busy_decode.median_ms / self.quiet_decode.median_ms
 
 
-class Model(Protocol):
-    """What is asked of a compiled model."""
-
-    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> Any:
-        """Complete a prompt of token ids: a `Timed`."""
-
-
 class Timed(Protocol):
     """What is read of a completion."""
 
@@ -78,14 +71,23 @@ class Timed(Protocol):
         """Seconds from the first token to the last."""
 
 
-def measure_lock(lock: Path, model: str | Path, *, spinning: int = 2, tokens: int = 64, runs: int = 200) -> Generation:
+def measure_lock(
+    lock: Path, model: str | Path = "", *, spinning: int = 2, tokens: int = 64, runs: int = 200
+) -> Generation:
     """Load `lock` and measure it; raises what `agentcompile.load` raises."""
     import agentcompile
 
-    return measure(agentcompile.load(lock, model=model), spinning=spinning, tokens=tokens, runs=runs)
+    loaded = agentcompile.load(lock, model=model)
+
+    def generate() -> Timed:
+        made = loaded.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
+        assert not isinstance(made, list)
+        return made
+
+    return measure(generate, spinning=spinning, runs=runs)
 
 
-def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generation:
+def measure(generate: Callable[[], Timed], *, spinning: int, runs: int) -> Generation:
     """Generate `runs` times quiet and as often beside `spinning` processes.
 
     Raises ValueError for fewer than two runs in a block, and RuntimeError when the busy machine made other tokens.
@@ -93,11 +95,11 @@ def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generatio
     each = -(-runs // _BLOCKS)
     if each < 2:
         raise ValueError(f"runs = {runs} is less than {_BLOCKS + 1}")
-    expected = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True).tokens
+    expected = generate().tokens
 
     def once() -> tuple[float, float]:
         begin = time.perf_counter()
-        made = model.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
+        made = generate()
         spent = time.perf_counter() - begin
         if made.tokens != expected:
             raise RuntimeError(f"a generation beside {spinning} spinning processes made other tokens")
@@ -110,7 +112,7 @@ def measure(model: Model, *, spinning: int, tokens: int, runs: int) -> Generatio
         with neighbours(spinning):
             busy += _block(once, each)
     return Generation(
-        tokens=tokens,
+        tokens=len(expected),
         spinning=spinning,
         quiet=Quantiles.of([whole for whole, _ in quiet]),
         busy=Quantiles.of([whole for whole, _ in busy]),

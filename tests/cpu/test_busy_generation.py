@@ -19,21 +19,19 @@ class _Completion:
 
 
 class _Model:
-    """Takes a millisecond; from generation `odd` on its tokens are others."""
+    """Takes a millisecond for three tokens; from generation `odd` on they are others."""
 
     def __init__(self, odd: int) -> None:
         self.made, self._odd = 0, odd
 
-    def generate(self, prompt: list[int], *, max_new_tokens: int, ignore_eos: bool) -> _Completion:
-        assert prompt
-        assert ignore_eos
+    def generate(self) -> _Completion:
         time.sleep(0.001)
         self.made += 1
-        return _Completion(tokens=(1 if self.made < self._odd else 2,) * max_new_tokens, decode_s=0.0005)
+        return _Completion(tokens=(1 if self.made < self._odd else 2,) * 3, decode_s=0.0005)
 
 
 def test_both_sides_have_as_many_generations_as_were_asked_for() -> None:
-    found = measure(_Model(10**9), spinning=1, tokens=3, runs=8)
+    found = measure(_Model(10**9).generate, spinning=1, runs=8)
     assert (found.quiet.count, found.busy.count, found.tokens, found.spinning) == (8, 8, 3, 1)
     assert 1 <= found.quiet.low_ms <= found.quiet.median_ms <= found.quiet.high_ms
     assert found.ratio == found.busy.median_ms / found.quiet.median_ms
@@ -42,7 +40,7 @@ def test_both_sides_have_as_many_generations_as_were_asked_for() -> None:
 
 def test_other_tokens_beside_neighbours_are_an_error() -> None:
     with pytest.raises(RuntimeError, match="made other tokens"):
-        measure(_Model(8), spinning=1, tokens=3, runs=8)
+        measure(_Model(8).generate, spinning=1, runs=8)
 
 
 def test_quantiles_are_those_of_the_times() -> None:

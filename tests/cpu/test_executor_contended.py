@@ -1,4 +1,4 @@
-"""The native executor where its threads lose their cores: ranks change threads, and results stay the same."""
+"""The native executor where threads lose their cores: ranks change threads, and what they compute stays the same."""
 
 from __future__ import annotations
 
