@@ -6,6 +6,7 @@ events, kernels) is tested on one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,9 +43,10 @@ from agentcompile.runtime.step import Step
 from agentcompile.seal import seal
 from agentcompile.steering import Steering
 from agentcompile.store import Store
-from agentcompile.worker import gpu_timing
+from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import StepArm, TimeSteps
+from agentcompile.worker.wrong import WrongOutput
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
 from tests.cpu.test_chunk_plans import CONTEXT
@@ -224,9 +226,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_worker_times_both_chunks_in_interleaved_rounds(rig: Rig, ran: list[int]) -> None:
+def timed_chunks(rig: Rig) -> TimeSteps:
+    """What asks a worker for the time of the chunk in PyTorch and with its kernels."""
     programs = rig.arms()
-    request = TimeSteps(
+    return TimeSteps(
         arms=tuple(StepArm(label=str(at), program=program) for at, program in enumerate(programs)),
         checkpoint="",
         constants="",
@@ -237,6 +240,13 @@ def test_a_worker_times_both_chunks_in_interleaved_rounds(rig: Rig, ran: list[in
         policy=POLICY,
         seed=1,
     )
+
+
+def test_a_worker_times_both_chunks_in_interleaved_rounds(
+    rig: Rig, ran: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logits, "ALLOWED", math.inf)  # kernels compute nothing without a device
+    request, programs = timed_chunks(rig), rig.arms()
     box = Box.make()
     samples = gpu_timing.gpu_time_steps(request, rig.memory, GPU, box)
     box.close()
@@ -246,6 +256,15 @@ def test_a_worker_times_both_chunks_in_interleaved_rounds(rig: Rig, ran: list[in
     assert all(len(timed.intervals_ns) == 2 for timed in samples.rounds)
     assert len(ran) % len([call for call in programs[1].calls if isinstance(call, NativeCall)]) == 0
     assert ran
+
+
+@pytest.mark.usefixtures("ran")
+def test_a_chunk_whose_kernels_compute_nothing_is_a_wrong_arm(rig: Rig) -> None:
+    box = Box.make()
+    with pytest.raises(WrongOutput, match="before it was timed") as caught:
+        gpu_timing.gpu_time_steps(timed_chunks(rig), rig.memory, GPU, box)
+    assert caught.value.arm == 1
+    box.close()
 
 
 def test_a_timed_chunk_is_a_prompt_at_the_start_of_the_cache(rig: Rig) -> None:
