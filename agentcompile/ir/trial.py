@@ -201,7 +201,8 @@ def reason(verdict: Verdict) -> str:
             failed = [check for check in report.checks if not check.ok]
             return "; ".join(f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}".strip() for c in failed)[:160]
         case Crashed(stage=stage, signal=number, detail=detail):
-            return f"in {stage}: {f'signal {number}' if number else '' if detail else 'exit'} {detail}".strip()[:160]
+            last = detail.strip().rpartition("\n")[2] if detail.lstrip().startswith("Traceback") else detail
+            return f"in {stage}: {f'signal {number}' if number else '' if detail else 'exit'} {last}".strip()[:160]
         case TimedOut(stage=stage, limit_s=limit):
             return f"in {stage}, after {limit:g} s"
         case Disturbed(stage=stage, detail=detail):

@@ -64,13 +64,15 @@ def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
     rng = random.Random(seed)
     w = drawn[chooser.w] = drawn[chooser.w].clone()
     rows = w.shape[0]
-    plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=torch.Generator().manual_seed(seed))
-    plain = plain.to(w.device)
+    # Patterns are made where single numbers are cheap, whatever PyTorch's default device is.
+    drawn_on = torch.Generator("cpu").manual_seed(seed)
+    plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=drawn_on, device="cpu")
     for at in range(plain.shape[1]):
         if at < len(_PATTERNS):
             _PATTERNS[at](plain[:, at], rng)
         else:
             _one_best(plain[:, at], rng, at - len(_PATTERNS))
+    plain = plain.to(w.device)
     lowest = torch.finfo(w.dtype).min * 0.9
     w[:, : plain.shape[1]] = torch.where(plain.isinf(), lowest, plain).to(w.dtype)
     if chooser.bias:

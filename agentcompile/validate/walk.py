@@ -29,7 +29,7 @@ _KEPT = 192 << 20
 """Bytes of float64 activations of a walk, with their errors."""
 _WORK = {"cpu": 7e8, "cuda": 4e10}
 """Scores times their width that the reference of a walk may cost."""
-_MOST = {"cpu": 768, "cuda": 4096}
+_MOST = {"cpu": 768, "cuda": 1024}
 """Launches of a walk, where nothing else bounds them."""
 _LOOKED = 1 << 17
 """Bytes of caches up to which they are compared whole after every launch; twice as many are after every second."""
