@@ -18,9 +18,10 @@ from agentcompile import reference
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
 from agentcompile.validate.arena import POISONS, Fence, Poison
-from agentcompile.validate.bound import Bounded, Propagation, propagate
+from agentcompile.validate.bound import Bounded, propagate
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.compare import Tally, finish
+from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.exact import inexact
 from agentcompile.validate.inputs import Generator
@@ -114,17 +115,6 @@ def validate(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
-    """A case in numbers: its inputs, the reference with its bounds, and the model's own result."""
-
-    case: Case
-    inputs: dict[str, Tensor]
-    out: Propagation
-    eager: dict[str, Tensor]
-    """Outputs by name and states, after the model ran in its own arithmetic; none of a light case."""
-
-
 @dataclass(kw_only=True)
 class _Suite:
     """One candidate on its buffers."""
@@ -161,7 +151,7 @@ class _Suite:
             spaces=spaces,
         )
 
-    def draw(self, case: Case) -> _Drawn:
+    def draw(self, case: Case) -> Drawn:
         """Draw the inputs of a case, load them and evaluate the reference."""
         self._use(case.weights)
         inputs = self._generator.draw(case, self._parameters)
@@ -170,10 +160,10 @@ class _Suite:
         for note in out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
         if case.light:
-            return _Drawn(case=case, inputs=inputs, out=out, eager={})
+            return Drawn(case=case, inputs=inputs, out=out, eager={})
         mine = {name: t.clone() if self._appends(name) else t for name, t in inputs.items()}
         eager = {**reference.run(self.region.body, mine), **{n: t for n, t in mine.items() if self._appends(n)}}
-        return _Drawn(case=case, inputs=inputs, out=out, eager=eager)
+        return Drawn(case=case, inputs=inputs, out=out, eager=eager)
 
     def everywhere(self) -> int:
         """Visit what the cases are too few for; how many inputs were tried."""
@@ -190,7 +180,7 @@ class _Suite:
         """Launch for several sites in turn: they share workspaces and the kernel, and have all else for themselves."""
         if sum(port.role == "weight" and math.prod(map(int, port.shape)) for port in self.region.ports) > _SHARED:
             return 0
-        here, found, first = self._rig, list[tuple[Rig, _Drawn]](), dict[int, Result]()
+        here, found, first = self._rig, list[tuple[Rig, Drawn]](), dict[int, Result]()
         length = cases(self.region, "search")[0].length
         for at, which in enumerate(_SITES):
             if at > 0:
@@ -232,7 +222,7 @@ class _Suite:
     def _appends(self, name: str) -> bool:
         return self.region.port(name).access == "append"
 
-    def judge(self, drawn: _Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
+    def judge(self, drawn: Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
         """Launch once for every poison and compare all that was written; returns what the first launch left."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in patterns]
@@ -247,7 +237,7 @@ class _Suite:
             self._exact(drawn, results[0])
         return results[0]
 
-    def at_home(self, drawn: _Drawn, result: Result) -> None:
+    def at_home(self, drawn: Drawn, result: Result) -> None:
         """Launch where nothing tells of a test, on what the case before left: the bits are those of `result`."""
         if self._quarters is None:
             return
@@ -276,7 +266,7 @@ class _Suite:
             )
             self.judge(drawn)
 
-    def repeat(self, drawn: _Drawn, repeats: int) -> None:
+    def repeat(self, drawn: Drawn, repeats: int) -> None:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         first = self._rig.launch(appends, POISONS[0], where)
@@ -295,7 +285,7 @@ class _Suite:
                 for result in again.values():
                     self._bounds(drawn, result)
 
-    def fence(self, drawn: _Drawn, side: Fence) -> None:
+    def fence(self, drawn: Drawn, side: Fence) -> None:
         """Launch on buffers that end, or begin, at unmapped pages: reading past there, even in vain, is a fault."""
         where, appends = f"{drawn.case.name}, unmapped {side}", list(drawn.out.appends.values())
         fenced = self._new_rig(fenced=side)
@@ -304,7 +294,7 @@ class _Suite:
         if self.facts.deterministic:
             self._rig.same("fence", self._rig.launch(appends, POISONS[0], where), other, where)
 
-    def in_place(self, drawn: _Drawn) -> None:
+    def in_place(self, drawn: Drawn) -> None:
         """Launch with every output that may lie where an input does just there: the bits are the same."""
         for output, source in self.facts.in_place:
             where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
@@ -312,7 +302,7 @@ class _Suite:
             run = functools.partial(in_place, self.run, output, source)
             self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
-    def pitched(self, drawn: _Drawn) -> None:
+    def pitched(self, drawn: Drawn) -> None:
         """Launch with the inputs that may be columns of wider matrices being just that: the bits are the same."""
         if self.facts.pitched:
             where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
@@ -320,7 +310,7 @@ class _Suite:
             run = functools.partial(side_by_side, self.run, self.facts.pitched, self.tokens)
             self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
-    def in_order(self, drawn: _Drawn, serial: Serial) -> None:
+    def in_order(self, drawn: Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
         if not self.facts.deterministic:
             return
@@ -331,7 +321,7 @@ class _Suite:
             run = functools.partial(serially, serial, backwards)
             self._rig.same("order", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
-    def _bounds(self, drawn: _Drawn, result: Result) -> None:
+    def _bounds(self, drawn: Drawn, result: Result) -> None:
         for append in drawn.out.appends.values():
             model = append.entries(drawn.eager[append.port])
             self._compare(drawn, append.port, result.tensors[append.port], append.new, model)
@@ -339,7 +329,7 @@ class _Suite:
             if port.role == "output":
                 self._output(drawn, port, result.tensors[port.name])
 
-    def _output(self, drawn: _Drawn, port: Port, y: Tensor) -> None:
+    def _output(self, drawn: Drawn, port: Port, y: Tensor) -> None:
         use = self._uses[port.name]
         bounded = drawn.out.seen(use, self.tokens).map(lambda tensor: tensor.reshape(y.shape))
         if use.value in drawn.out.logits:
@@ -351,7 +341,7 @@ class _Suite:
             model = drawn.eager.get(port.name, bounded.value.to(TORCH_DTYPES[port.dtype]))
             self._compare(drawn, port.name, y, bounded, model.reshape(y.shape))
 
-    def _compare(self, drawn: _Drawn, port: str, y: Tensor, bounded: Bounded, eager: Tensor) -> None:
+    def _compare(self, drawn: Drawn, port: str, y: Tensor, bounded: Bounded, eager: Tensor) -> None:
         case = drawn.case
         styles = _EVERYDAY[:1] if drawn.out.appends else _EVERYDAY
         self.tools.compare(
@@ -364,7 +354,7 @@ class _Suite:
             everyday=case.style in styles and case.past in ("normal", "ramp"),
         )
 
-    def _argmax(self, drawn: _Drawn, y: Tensor, logits: Bounded) -> None:
+    def _argmax(self, drawn: Drawn, y: Tensor, logits: Bounded) -> None:
         """The chosen logit reaches the largest one within both their errors."""
         r = logits.wide().reshape(y.numel(), -1)
         chosen, where = y.reshape(-1, 1), f"{drawn.case.name}: chose {y.view(-1).tolist()}"
@@ -394,7 +384,7 @@ class _Suite:
             sure = best - second > 2.0 * allowed
             self.tally.claim("exact", not bool((sure & (chosen != first)).any()), where)
 
-    def _exact(self, drawn: _Drawn, result: Result) -> None:
+    def _exact(self, drawn: Drawn, result: Result) -> None:
         """Integers come out bit for bit, wherever every partial sum is representable."""
         reasons = inexact(self.region.body, drawn.out, self.facts.coefficient)
         for port in self.region.ports:

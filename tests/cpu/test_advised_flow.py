@@ -76,6 +76,7 @@ class Knowing:
         seed: int,
         processes: int,
         claim: float = 0.005,
+        seconds: float = 0.0,
     ) -> Timing:
         ns = [100_000 if isinstance(arm, Baseline) else known_ns(arm.job.candidate.id) for arm in arms]
         one = Round(intervals_ns=tuple((16 * time, 16 * time) for time in ns), waited_ns=(0,) * len(ns))

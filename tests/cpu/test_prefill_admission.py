@@ -43,6 +43,7 @@ from agentcompile.runtime.step import Step
 from agentcompile.seal import seal
 from agentcompile.steering import Steering
 from agentcompile.store import Store
+from agentcompile.time_budget import TimeBudget
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import StepArm, TimeSteps
@@ -105,7 +106,8 @@ class Rig:
         events: list[Event] = []
         survey: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
         timed: Any = judge
-        return prove(self.ready, survey, {}, self.planned, timed, 0, events.append), events
+        budget = TimeBudget(0, self.ready.here.target)
+        return prove(self.ready, survey, {}, self.planned, timed, 0, events.append, budget), events
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""

@@ -36,7 +36,7 @@ from agentcompile.materialize import specialise
 from agentcompile.progress import State
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.review import items
-from agentcompile.ruled import _layouts
+from agentcompile.ruled import layouts_of
 from agentcompile.session import Journal, RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
@@ -119,7 +119,7 @@ class Templates:
 def test_layouts_worked_out_of_a_plan_are_those_of_its_cover(reviewed: Reviewed) -> None:
     made = reviewed.made
     covers: list[tuple[Part, ...]] = [*made.planned.decode, made.planned.prefill]
-    assert _layouts(made.cuts, covers, Templates()) == made.planned.layouts  # type: ignore[arg-type]
+    assert layouts_of(made.cuts, covers, Templates()) == made.planned.layouts  # type: ignore[arg-type]
     assert made.planned.layouts
 
 

@@ -145,7 +145,7 @@ def test_a_model_that_is_captured_wrong_is_never_locked(name: str, warm: Path, t
     settings = ("--context", 128, "--threads", flows.THREADS, "--choose", "pytorch")
     done = flows.verb(warm, "compile", model, *settings, "--out", lock, "--run-dir", tmp_path / "run")
     assert done.code in (4, 2), done.out + done.err
-    assert name == "recurrent-gemma" or done.code == 4
+    assert name in ("recurrent-gemma", "phi3-longrope") or done.code == 4
     done.refuses(done.code)
     assert not lock.exists()
 
