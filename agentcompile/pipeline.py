@@ -57,6 +57,8 @@ TIMED: tuple[Rule, ...] = ("isolated", "admitted")
 GRACE_S = 1.5
 """How long answers that are still open when the search ends are waited for: what they claim is held against it. Where
 nothing is timed they decide, and are waited for as long as they may take."""
+CONFIRM_S = 3.0
+"""What the finalists of a region take at least to be timed afresh, in three processes."""
 HEAD_S = 1.0
 """What one candidate of a region takes on a quiet machine, as told beforehand: built, validated and timed on a CPU."""
 
@@ -134,9 +136,9 @@ def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
         survey.search(chosen, budget)
-        # When time is up, what the cheapest cover has now is all that is confirmed.
-        hope = NEAR if survey.confirm_left() > 0 else 1.0
-        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, hope)
+        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR)
+        if survey.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
+            near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, 1.0)
         survey.confirm([*near, *ready.prompts])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey

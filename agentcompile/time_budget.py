@@ -15,9 +15,9 @@ from agentcompile.ir.target import Target
 Left = Callable[[], float]
 """Seconds that are left from now on; negative when it took longer."""
 
-SEARCHED: Mapping[str, float] = {"cpu": 0.6, "cuda": 0.45}
+SEARCHED: Mapping[str, float] = {"cpu": 0.5, "cuda": 0.4}
 """Share of the time after which no new candidate of a region is judged alone."""
-CONFIRMED: Mapping[str, float] = {"cpu": 0.8, "cuda": 0.6}
+CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
 """Share after which finalists get no more rounds than an interval needs."""
 TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
 """Share after which no alternative is tried in the step: what is left is for the plan beside PyTorch."""

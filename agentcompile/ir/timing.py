@@ -49,6 +49,8 @@ class Samples:
     """Launches in one interval, the same for every arm."""
     clock: Clock
     rounds: tuple[Round, ...]
+    others: float = 1.0
+    """Share of the machine's processor time that other processes took meanwhile; 1 where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

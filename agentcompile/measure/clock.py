@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import threading
 import time
@@ -13,6 +14,7 @@ from agentcompile.ir.timing import Interval
 
 DEFAULT_QUANTUM_NS = 500
 _SWITCH_NS = 1_000_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def quantum_ns(tries: int = 2000) -> int:
@@ -46,6 +48,32 @@ def interval(timed: Callable[[], int]) -> Interval:
     before = waited_ns()
     ns = timed()
     return Interval(ns=ns, waited_ns=max(waited_ns() - before, 0))
+
+
+class Others:
+    """What other processes take of the machine's processors from its making on; a hypervisor counts as one."""
+
+    def __init__(self) -> None:
+        self._begin = _spent_s()
+
+    def share(self) -> float:
+        """Of all processors' time since; 1 where the system does not tell."""
+        (busy_s, whole_s, own_s), begin = _spent_s(), self._begin
+        if whole_s <= begin[1]:
+            return 1.0
+        others_s = (busy_s - begin[0]) - (own_s - begin[2])
+        return min(max(others_s / (whole_s - begin[1]), 0.0), 1.0)
+
+
+def _spent_s() -> tuple[float, float, float]:
+    """Seconds that all processors were busy, that they were there, and that this process took, from some beginning."""
+    try:
+        words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+        user, nice, system, idle, waiting, *rest = (int(word) / _TICKS_PER_S for word in words)
+    except (OSError, ValueError):
+        return 0.0, 0.0, 0.0
+    busy = user + nice + system + sum(rest)
+    return busy, busy + idle + waiting, time.process_time()
 
 
 def settle(at_most_s: float = 0.02) -> None:

@@ -55,6 +55,11 @@ class Policy:
     """A median below this share of the floor is impossible."""
     max_wait_share: float = 0.02
     """An interval is disturbed when threads waited for a core longer than this share of it."""
+    others_share: float = 0.05
+    """Of the machine's processor time: where other processes take less, waiting is our own threads' and PyTorch's."""
+    busy_wait_share: float = 0.1
+    """A round is called disturbed when threads waited for so much of what was kept of an arm: a quiet machine's own
+    threads wake up and wait a little, too."""
     retakes: int = 6
     """How often a disturbed interval is taken again at once, before the shortest of all is kept."""
     retaken_ns: int = 3_000_000

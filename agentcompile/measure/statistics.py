@@ -269,11 +269,14 @@ def _stretched(timed: Round, arm: int, usual_ns: float, policy: Policy) -> bool:
 
 def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = POLICY) -> float:
     """The share of rounds in which some of `arms` (places among those that lived) was disturbed: threads waited for a
-    core in what was kept, or intervals were taken again."""
-    rounds = [timed for process in timing.processes for timed in process.rounds]
-    hit = sum(
-        any(_waited(timed, at, policy) or (timed.taken[at : at + 1] or (2,))[0] > 2 for at in arms) for timed in rounds
-    )
+    core for much of what was kept, or its intervals had to be taken again and again."""
+    rounds = [(timed, process.others) for process in timing.processes for timed in process.rounds]
+
+    def disturbs(timed: Round, at: int) -> bool:
+        waited = timed.waited_ns[at] > policy.busy_wait_share * sum(timed.intervals_ns[at])
+        return waited or sum(timed.taken[at : at + 1]) > 2 + policy.retakes
+
+    hit = sum(others > policy.others_share and any(disturbs(timed, at) for at in arms) for timed, others in rounds)
     return hit / len(rounds) if rounds else 0.0
 
 

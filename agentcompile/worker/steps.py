@@ -12,7 +12,7 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.timing import Interval, Samples
-from agentcompile.measure.clock import interval, quantum_ns, settle
+from agentcompile.measure.clock import Others, interval, quantum_ns, settle
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step
@@ -63,7 +63,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
         )
         for index, (step, p) in enumerate(zip(steps, programs, strict=True))
     ]
-    samples = timed(arms, request, box, quantum_ns())
+    samples = timed(arms, request, box, quantum_ns(), Others())
     probe.after()
     box.write(NOTHING)
     return samples

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
-from agentcompile.measure.clock import interval, quantum_ns, settle
+from agentcompile.measure.clock import Others, interval, quantum_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
@@ -47,7 +48,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
             require(watch, index)
     native = [isinstance(one, _KernelArm) for one in arms]
     watched = [Watched(one, watch, at, judged=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
-    samples = timed(watched, request, box, quantum_ns())
+    samples = timed(watched, request, box, quantum_ns(), Others())
     for index, kernel in enumerate(arms):
         box.write(index)
         if isinstance(kernel, _KernelArm):
@@ -56,8 +57,11 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
     return samples
 
 
-def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int) -> Samples:
-    """Interleaved rounds of `arms` as `request` wants them; `quantum` is the timer's smallest step in ns."""
+def timed(
+    arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int, others: Others | None = None
+) -> Samples:
+    """Interleaved rounds of `arms` as `request` wants them; `quantum` is the timer's smallest step in ns. `others` looks
+    at what other processes take of the processors that the arms run on."""
     end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(
         arms,
@@ -69,7 +73,7 @@ def timed(arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int
         left=lambda: end - time.monotonic(),
     )
     box.write(NOTHING)
-    return samples
+    return replace(samples, others=round(others.share(), 3)) if others is not None else samples
 
 
 class _KernelArm:

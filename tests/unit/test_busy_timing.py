@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from agentcompile.ir.timing import Interval, Timing
+from agentcompile.measure.clock import Others
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.rounds import run_rounds
 from agentcompile.measure.statistics import contrast
@@ -138,3 +144,18 @@ def test_no_round_begins_when_the_time_is_up_but_three_are_always_taken() -> Non
     arms = [Kernel(machine, 1_000.0), Kernel(machine, 2_000.0)]
     taken = run_rounds(arms, rounds=10, policy=POLICY, claim=0.005, seed=1, quantum_ns=30, left=lambda: 0.0)
     assert len(taken.rounds) == 3
+
+
+def test_a_machine_on_which_nobody_else_runs_is_not_called_busy_whatever_its_own_threads_wait() -> None:
+    timing = timed(Shared(1), (2_000.0, 3_000.0), 1)
+    alone = replace(timing, processes=tuple(replace(process, others=0.01) for process in timing.processes))
+    assert contrast(timing, 0, 1, claim=0.01).disturbed > 0.2
+    assert contrast(alone, 0, 1, claim=0.01).disturbed == 0.0
+
+
+def test_what_others_take_of_the_processors_is_seen() -> None:
+    others = Others()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
+        time.sleep(1.0)
+        neighbour.kill()
+    assert others.share() > 0.2 / (os.cpu_count() or 1)
