@@ -60,7 +60,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
 def timed(
     arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int, others: Others | None = None
 ) -> Samples:
-    """Interleaved rounds of `arms` as `request` wants them; `quantum` is the timer's smallest step in ns. `others` looks
+    """Interleaved rounds of `arms` as `request` wants them; `quantum` is the smallest step in ns. `others` looks
     at what other processes take of the processors that the arms run on."""
     end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(
