@@ -20,7 +20,7 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.timing import Samples, Timing
-from agentcompile.ir.trial import Cancelled, Crashed, Death, Incorrect, Stage, Verdict
+from agentcompile.ir.trial import Cancelled, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut, Verdict
 from agentcompile.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
@@ -353,7 +353,7 @@ class WorkerJudge:
                 continue
             somebody = 0 <= at < len(ids) and not isinstance(outcome, p.Wrong)
             verdict = self._blamed(seat, outcome, "measure") if somebody else failure(outcome, "measure")
-            assert isinstance(verdict, (Death, Incorrect)), verdict
+            assert isinstance(verdict, (Crashed, TimedOut, Disturbed, Incorrect)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
 

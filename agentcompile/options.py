@@ -84,7 +84,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_price", kind="price", about="dollars for a million tokens of prompt and of answer: IN,OUT"),
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="time from the first request to the last"),
     Setting(name="budget", kind="int", most=1_000_000, about="trials that the search may spend, for each batch"),
-    Setting(name="seconds", kind="int", most=1_000_000, about="time that the search may spend; 0: any"),
+    Setting(name="seconds", kind="int", most=1_000_000, about="wall time of search and step tuning; 0: any"),
     Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),

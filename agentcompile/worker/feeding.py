@@ -40,7 +40,8 @@ def feed(request: FeedModel, loaded: Loaded, box: Box) -> int:
     with Path(request.out).open("wb") as file:
         for index, group in enumerate(request.groups):
             box.write(index)
-            for found in _side_by_side(loaded, group) if len(group) > 1 else [_alone(loaded.model, group[0])]:
+            made = _side_by_side(loaded, group) if len(group) > 1 else [_alone(loaded.model, walk) for walk in group]
+            for found in made:
                 file.write(found.cpu().contiguous().numpy().tobytes())
                 rows += found.shape[0]
     return rows
