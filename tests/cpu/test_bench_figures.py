@@ -41,7 +41,7 @@ from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
 
 from agentcompile.ir.codec import decode, encode
-from agentcompile.options import Options
+from agentcompile.options import DEFAULT_CONTEXT
 
 FAKE = """
 import sys
@@ -358,7 +358,7 @@ def test_memory_is_held_against_the_cache_that_the_lock_has(monkeypatch: pytest.
     monkeypatch.setattr(recipe, "read_lock", lambda path: lock)
     workload = make_workload("sample", SAMPLE, seed=0)
     found = recipe._with_cache_of(workload, Path("many.lock.toml"))
-    assert found == replace(workload, cache_bytes=workload.cache_bytes * 33_024 * 8 // Options().context)
+    assert found == replace(workload, cache_bytes=workload.cache_bytes * 33_024 * 8 // DEFAULT_CONTEXT)
 
 
 def test_arms_on_a_gpu_have_the_processors_that_the_recipe_may_run_on() -> None:
