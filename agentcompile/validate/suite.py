@@ -31,14 +31,14 @@ from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth,
 from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
-_TOGETHER = 32
-"""Repeats that are compared at once."""
-_KEPT_BYTES = 64 << 20
-"""Of results that wait to be compared."""
+_SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("after", "before")}
+"""Where buffers end, or begin, at unmapped pages."""
+_TOGETHER, _KEPT_BYTES = 32, 64 << 20
+"""Repeats that are compared at once, and what they may take until then."""
 _SITES = (0, 1, 3)
 """Draws of parameters, of as many sites."""
 _TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)
-"""The order in which they are launched: each after each other, once after itself."""
+"""Their order: each after each other, once after itself."""
 _SHARED = 1 << 26
 """Weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
 _ORDERED = 2
@@ -66,12 +66,11 @@ def validate(
 ) -> NumericReport:
     """Judge one candidate of `region`.
 
-    `search` stops at the first failure and tries a handful of cases; `accept` tries everything and reports every
-    check. `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of
-    ranks gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels
-    that run where the buffers are: a copy elsewhere has no unmapped page behind it. `house` lays buffers out as the
-    runtime does, in which every case is run again; there it is launched `launches` times more in the end, in a `loop`
-    of its own where there is one.
+    `search` stops at the first failure and tries a handful of cases; `accept` tries everything and reports every check.
+    `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of ranks
+    gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that
+    run where the buffers are: a copy elsewhere has no unmapped page behind it. `house` lays buffers out as the runtime
+    does, where every case runs again and, in the end, `launches` more in a `loop` of its own where there is one.
     """
     tally = Tally()
     suite = _Suite(
@@ -99,9 +98,8 @@ def validate(
             suite.in_place(drawn)
             suite.pitched(drawn)
         if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
-            suite.fence(drawn, "after")
-            if depth == "accept":
-                suite.fence(drawn, "before")
+            for side in _SIDES[depth]:
+                suite.fence(drawn, side)
         tried += 1
         if depth == "search" and not tally.ok:
             break
@@ -110,9 +108,8 @@ def validate(
     if launches and tally.ok:
         suite.endure(cases(region, "search")[0], launches, loop)
     finish(tally)
-    return NumericReport(
-        checks=tuple(tally.checks.values()), error_ratio=tally.error_ratio, cases=tried, repeats=repeats
-    )
+    checks = tuple(tally.checks.values())
+    return NumericReport(checks=checks, error_ratio=tally.error_ratio, cases=tried, repeats=repeats)
 
 
 @dataclass(kw_only=True)
@@ -174,7 +171,17 @@ class _Suite:
         if count:
             self._rig.untouched("many rows")
         self._use(0)
-        return count + self._walker().walk() + self._sites()
+        walker = Walker(
+            region=self.region,
+            facts=self.facts,
+            rig=self._rig,
+            tally=self.tally,
+            tools=self.tools,
+            parameters=self._parameters,
+            seed=self.seed,
+            tokens=self.tokens,
+        )
+        return count + walker.walk() + self._sites()
 
     def _sites(self) -> int:
         """Launch for several sites in turn: they share workspaces and the kernel, and have all else for themselves."""
@@ -197,18 +204,6 @@ class _Suite:
                 first[at] = result
                 self._bounds(drawn, result)
         return len(_TURNS)
-
-    def _walker(self) -> Walker:
-        return Walker(
-            region=self.region,
-            facts=self.facts,
-            rig=self._rig,
-            tally=self.tally,
-            tools=self.tools,
-            parameters=self._parameters,
-            seed=self.seed,
-            tokens=self.tokens,
-        )
 
     def _use(self, which: int) -> None:
         """Draw and load some parameters, unless they are."""
