@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import agentcompile
+from agentcompile import requests
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
 from agentcompile.ir.digest import digest, digest_bytes
@@ -199,13 +200,5 @@ class Many:
 
 def implementation(subject: Subject, binary: Binary) -> p.Implementation:
     """A subject's own kernel as workers take it."""
-    t = subject.template
-    return p.Implementation(
-        label=subject.candidate.label,
-        source=subject.source,
-        binary=binary,
-        layouts=t.layouts,
-        rounds=t.rounds,
-        accumulation=t.accumulation,
-        deterministic=t.deterministic,
-    )
+    job = Job(candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source)
+    return requests.implementation(job, binary)
