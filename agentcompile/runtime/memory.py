@@ -113,6 +113,14 @@ class Memory:
             flat[:whole].view(-1, size).copy_(some)
             flat[whole:].copy_(some[: flat.numel() - whole])
 
+    def repeat(self, slots: int) -> None:
+        """Repeat what lies in the first `slots` of every state to its end."""
+        for state in self.states():
+            some = state[:, :, :slots].clone()
+            for begin in range(slots, state.shape[2], slots):
+                rest = state[:, :, begin : begin + slots]
+                rest.copy_(some[:, :, : rest.shape[2]])
+
     def clear_state(self) -> None:
         """Zero the KV cache. Not needed for correctness: slots past the position are never read."""
         for tensor in self.states():

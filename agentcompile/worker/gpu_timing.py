@@ -28,7 +28,7 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
-from agentcompile.worker.logits import Probe
+from agentcompile.worker.logits import Probe, live
 from agentcompile.worker.outputs import Witness
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
 from agentcompile.worker.steps import called
@@ -69,7 +69,6 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`; chunks of
     a prompt at the start of the cache."""
     programs = [arm.program for arm in request.arms]
-    memory.positions.fill_(request.position)
     modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
     steps = []
@@ -86,7 +85,10 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
     seats = memory.tokens[: programs[0].batch]  # which a prompt's chunk does not read
     runs = [arm.once for arm in arms]
-    probe = Probe(seats, programs, runs, vocab=steps[0].logits.shape[-1], seed=request.seed)
+    vocab = steps[0].logits.shape[-1]
+    live(memory, programs, runs, vocab=vocab, seed=request.seed)
+    memory.positions.fill_(request.position)
+    probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
     probe.before()
     samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
     probe.after()

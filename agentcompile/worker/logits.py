@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Check
+from agentcompile.runtime.memory import Memory
 from agentcompile.worker.wrong import WrongOutput
 
 CHECK = "step-logits"
@@ -20,8 +21,29 @@ ALLOWED = 0.25
 """Root mean square of the difference over that of the reference around its mean."""
 DURING = 2
 """Samples of every arm that are compared while it is timed."""
+LIVED = 8
+"""Slots of the caches that the reference fills itself; the rest repeats them."""
 Run = Callable[[], Tensor]
 """Makes one step of an arm on the tokens that are set, and gives its logits."""
+
+
+def live(memory: Memory, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int) -> None:
+    """Fill the caches with what the reference writes there, of tokens drawn over the vocabulary.
+
+    A trained model's queries fit its own keys: over random ones a softmax picks a slot nearly at random, and arms that
+    round differently then have nothing in common. A prompt's chunk reads no slot that it does not write.
+    """
+    program, run = programs[reference_of(programs)], runs[reference_of(programs)]
+    if program.phase != "decode":
+        return
+    generator = torch.Generator(memory.tokens.device).manual_seed(seed)
+    seats, slots = memory.tokens[: program.batch], min([LIVED, *(state.shape[2] for state in memory.states())])
+    for slot in range(slots):
+        memory.positions.fill_(slot)
+        drawn = torch.randint(vocab, seats.shape, generator=generator, device=seats.device, dtype=torch.int64)
+        seats.copy_(drawn)
+        run()
+    memory.repeat(slots)
 
 
 def reference_of(programs: Sequence[Program]) -> int:

@@ -17,7 +17,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import Step
 from agentcompile.worker.box import NOTHING, Box
-from agentcompile.worker.logits import Probe
+from agentcompile.worker.logits import Probe, live, reference_of
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import TimeSteps
 from agentcompile.worker.state import Watch, Watched, require
@@ -53,6 +53,8 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
         return steps[index].again()
 
     runs = [functools.partial(once, index) for index in range(len(steps))]
+    box.write(reference_of(programs))
+    live(memory, programs, [step.again for step in steps], vocab=vocab, seed=request.seed)
     seats = memory.tokens[: programs[0].batch]
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
     probe.before()

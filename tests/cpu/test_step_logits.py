@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from agentcompile.build import find_toolchain
+from agentcompile.build import compile_executor, find_toolchain
 from agentcompile.capture import capture
+from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import Program, TorchCall
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Incorrect
 from agentcompile.judge import Limits, WorkerJudge
-from agentcompile.worker.logits import ALLOWED, DURING, Probe
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.native import Executor
+from agentcompile.runtime.step import Step
+from agentcompile.store import Store
+from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
 from agentcompile.worker.wrong import WrongOutput
 from tests.cpu import jobs
 from tests.models import tiny
@@ -124,3 +129,21 @@ def test_samples_that_are_compared_have_tokens_of_their_own(model: tuple[Path, P
     held = probe(model, [step(tokens), step(tokens)], tokens)
     taken = [at for _ in range(200) for arm in (0, 1) if (at := held.take(arm)) >= 0]
     assert len(taken) == len(set(taken)) == 2 * DURING
+
+
+def test_caches_hold_what_the_model_writes_there_before_steps_are_compared(
+    model: tuple[Path, Path, Program], tmp_path: Path
+) -> None:
+    executor = Executor(compile_executor(Store(tmp_path), toolchain=find_toolchain()), 2)
+    path, constants, program = model
+    memory = Memory([program], Checkpoint.open(path).tensor, dict(load_file(constants)))
+    memory.furnish()
+    made = Step(program, memory, executor, {})
+    live(memory, [program], [made.again], vocab=VOCAB, seed=5)
+    for state in memory.states():
+        assert torch.equal(state[:, :, :LIVED], state[:, :, LIVED : 2 * LIVED])
+        assert torch.equal(state[:, :, -1], state[:, :, (state.shape[2] - 1) % LIVED])
+        assert len(state[0, 0, :LIVED].unique(dim=0)) == LIVED
+    first = [state.clone() for state in memory.states()]
+    live(memory, [program], [made.again], vocab=VOCAB, seed=6)
+    assert not any(torch.equal(one, other) for one, other in zip(first, memory.states(), strict=True))
