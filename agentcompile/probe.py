@@ -90,6 +90,12 @@ def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()
     return max(1, min(cores, _quota(root) or cores))
 
 
+def cpus_at_once(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
+    """Logical processors that this process may keep busy (`allowed`: of those), at most its quota."""
+    cpus = len(allowed or os.sched_getaffinity(0))
+    return max(1, min(cpus, _quota(root) or cpus))
+
+
 def ceiling_key(target: str) -> str:
     """What ceilings are kept under, from the target's digest."""
     return digest("ceiling/1", target)

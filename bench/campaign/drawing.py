@@ -31,6 +31,8 @@ class Mutant:
     subject: Subject
     mutation: Mutation
     source: Source
+    code: str
+    """The digest of its machine code."""
 
 
 class Building:
@@ -48,9 +50,8 @@ class Building:
 class _Places:
     """The places of one subject's text that are left, by mutator."""
 
-    def __init__(self, subject: Subject, building: Building, rng: random.Random) -> None:
+    def __init__(self, subject: Subject, rng: random.Random) -> None:
         self.subject = subject
-        self.seen = {building.code(subject.source)}
         self.left = {name: rng.sample(found, len(found)) for name, found in mutations(subject.source.text).items()}
 
 
@@ -58,7 +59,8 @@ def draw(
     subjects: Mapping[str, Sequence[Subject]], building: Building, seed: int, drawn: Counter[str]
 ) -> Iterator[Mutant]:
     """Mutants of every kind in turn; in `drawn` stands what became of mutations that are none."""
-    kinds = {kind: _of_kind(kind, these, building, seed, drawn) for kind, these in subjects.items()}
+    seen = set[str]()
+    kinds = {kind: _of_kind(kind, these, _New(building, seen, drawn), seed) for kind, these in subjects.items()}
     while kinds:
         for kind in list(kinds):
             mutant = next(kinds[kind], None)
@@ -68,9 +70,29 @@ def draw(
                 yield mutant
 
 
-def _of_kind(
-    kind: str, subjects: Sequence[Subject], building: Building, seed: int, drawn: Counter[str]
-) -> Iterator[Mutant]:
+class _New:
+    """Knows the machine code of everything that was drawn, and counts in `drawn` what is no mutant."""
+
+    def __init__(self, building: Building, seen: set[str], drawn: Counter[str]) -> None:
+        self._building, self._seen, self._drawn = building, seen, drawn
+
+    def original(self, source: Source) -> None:
+        """Note an unmutated source."""
+        self._seen.add(self._building.code(source))
+
+    def code(self, source: Source) -> str:
+        """The digest of a mutated source's machine code; empty when it does not compile, or is not new."""
+        code = self._building.code(source)
+        if not code:
+            self._drawn["not compiled"] += 1
+        elif code in self._seen:
+            self._drawn["the same machine code"] += 1
+            return ""
+        self._seen.add(code)
+        return code
+
+
+def _of_kind(kind: str, subjects: Sequence[Subject], new: _New, seed: int) -> Iterator[Mutant]:
     """Mutants of one kind: its subjects in turn, each time by the mutator that was used least."""
     rng, used = random.Random(f"mutants {seed} {kind}"), Counter[str]()
     places: dict[str, _Places] = {}
@@ -78,8 +100,9 @@ def _of_kind(
     while waiting:
         for subject in list(waiting):
             if subject.name not in places:
-                places[subject.name] = _Places(subject, building, rng)
-            mutant = _one(places[subject.name], used, building, rng, drawn)
+                new.original(subject.source)
+                places[subject.name] = _Places(subject, rng)
+            mutant = _one(places[subject.name], used, new, rng)
             if mutant is None:
                 waiting.remove(subject)
             else:
@@ -87,20 +110,12 @@ def _of_kind(
                 yield mutant
 
 
-def _one(
-    places: _Places, used: Counter[str], building: Building, rng: random.Random, drawn: Counter[str]
-) -> Mutant | None:
+def _one(places: _Places, used: Counter[str], new: _New, rng: random.Random) -> Mutant | None:
     subject = places.subject
     while names := [name for name, left in places.left.items() if left]:
         name = min(names, key=lambda name: (used[name], rng.random()))
         mutation = places.left[name].pop()
         source = replace(subject.source, text=mutation.apply(subject.source.text))
-        code = building.code(source)
-        if not code:
-            drawn["not compiled"] += 1
-        elif code in places.seen:
-            drawn["the same machine code"] += 1
-        else:
-            places.seen.add(code)
-            return Mutant(subject=subject, mutation=mutation, source=source)
+        if code := new.code(source):
+            return Mutant(subject=subject, mutation=mutation, source=source, code=code)
     return None

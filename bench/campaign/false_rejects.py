@@ -45,9 +45,24 @@ class Turn:
         return f"{self.subject.source.digest} {self.seeds.start} {self.seeds.stop}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What one share found; `tried` has every template, and how many validations of it were made."""
+
+    tried: dict[str, int]
+    accepted: int
+    """Validations that were at acceptance."""
+    failures: tuple[str, ...]
+
+
 def run(campaign: Campaign, say: Say) -> Report:
     """Judge every template `count` times, as far as the time goes."""
-    machine = this_machine(resolve({}).options)
+    return report([find(campaign, say)])
+
+
+def find(campaign: Campaign, say: Say) -> Findings:
+    """The turns of one share."""
+    machine = this_machine(resolve({"threads": campaign.threads or None}).options)
     language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
     with tempfile.TemporaryDirectory() as folder:
         rng = random.Random(f"false rejects {campaign.seed}")
@@ -56,15 +71,15 @@ def run(campaign: Campaign, say: Say) -> Report:
             return repeat(made, many, campaign, say)
 
 
-def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Report:
-    """The campaign on `made`, a template's points in turn."""
+def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Findings:
+    """The share's turns on `made`, a template's points in turn."""
     ledger = Ledger(campaign.partial, (baseline_digest(), "false-rejects"))
     by_template: dict[str, list[Subject]] = {}
     for these in made.values():
         for subject in these:
             by_template.setdefault(subject.template.id, []).append(subject)
-    tried, accepted, failures = Counter[str](), 0, list[str]()
-    for turn in _turns(by_template, campaign.count, campaign.seed):
+    tried, accepted, failures = dict.fromkeys(by_template, 0), 0, list[str]()
+    for turn in _turns(by_template, campaign):
         told = ledger.known(turn.key)
         if told is None and campaign.over:
             continue
@@ -80,13 +95,21 @@ def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campai
         rows = told["refused"]
         assert isinstance(rows, list)
         failures += [f"{turn.subject.name}: {row}" for row in rows]
+    return Findings(tried=tried, accepted=accepted, failures=tuple(failures))
+
+
+def report(found: Sequence[Findings]) -> Report:
+    """One report of what all shares found."""
+    tried, failures = Counter[str](), [failure for one in found for failure in one.failures]
+    for one in found:
+        tried.update(one.tried)
     figures: dict[str, float | int | str] = {
-        "templates": len(by_template),
+        "templates": len(tried),
         "validations": sum(tried.values()),
-        "validations at acceptance": accepted,
-        "validations of the least tried template": min((tried[id] for id in by_template), default=0),
+        "validations at acceptance": sum(one.accepted for one in found),
+        "validations of the least tried template": min(tried.values(), default=0),
         "false rejects": len(failures),
-        **{f"validations of {id}": count for id, count in sorted(tried.items())},
+        **{f"validations of {id}": count for id, count in sorted(tried.items()) if count},
     }
     return Report(kind="false-rejects", tried=sum(tried.values()), failures=tuple(failures), figures=figures)
 
@@ -95,10 +118,14 @@ def _depth(seed: int) -> Depth:
     return "accept" if seed % ACCEPTED == ACCEPTED - 1 else "search"
 
 
-def _turns(by_template: Mapping[str, Sequence[Subject]], count: int, seed: int) -> Iterator[Turn]:
-    """Every template in turn, a round of seeds each, its points one after another; another `seed` has other ones."""
-    first = seed * count
-    for begin in range(0, count, _ROUND):
-        for these in by_template.values():
-            subject = these[begin // _ROUND % len(these)]
-            yield Turn(subject=subject, seeds=range(first + begin, first + min(begin + _ROUND, count)))
+def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> Iterator[Turn]:
+    """Every template in turn, a round of seeds each, its points one after another; another seed has other ones.
+
+    Shares take turns; where one ends a round the next one begins, so that each gets every template.
+    """
+    first, count = campaign.seed * campaign.count, campaign.count
+    for round, begin in enumerate(range(0, count, _ROUND)):
+        for at, these in enumerate(by_template.values()):
+            subject = these[round % len(these)]
+            if (round + at) % campaign.shares == campaign.share:
+                yield Turn(subject=subject, seeds=range(first + begin, first + min(begin + _ROUND, count)))

@@ -17,18 +17,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import cast
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import TrialFinished
+from agentcompile.ir.codec import decode
+from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
 from agentcompile.past import disturbed
 from agentcompile.session import RunDirectory
 
 from ..models.presets import materialise
+from .ledger import Ledger, package_digest
 from .report import Campaign, Report, Say
 
 DEFAULT = 500
@@ -49,7 +54,7 @@ class _Bench:
     model: Path
     home: Path
     run_s: float = 0.0
-    tokens: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         """A process of the command line in its own group."""
@@ -83,39 +88,103 @@ class _Bench:
         return self.tokens[known]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What became of one run that was killed again and again."""
+
+    number: int
+    ways: tuple[str, ...]
+    """What was killed, one for each kill."""
+    wrong: tuple[str, ...]
+    lock: str
+    """The hash of its lock's content, where its tokens were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What one share found; `run_s` is how long a run takes that nobody disturbs, with a warm store."""
+
+    courses: tuple[Course, ...]
+    run_s: float
+    lock: str
+    """The undisturbed run's."""
+    seed: int
+
+
 def run(campaign: Campaign, say: Say) -> Report:
     """Kill `campaign.count` times."""
-    begin, failures, ways = time.monotonic(), list[str](), Counter[str]()
-    kills = runs = 0
+    return report([find(campaign, say)])
+
+
+def find(campaign: Campaign, say: Say) -> Findings:
+    """The kills of one share, in a home and folder of its own. What the ledger knows was done by the same program."""
+    ledger = Ledger(campaign.partial, (package_digest(), campaign.seed, "kills"))
     with tempfile.TemporaryDirectory(prefix="kills") as folder:
         root = Path(folder)
         bench = _Bench(root=root, model=materialise("tiny-qwen3", root / "model", dtype="fp32"), home=root / "home")
-        quiet = root / "quiet.lock.toml"
-        code, said = bench.end(*_compile(bench, quiet, root / "quiet"))
-        if code:
-            raise AgentCompileError(f"the undisturbed run ended with exit code {code}: {said}")
-        begin_run = time.monotonic()
-        shutil.rmtree(root / "quiet")
-        bench.end(*_compile(bench, quiet, root / "quiet"))  # once more, with a warm store: that long is a run
-        bench.run_s = time.monotonic() - begin_run
-        expected = bench.generated(quiet)
-        while kills < campaign.count and not 0 < campaign.seconds < time.monotonic() - begin:
-            rng = random.Random(f"{campaign.seed}/{runs}")
-            lock, directory = root / f"{runs}.lock.toml", root / f"run{runs}"
-            done, why = _course(bench, lock, directory, rng, min(KILLS, campaign.count - kills), ways)
-            if lock.exists() and read_lock(lock).plan == read_lock(quiet).plan and bench.generated(lock) != expected:
-                why.append("it generates other tokens than the undisturbed one")
-            failures += [f"run {runs} (seed {campaign.seed}): {one}" for one in why]
-            kills, runs = kills + done, runs + 1
-            say(f"{kills} kills, {runs} runs to a lock, {len(failures)} failures")
-            shutil.rmtree(directory, ignore_errors=True)
+        try:
+            return _found(bench, ledger, campaign, say)
+        finally:  # whoever stops the campaign stops what it started
+            for pid in _processes(bench.home):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findings:
+    quiet, directory = bench.root / "quiet.lock.toml", bench.root / "quiet"
+    code, said = bench.end(*_compile(bench, quiet, directory))
+    if code:
+        raise AgentCompileError(f"the undisturbed run ended with exit code {code}: {said}")
+    begin_run = time.monotonic()
+    shutil.rmtree(directory)
+    bench.end(*_compile(bench, quiet, directory))  # once more, with a warm store: that long is a run
+    bench.run_s = time.monotonic() - begin_run
+    bench.generated(quiet)
+    courses, kills = list[Course](), 0
+    while kills < campaign.quota:
+        number = len(courses) * campaign.shares + campaign.share
+        told = ledger.known(str(number))
+        if told is None and campaign.over:
+            break
+        if told is None:
+            course = _course(bench, quiet, number, campaign.seed, min(KILLS, campaign.quota - kills))
+            ledger.keep(str(number), asdict(course))
+        else:
+            course = decode(Course, cast(Json, told))
+        courses.append(course)
+        kills += len(course.ways)
+        wrong = sum(len(one.wrong) for one in courses)
+        say(f"{kills} kills, {len(courses)} runs to a lock, {wrong} failures")
+    lock = read_lock(quiet).content_hash
+    return Findings(courses=tuple(courses), run_s=bench.run_s, lock=lock, seed=campaign.seed)
+
+
+def report(found: Sequence[Findings]) -> Report:
+    """One report of what all shares found; of the undisturbed runs the longest is told."""
+    courses = sorted((course for one in found for course in one.courses), key=lambda course: course.number)
+    ways = Counter(way for course in courses for way in course.ways)
+    locks = {one.lock for one in found} | {course.lock for course in courses if course.lock}
+    seed = found[0].seed
     figures: dict[str, float | int | str] = {
-        "runs resumed to a lock": runs,
-        "undisturbed run with a warm store, s": round(bench.run_s, 1),
-        "different locks": len(bench.tokens),
+        "runs resumed to a lock": len(courses),
+        "undisturbed run with a warm store, s": round(max(one.run_s for one in found), 1),
+        "different locks": len(locks),
         **{f"kills of the {way}": ways[way] for way in WAYS},
     }
-    return Report(kind="kills", tried=kills, failures=tuple(failures), figures=figures)
+    failures = [f"run {course.number} (seed {seed}): {one}" for course in courses for one in course.wrong]
+    return Report(kind="kills", tried=sum(ways.values()), failures=tuple(failures), figures=figures)
+
+
+def _course(bench: _Bench, quiet: Path, number: int, seed: int, most: int) -> Course:
+    """One run, killed up to `most` times and resumed to its lock, which is held against the undisturbed one's."""
+    lock, directory, ways = bench.root / f"{number}.lock.toml", bench.root / f"run{number}", list[str]()
+    wrong, asked = _killed(bench, lock, directory, random.Random(f"{seed}/{number}"), most, ways), ""
+    if lock.exists() and not any(_torn(lock)) and read_lock(lock).plan == read_lock(quiet).plan:
+        asked = read_lock(lock).content_hash
+        if bench.generated(lock) != bench.generated(quiet):
+            wrong.append("it generates other tokens than the undisturbed one")
+    shutil.rmtree(directory, ignore_errors=True)
+    return Course(number=number, ways=tuple(ways), wrong=tuple(wrong), lock=asked)
 
 
 def _compile(bench: _Bench, lock: Path, directory: Path) -> tuple[object, ...]:
@@ -123,11 +192,9 @@ def _compile(bench: _Bench, lock: Path, directory: Path) -> tuple[object, ...]:
     return ("compile", bench.model, *flags, "--out", lock, "--run-dir", directory)
 
 
-def _course(
-    bench: _Bench, lock: Path, directory: Path, rng: random.Random, most: int, ways: Counter[str]
-) -> tuple[int, list[str]]:
-    """One run, killed up to `most` times and resumed to its lock: how often it was, and what is wrong."""
-    wrong, kills, before = list[str](), 0, b""
+def _killed(bench: _Bench, lock: Path, directory: Path, rng: random.Random, most: int, ways: list[str]) -> list[str]:
+    """What is wrong with a run that is killed up to `most` times, in `ways`, and resumed to its lock."""
+    wrong, before = list[str](), b""
     forgets = rng.random() < 0.5
     for path in bench.home.rglob("*.sqlite*") if forgets else ():
         path.unlink(missing_ok=True)  # what the machine knows of trials, so that they are made
@@ -141,12 +208,11 @@ def _course(
         if not _kill(process, way, bench, lock, rng):
             _end(process)
             break
-        ways[way] += 1
-        kills += 1
+        ways.append(way)
         wrong += _left(bench)
         now = _whole_lines(directory)
         if not now.startswith(before):
-            wrong.append(f"after kill {kills} ({way}) acknowledged events are gone")
+            wrong.append(f"after kill {len(ways)} ({way}) acknowledged events are gone")
         before = now
         wrong += _torn(lock)
     code, said = 0, ""
@@ -156,10 +222,10 @@ def _course(
     elif not lock.exists() or not _finished(directory):
         code, said = bench.end("compile", "--resume", "--run-dir", directory)
     if code or not lock.exists():
-        return kills, [*wrong, f"it did not reach a lock: exit code {code}: {said}"]
+        return [*wrong, f"it did not reach a lock: exit code {code}: {said}"]
     if not _whole_lines(directory).startswith(before):
         wrong.append("acknowledged events are gone from the run that reached its lock")
-    return kills, [*wrong, *_torn(lock), *_repeated(directory), *_left(bench)]
+    return [*wrong, *_torn(lock), *_repeated(directory), *_left(bench)]
 
 
 def _kill(process: subprocess.Popen[bytes], way: str, bench: _Bench, lock: Path, rng: random.Random) -> bool:

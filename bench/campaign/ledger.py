@@ -6,9 +6,20 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentcompile.ir.digest import Json, digest
+import agentcompile
+from agentcompile.catalog import default_root
+from agentcompile.ir.digest import Json, digest, digest_bytes
 
 Told = dict[str, object]
+
+
+def package_digest() -> str:
+    """The digest of the whole compiler with its templates: what it did under another one says nothing of it."""
+    roots = (Path(agentcompile.__file__).resolve().parent, default_root())
+    files = [
+        path for root in roots for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return digest("package/1", [digest_bytes("file/1", path.read_bytes()) for path in files])
 
 
 class Ledger:

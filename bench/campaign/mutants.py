@@ -45,6 +45,8 @@ _OTHER_GPU = Target(
 class Fate:
     """What became of one mutant."""
 
+    code: str
+    """The digest of its machine code: no two have the same."""
     region: str
     subject: str
     mutator: str
@@ -61,32 +63,66 @@ class Fate:
     """Of a survivor: the original with a trap before the mutated statement passed every acceptance input."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What one share found."""
+
+    fates: tuple[Fate, ...]
+    faults: tuple[str, ...]
+    """What is wrong with the judging of originals, a line each."""
+    originals: dict[str, int]
+    """How many were judged and passed."""
+    drawn: dict[str, int]
+    """What became of mutations that are no mutants."""
+    cuda: dict[str, int]
+    """The same of CUDA mutants where no GPU judges them, and how many were compiled."""
+    missing: str = ""
+    """Why no CUDA mutants could be compiled."""
+
+
 def run(campaign: Campaign, say: Say) -> Report:
     """Draw `count` mutants, judge them, and tell the score of every kind of region."""
-    machine = this_machine(resolve({}).options)
+    return report([find(campaign, say)])
+
+
+def find(campaign: Campaign, say: Say) -> Findings:
+    """The mutants of one share: those of some subjects."""
+    machine = this_machine(resolve({"threads": campaign.threads or None}).options)
     language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
     with tempfile.TemporaryDirectory() as folder:
-        made = _subjects(machine.target, language, campaign.seed, Path(folder))
+        made = _subjects(machine.target, language, campaign, Path(folder))
         with Gates(machine, seed=campaign.seed) as gates:
-            report = attack(made, gates, machine, campaign, say)
+            found = attack(made, gates, machine, campaign, say)
         if language == "cuda":
-            return report
-        return _with_cuda(report, campaign, machine, Path(folder), say)
+            return found
+        return _with_cuda(found, campaign, machine, Path(folder), say)
 
 
-def _subjects(target: Target, language: Language, seed: int, folder: Path) -> dict[str, list[Subject]]:
-    return subjects(regions(target, folder), shipped(), target, language, random.Random(f"subjects {seed}"))
+def _subjects(target: Target, language: Language, campaign: Campaign, folder: Path) -> dict[str, list[Subject]]:
+    rng = random.Random(f"subjects {campaign.seed}")
+    return sliced(subjects(regions(target, folder), shipped(), target, language, rng), campaign)
+
+
+def sliced(made: Mapping[str, Sequence[Subject]], campaign: Campaign) -> dict[str, list[Subject]]:
+    """The share's subjects. All of one source are one share's: no other has a mutant of its text."""
+    order = {digest: at for at, digest in enumerate(dict.fromkeys(s.source.digest for ss in made.values() for s in ss))}
+    kept = {
+        kind: [s for s in these if order[s.source.digest] % campaign.shares == campaign.share]
+        for kind, these in made.items()
+    }
+    return {kind: these for kind, these in kept.items() if these}
 
 
 def attack(
     made: Mapping[str, Sequence[Subject]], gates: Gates, machine: Machine, campaign: Campaign, say: Say
-) -> Report:
-    """The campaign on `made`; `gates` judge. What the ledger knows of an earlier run under the same rules stands."""
+) -> Findings:
+    """The share's mutants of `made`; `gates` judge. What the ledger knows of an earlier run under the same rules
+    stands."""
     ledger = Ledger(campaign.partial, (baseline_digest(), campaign.seed))
     fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
     mutants = draw(made, Building(machine), campaign.seed, drawn)
-    while len(fates) < campaign.count and not campaign.over:
-        group = list(itertools.islice(mutants, min(_TOGETHER, campaign.count - len(fates))))
+    while len(fates) < campaign.quota and not campaign.over:
+        group = list(itertools.islice(mutants, min(_TOGETHER, campaign.quota - len(fates))))
         if not group:
             break
         group = [m for m in group if not control.refuses(m.subject, "search")]
@@ -98,8 +134,14 @@ def attack(
         for fate in found:
             if fate.fate == "survived":
                 say(_line(fate))
-        say(f"{len(fates)} of {campaign.count}: {_summary(fates)}; {dict(drawn)}")
-    return _report(fates, control.failures, drawn, control.figures)
+        say(f"{len(fates)} of {campaign.quota}: {_summary(fates)}; {dict(drawn)}")
+    return Findings(
+        fates=tuple(fates),
+        faults=tuple(control.faults),
+        originals=control.figures,
+        drawn=dict(drawn),
+        cuda={},
+    )
 
 
 class _Control:
@@ -128,7 +170,7 @@ class _Control:
         return self._springs[subject.name]
 
     @property
-    def failures(self) -> list[str]:
+    def faults(self) -> list[str]:
         """A line for every original that is refused."""
         rows = [(name, told) for (name, _), told in self._found.items() if not told.alive]
         blind = [name for name, sprung in self._springs.items() if not sprung]
@@ -180,6 +222,7 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
     file, before, after = str(where["file"]), str(where["before"]), str(where["after"])
     same = reason(mutant.mutation.mutator, kind, file, before, after, unreached=unreached) if outcome.alive else ""
     return Fate(
+        code=mutant.code,
         region=kind,
         subject=mutant.subject.name,
         mutator=mutant.mutation.mutator,
@@ -205,14 +248,18 @@ def _summary(fates: Sequence[Fate]) -> str:
     return ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
 
-def _report(
-    fates: Sequence[Fate], failures: Sequence[str], drawn: Mapping[str, int], extra: Mapping[str, float | int | str]
-) -> Report:
+def report(found: Sequence[Findings]) -> Report:
+    """One report of what all shares found. A mutant that is another share's, too, is told once."""
+    every = [fate for one in found for fate in one.fates]
+    fates = list({fate.code: fate for fate in reversed(every)}.values())[::-1]
+    drawn, cuda, originals = (_summed(of) for of in zip(*((f.drawn, f.cuda, f.originals) for f in found), strict=True))
+    if len(every) > len(fates):
+        drawn["the same machine code"] += len(every) - len(fates)
     survivors = [f for f in fates if f.fate == "survived"]
     lines = [_line(fate) for fate in survivors]
     killed = Counter(f.stage for f in fates if f.fate == "killed")
     figures: dict[str, float | int | str] = {
-        **extra,
+        **originals,
         "mutants": len(fates),
         **{f"killed at {stage}": count for stage, count in sorted(killed.items())},
         "survived": len(survivors),
@@ -225,11 +272,12 @@ def _report(
         figures[f"score of {kind}"] = f"{score(mine)} of {len(mine)}"
     for mutator in sorted({f.mutator for f in fates}):
         figures[f"score of mutator {mutator}"] = score([f for f in fates if f.mutator == mutator])
+    missing = next((one.missing for one in found if one.missing), "")
     return Report(
         kind="mutants",
         tried=len(fates),
-        failures=(*failures, *lines),
-        figures=figures,
+        failures=(*(fault for one in found for fault in one.faults), *lines),
+        figures={**figures, **dict(sorted(cuda.items())), **({"cuda": missing} if missing else {})},
         details=tuple(asdict(f) for f in fates if f.fate != "killed"),
     )
 
@@ -240,29 +288,25 @@ def score(fates: Sequence[Fate]) -> str:
     return f"{100 * sum(f.fate == 'killed' for f in faults) / len(faults):.1f} %" if faults else "none"
 
 
-def _with_cuda(report: Report, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Report:
-    """The report with how many distinct CUDA mutants were made and compiled here, where no GPU judges them."""
-    drawn, wanted = Counter[str](), campaign.count // 4
+def _summed(counts: Sequence[Mapping[str, int]]) -> Counter[str]:
+    total = Counter[str]()
+    for one in counts:
+        total.update(one)
+    return total
+
+
+def _with_cuda(found: Findings, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Findings:
+    """The findings with how many distinct CUDA mutants were made and compiled here, where no GPU judges them."""
+    drawn, wanted, count = Counter[str](), campaign.quota // 4, 0
     try:
-        made = _subjects(_OTHER_GPU, "cuda", campaign.seed, folder)
-        found = 0
+        made = _subjects(_OTHER_GPU, "cuda", campaign, folder)
         for _ in draw(made, Building(machine), campaign.seed, drawn):
-            found += 1
-            if found == wanted or campaign.over:
+            count += 1
+            if count >= wanted or campaign.over:
                 break
-            if found % _TOGETHER == 0:
-                say(f"CUDA: {found} of {wanted} compiled; {dict(drawn)}")
+            if count % _TOGETHER == 0:
+                say(f"CUDA: {count} of {wanted} compiled; {dict(drawn)}")
     except AgentCompileError as error:  # NVRTC is not installed
-        return _extended(report, {"cuda": error.message})
-    told = {f"cuda, drawn and {what}": count for what, count in sorted(drawn.items())}
-    return _extended(report, {"cuda mutants compiled, none judged": found, **told})
-
-
-def _extended(report: Report, figures: Mapping[str, float | int | str]) -> Report:
-    return Report(
-        kind=report.kind,
-        tried=report.tried,
-        failures=report.failures,
-        figures={**report.figures, **figures},
-        details=report.details,
-    )
+        return replace(found, missing=error.message)
+    told = {f"cuda, drawn and {what}": count for what, count in drawn.items()}
+    return replace(found, cuda={"cuda mutants compiled, none judged": count, **told})

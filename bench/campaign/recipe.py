@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -17,7 +17,8 @@ from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 
 from ..figures.record import revision
-from .report import Campaign, Kind
+from .report import Campaign, Kind, Sharable
+from .shares import side_by_side, threads_of
 
 KINDS: Mapping[str, str] = {
     "kills": "compiles killed at random moments and resumed to a lock",
@@ -28,6 +29,8 @@ KINDS: Mapping[str, str] = {
     "api": "calls and command lines with arguments of wrong types and values",
 }
 """Kind, which is a module of this package with `_` for `-`, to a line about it."""
+SHARED = ("kills", "mutants", "false-rejects")
+"""Kinds whose modules are `Sharable`."""
 VERSION = 1
 
 
@@ -38,10 +41,16 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=0, help="attempts; 0: the kind's default")
     parser.add_argument("--seconds", type=float, default=0.0, help="no attempt begins after so long; 0: no limit")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+    parser.add_argument("--jobs", type=int, default=1, help="shares that run side by side, each on CPUs of its own")
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
     asked, begun = parser.parse_args(list(arguments)), revision()
     if asked.kind not in KINDS:
         raise AgentCompileError(f"bench campaign: no kind is called {asked.kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+    if asked.jobs < 1 or (asked.jobs > 1 and asked.kind not in SHARED):
+        why = "at least one job" if asked.jobs < 1 else f"{asked.kind} runs in one process alone"
+        raise AgentCompileError(
+            f"bench campaign: --jobs {asked.jobs}: {why}", hint=f"kinds with --jobs: {', '.join(SHARED)}"
+        )
     kind = cast(Kind, import_module(f".{asked.kind.replace('-', '_')}", __package__))
     out = Path(asked.out or f"campaign-{asked.kind}.json")
     begin = time.monotonic()
@@ -51,12 +60,16 @@ def run(arguments: Sequence[str]) -> int:
         seconds=asked.seconds,
         partial=out.with_suffix(".partial.jsonl"),
     )
-    report = kind.run(campaign, lambda text: print(text, flush=True))
+    if asked.jobs > 1:
+        campaign = replace(campaign, shares=asked.jobs, threads=threads_of(asked.jobs))
+        report = side_by_side(cast(Sharable, kind), asked.kind, campaign, _say)
+    else:
+        report = kind.run(campaign, _say)
     result = {
         "version": VERSION,
-        "command": f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}",
+        "command": _command(asked, campaign),
         "revision": begun,
-        "machine": encode(this_machine(resolve({}).options).target),
+        "machine": encode(this_machine(resolve({"threads": campaign.threads or None}).options).target),
         "seconds": round(time.monotonic() - begin, 1),
         **asdict(report),
         "ok": report.ok,
@@ -68,3 +81,15 @@ def run(arguments: Sequence[str]) -> int:
         print(f"FAILED {failure}")
     print(f"{report.tried} attempts, {len(report.failures)} failures: {out}")
     return ExitCode.OK if report.ok else ExitCode.CORRECTNESS
+
+
+def _say(text: str) -> None:
+    print(f"{text}\n", end="", flush=True)  # in one piece: several shares say something
+
+
+def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
+    """What to type to do the same again."""
+    parts = [f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"]
+    parts += [f"--seconds {asked.seconds:g}"] if asked.seconds else []
+    parts += [f"--jobs {asked.jobs}"] if asked.jobs > 1 else []
+    return " ".join(parts)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 Say = Callable[[str], None]
 """Progress for people, a line at a time."""
@@ -24,6 +24,16 @@ class Campaign:
     partial: Path | None = None
     """Where a kind keeps what it has found so far, so that a run that was stopped goes on."""
     begun: float = field(default_factory=time.monotonic)
+    share: int = 0
+    """Which of `shares` that run side by side this is, each with other work."""
+    shares: int = 1
+    threads: int = 0
+    """Of a kernel; 0: what the options say."""
+
+    @property
+    def quota(self) -> int:
+        """This share's part of `count`."""
+        return self.count // self.shares + (self.share < self.count % self.shares)
 
     @property
     def over(self) -> bool:
@@ -56,3 +66,17 @@ class Kind(Protocol):
 
     def run(self, campaign: Campaign, say: Say) -> Report:
         """Make the attempts."""
+
+
+class Sharable(Kind, Protocol):
+    """A kind whose work is done in shares: `find` does one, `report` makes one report of what all of them found."""
+
+    Findings: type[Any]
+    """A dataclass that the codec can send from a share's process."""
+    __name__: str
+
+    def find(self, campaign: Campaign, say: Say) -> Any:
+        """Make the attempts of `campaign.share`."""
+
+    def report(self, found: Sequence[Any]) -> Report:
+        """The report of all shares: every figure is that of one run that made all their attempts."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agentcompile.bench.campaign import false_rejects
 from agentcompile.bench.campaign.drawing import Building, draw
 from agentcompile.bench.campaign.false_rejects import repeat
 from agentcompile.bench.campaign.judging import Gates
 from agentcompile.bench.campaign.machine_code import code_digest
-from agentcompile.bench.campaign.mutants import attack
+from agentcompile.bench.campaign.mutants import attack, report, sliced
 from agentcompile.bench.campaign.report import Campaign
 from agentcompile.bench.campaign.subjects import Subject
 
@@ -63,11 +64,11 @@ def subject(machine: Machine) -> Subject:
 def test_a_judge_that_accepts_everything_leaves_survivors(machine: Machine, subject: Subject) -> None:
     gates = Gates(machine, seed=0, judge=AcceptsEverything())
     asked = Campaign(count=2, seed=1, seconds=0.0)
-    report = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
-    assert not report.ok
-    assert report.figures["survived"] == 2
-    assert len(report.failures) == 3, "both, and that a trap is accepted"
-    assert report.figures["score"] == "0.0 %"
+    told = report([attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)])
+    assert not told.ok
+    assert told.figures["survived"] == 2
+    assert len(told.failures) == 3, "both, and that a trap is accepted"
+    assert told.figures["score"] == "0.0 %"
 
 
 def test_faults_are_killed_and_a_run_that_was_stopped_goes_on(
@@ -76,8 +77,8 @@ def test_faults_are_killed_and_a_run_that_was_stopped_goes_on(
     asked = Campaign(count=3, seed=0, seconds=0.0, partial=tmp_path / "partial.jsonl")
     with Gates(machine, seed=0) as gates:
         first = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
-    assert first.figures["passed"] == first.figures["originals"] == 1
-    assert sum(int(n) for name, n in first.figures.items() if name.startswith("killed at")) >= 1
+    assert first.originals["passed"] == first.originals["originals"] == 1
+    assert "killed" in {fate.fate for fate in first.fates}
     again = attack({"silu-mul": [subject]}, Gates(machine, seed=0, judge=Silent()), machine, asked, lambda _: None)
     assert again == first
 
@@ -103,10 +104,44 @@ class RefusesOneSeed:
 def test_a_false_reject_fails_its_campaign_and_no_seed_is_tried_twice(subject: Subject, tmp_path: Path) -> None:
     asked, many = Campaign(count=100, seed=0, seconds=0.0, partial=tmp_path / "partial.jsonl"), RefusesOneSeed()
     for _ in range(2):
-        report = repeat({"silu-mul": [subject, subject]}, many, asked, lambda _: None)
-        assert report.figures["validations"] == report.tried == len(many.asked) == 100
-        assert report.failures == (f"{subject.name}: seed 37: element: one too large",)
+        told = false_rejects.report([repeat({"silu-mul": [subject, subject]}, many, asked, lambda _: None)])
+        assert told.figures["validations"] == told.tried == len(many.asked) == 100
+        assert told.failures == (f"{subject.name}: seed 37: element: one too large",)
     assert [seed for seed, depth in many.asked if depth == "accept"] == [49, 99]
+
+
+def test_shares_try_all_turns_once_and_each_share_every_template(subject: Subject) -> None:
+    other = replace(subject, template=replace(subject.template, id="other/plain"))
+    made, found, tried = {"silu-mul": [subject, other]}, list[false_rejects.Findings](), list[tuple[int, Depth]]()
+    for share in range(2):
+        asked, many = Campaign(count=70, seed=1, seconds=0.0, share=share, shares=2), RefusesOneSeed()
+        found.append(repeat(made, many, asked, lambda _: None))
+        assert min(found[-1].tried.values()) >= 30
+        tried += many.asked
+    assert sorted(seed for seed, _ in tried) == sorted([*range(70, 140)] * 2)
+    told = false_rejects.report(found)
+    assert told.tried == 140
+    assert told.figures["validations of the least tried template"] == 70
+    assert told.figures["validations at acceptance"] == sum(depth == "accept" for _, depth in tried) == 2
+
+
+def test_shares_have_different_subjects_and_their_scores_are_of_all_mutants(machine: Machine, subject: Subject) -> None:
+    text = replace(subject.source, text=subject.source.text + "// another text, the same program\n")
+    made = {"silu-mul": [subject, replace(subject, source=text)]}
+    gates, found = Gates(machine, seed=0, judge=AcceptsEverything()), []
+    for share in range(2):
+        asked = Campaign(count=5, seed=1, seconds=0.0, share=share, shares=2)
+        mine = sliced(made, asked)
+        assert mine == {"silu-mul": [made["silu-mul"][share]]}
+        found.append(attack(mine, gates, machine, asked, lambda _: None))
+    assert [len(one.fates) for one in found] == [3, 2]
+    killed = replace(found[0], fates=tuple(replace(fate, fate="killed") for fate in found[0].fates))
+    told = report([killed, found[1]])
+    codes = {fate.code for one in found for fate in one.fates}
+    assert told.tried == told.figures["mutants"] == len(codes)
+    assert told.figures["score"] == f"{100 * 3 / len(codes):.1f} %"
+    same = [int(one.figures.get("drawn and the same machine code", 0)) for one in (told, *(report([f]) for f in found))]
+    assert same[0] == same[1] + same[2] + 5 - len(codes), "what two shares drew is counted"
 
 
 def test_no_two_mutants_and_no_original_have_the_same_machine_code(machine: Machine, subject: Subject) -> None:

@@ -1,0 +1,212 @@
+"""A campaign in shares: processes side by side on CPUs of their own, whose findings make one report.
+
+In: a kind that is `Sharable`, and a campaign of several shares. Out: the report of everything that they found. A share
+that ends without findings is a failure of the report, and what it found until then is in its ledger. Each is a process
+of this module: its order comes as JSON on the command line, its findings go to a file, its progress to its output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.probe import cpus_at_once, default_threads
+
+from .report import Campaign, Report, Say, Sharable
+
+LAST_WORDS = 5
+"""Lines of a share that died which its failure tells."""
+_ENDING_S = 30.0
+"""What a share that is told to end may take to remove what it made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one share is to do. `cpus`: those that it and all that it starts may use; `findings`: the file for them."""
+
+    module: str
+    count: int
+    seed: int
+    seconds: float
+    begun: float
+    share: int
+    shares: int
+    threads: int
+    cpus: tuple[int, ...]
+    partial: str
+    findings: str
+
+    @property
+    def campaign(self) -> Campaign:
+        """The share's part of the campaign."""
+        return Campaign(
+            count=self.count,
+            seed=self.seed,
+            seconds=self.seconds,
+            partial=Path(self.partial) if self.partial else None,
+            begun=self.begun,
+            share=self.share,
+            shares=self.shares,
+            threads=self.threads,
+        )
+
+
+def threads_of(jobs: int) -> int:
+    """Threads of a kernel where `jobs` shares run: their part of the cores, but two, so that ranks have others to wait
+    for. Where a share has fewer CPUs than that, its threads take turns."""
+    return max(2, default_threads() // jobs)
+
+
+def cpus_of(share: int, shares: int, cpus: Sequence[int], at_once: int) -> tuple[int, ...]:
+    """The share's own part of `cpus`, of which `at_once` may be busy; more shares than CPUs have one each, in turn."""
+    each = max(1, min(at_once, len(cpus)) // shares)
+    return tuple(cpus[(share * each + i) % len(cpus)] for i in range(each))
+
+
+def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Report:
+    """Run every share of `campaign` in a process of its own, and report what all of them found together."""
+    cpus, at_once = sorted(os.sched_getaffinity(0)), cpus_at_once()
+    with tempfile.TemporaryDirectory(prefix="shares") as folder:
+        shares = [
+            _Share(
+                Order(
+                    module=kind.__name__,
+                    count=campaign.count,
+                    seed=campaign.seed,
+                    seconds=campaign.seconds,
+                    begun=campaign.begun,
+                    share=index,
+                    shares=campaign.shares,
+                    threads=campaign.threads,
+                    cpus=cpus_of(index, campaign.shares, cpus, at_once),
+                    partial=_ledger(campaign, index),
+                    findings=str(Path(folder) / f"{index}.json"),
+                ),
+                say,
+            )
+            for index in range(campaign.shares)
+        ]
+        try:
+            ends = [share.end(kind) for share in shares]
+        finally:
+            for share in shares:
+                share.dismiss()
+            for share in shares:
+                share.close()
+    found = [end for end in ends if not isinstance(end, str)]
+    died = tuple(end for end in ends if isinstance(end, str))
+    report = kind.report(found) if found else Report(kind=name, tried=0, failures=(), figures={})
+    figures = {"shares": campaign.shares, "threads of a share": campaign.threads, **report.figures}
+    return replace(report, failures=(*died, *report.failures), figures=figures)
+
+
+def _ledger(campaign: Campaign, index: int) -> str:
+    """The share's own ledger beside the campaign's; empty where there is none."""
+    if campaign.partial is None:
+        return ""
+    stem = campaign.partial.name.removesuffix(".partial.jsonl")
+    return str(campaign.partial.with_name(f"{stem}.{index + 1}-of-{campaign.shares}.partial.jsonl").absolute())
+
+
+class _Share:
+    """The process of one share; its lines go to `say` as they come."""
+
+    def __init__(self, order: Order, say: Say) -> None:
+        self._name, self._order, self._say = f"share {order.share + 1} of {order.shares}", order, say
+        self._last = deque[str](maxlen=LAST_WORDS)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, json.dumps(encode(order))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._last.append(line.rstrip())
+            self._say(f"{self._name}: {line.rstrip()}")
+
+    def end(self, kind: Sharable) -> Any:
+        """What it found, when it has ended; a sentence where it found nothing because it died."""
+        code = self._process.wait()
+        self._listening.join(_ENDING_S)
+        try:
+            text = Path(self._order.findings).read_text(encoding="utf-8")
+            if code == 0:
+                return decode(kind.Findings, json.loads(text))
+            why = ""
+        except (OSError, ValueError, CodecError) as error:
+            why = f", {type(error).__name__}: {error}" if code == 0 else ""
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"{self._name} ended {how}{why}: {' / '.join(self._last)[-600:]}"
+
+    def dismiss(self) -> None:
+        """Tell it to end, if it still runs."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def close(self) -> None:
+        """Wait until it has ended, as it was told to."""
+        try:
+            self._process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listening.join(_ENDING_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _obey() -> None:
+    """Interrupt this process when whoever ordered the share is gone, so that it removes what it made."""
+    main = threading.main_thread()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
+
+    def watch() -> None:
+        while os.read(0, 1):  # and not `sys.stdin`, whose lock would stop this process from ending
+            pass
+        if main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(text: str) -> int:
+    """Do one share; returns an exit code."""
+    order: Order = decode(Order, json.loads(text))
+    os.sched_setaffinity(0, order.cpus)
+    _obey()
+    kind = cast(Sharable, import_module(order.module))
+    try:
+        found = kind.find(order.campaign, lambda line: print(line, flush=True))
+    except AgentCompileError as error:
+        print(error.message, flush=True)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    Path(order.findings).write_text(json.dumps(encode(found)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
