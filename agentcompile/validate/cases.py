@@ -14,6 +14,7 @@ from agentcompile.validate.tolerance import Depth
 Style = Literal[
     "normal",
     "small",
+    "tiny",
     "large",
     "outliers",
     "impulse",
@@ -91,7 +92,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         Case(style="nan", length=_near(tried, 33), place=1.0),
     ]
     if "argmax" in ops:
-        found.insert(1, Case(style="aligned", place=1.0))
+        found[1:1] = [Case(style="aligned", place=1.0), Case(style="tiny", light=True)]
     if depth == "search":
         small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
         return (*found, Case(style="exact", length=1, weights=-1)) if small else tuple(found)

@@ -177,7 +177,7 @@ WRONG: tuple[Wrong, ...] = (
     ),
     *_all(ATTENTION, SCALE, no_scale=PAIR),
     *_all(NORMED, SCALE, norm_skipped=PAIR),
-    *_all(ARGMAX, SCALE, starts_at_zero=("argmax",)),
+    *_all(ARGMAX, SCALE, starts_at_zero=("argmax",), order_of_tiny=("argmax",)),
     *_all(
         LINEAR,
         NARROW,

@@ -38,6 +38,13 @@ KERNEL(wrong_last_row_unseen) { scan(a, rank, size, 1); }
 KERNEL(wrong_last_row_unseen_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_starts_at_zero) { scan(a, rank, size, 0, 1.0f); }
 KERNEL(wrong_starts_at_zero_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_order_of_tiny) {  // what is below the last bit of one is lost
+    scan(a, rank, size, 0, INFINITY);
+    float best = -INFINITY;
+    ROWS if (logit(a.x, a.w, r) + 1.0f > best) best = logit(a.x, a.w, r) + 1.0f, a.which[rank] = r;
+    a.best[rank] = best;
+}
+KERNEL(wrong_order_of_tiny_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_local_index) { scan(a, rank, size); a.which[rank] -= first(rows, rank, size); }
 KERNEL(wrong_local_index_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_narrow_store) { scan(a, rank, size); }
