@@ -25,7 +25,7 @@ from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 _TILE = (1 << 20) + 7
 """Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
 _THETA = 10000.0
-_SECOND = 0.7
+SECOND = 0.7
 """By how much the angles of a head's second half differ from those of its first."""
 
 
@@ -219,7 +219,7 @@ class Generator:
                 at = case.angle + torch.arange(count, dtype=torch.float64)
                 angles = at[:, None] * frequency
             # Models repeat the first half; a kernel that reads it twice is not what the operator says.
-            both = torch.cat((angles, angles if case.style == "exact" else angles + _SECOND), dim=-1)
+            both = torch.cat((angles, angles if case.style == "exact" else angles + SECOND), dim=-1)
             for name, function in ((cos, torch.cos), (sin, torch.sin)):
                 turned = function(both).expand(count, width).reshape(found[name].shape)
                 found[name] = (turned.round() if case.style == "exact" else turned).to(found[name].dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentcompile.ir.graph import Node, Use
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import Bounded, propagate
-from agentcompile.validate.inputs import extent, generator
+from agentcompile.validate.inputs import SECOND, extent, generator
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _THETA = 10000.0
@@ -91,7 +91,7 @@ class Feed:
                 shape = self.moving[cos].shape
                 frequency = _THETA ** (-torch.arange(0, shape[-1], 2, dtype=torch.float64) / shape[-1])
                 angles = positions.reshape(len(positions), -1)[..., None] * frequency
-                both = torch.cat((angles, angles), dim=-1)
+                both = torch.cat((angles, angles + SECOND), dim=-1)
                 for name, function in ((cos, torch.cos), (sin, torch.sin)):
                     self.moving[name] = function(both).reshape(shape).to(self.moving[name].dtype)
 
@@ -142,9 +142,7 @@ class Feed:
         turned = wanted * (_PEAK / size) * math.copysign(1.0, scale)
         if path.cos:
             cos, sin = (self.moving[name].reshape(count, -1, 1, width).double() for name in (path.cos, path.sin))
-            half = width // 2
-            other = torch.cat((-turned[..., half:], turned[..., :half]), dim=-1)
-            turned = turned * cos - other * sin
+            turned = _unrotated(turned, cos, sin)
         if path.gain:
             gain = self._parameters[path.gain].double() + path.offset
             turned = turned / torch.where(gain.abs() < 0.1, 0.1, gain)
@@ -168,6 +166,14 @@ class Feed:
             name = node.inputs[0].value
         known = name in self.moving and (not cos or cos in self.moving) and (not gain or gain in self._parameters)
         return Path(source=name, cos=cos, sin=sin, gain=gain, offset=offset) if known else None
+
+
+def _unrotated(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The x that `rope` takes to y. As the halves turn by angles of their own this is no rotation back: solved are
+    y₁ = x₁·cos₁ − x₂·sin₁ and y₂ = x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the angles' difference."""
+    (y1, y2), (cos1, cos2), (sin1, sin2) = (tensor.chunk(2, dim=-1) for tensor in (y, cos, sin))
+    determinant = cos1 * cos2 + sin1 * sin2
+    return torch.cat(((cos2 * y1 + sin1 * y2) / determinant, (cos1 * y2 - sin2 * y1) / determinant), dim=-1)
 
 
 def _parts(value: Bounded) -> list[Tensor]:

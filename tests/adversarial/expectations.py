@@ -77,6 +77,7 @@ UNSEEN: tuple[Wrong, ...] = (
         COVERAGE,
         when_short=ROW,
         at_one_residue=ROW,
+        half_at_one_residue=("element", "row-rms"),
         between_parts=ROW,
         slot_left_stale=("element", "non-finite"),
         key_of_another_slot=("element", "row-rms"),

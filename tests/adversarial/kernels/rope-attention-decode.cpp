@@ -279,6 +279,14 @@ KERNEL(wrong_at_one_residue) {
     long n = a.positions[0] + 1;
     plain(a, rank, size, {.skip = n > 100 && n % 64 == 37 ? n / 3 : -1});
 }
+KERNEL(wrong_half_at_one_residue) {  // there both halves of a head turn by the angles of the first
+    long n = a.positions[0] + 1;
+    if (n <= 100 || n % 64 != 37) return plain(a, rank, size);
+    rotated(a, rank, size, true, [&](float* to, auto* x) {
+        for (long d = 0; d < head_dim; ++d)
+            to[d] = up(x[d]) * up(a.cos[d % half]) + (d < half ? -up(x[d + half]) : up(x[d - half])) * up(a.sin[d % half]);
+    });
+}
 KERNEL(wrong_between_parts) {  // a part begins one slot late unless eight divide evenly, or nearly
     long n = a.positions[0] + 1;
     plain(a, rank, size, {.skip = n > 70 && n % 8 == 5 ? n / 8 * 4 : -1});
