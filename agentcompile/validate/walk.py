@@ -192,8 +192,11 @@ class Walker:
         step = rounding(new.wide().abs(), dtype)
         right = (entries.double() - new.wide()).abs() <= ROUNDING_SLACK * step + new.error() + TINY
         kept = torch.where(right, entries.double(), new.wide().to(entries.dtype).double())
+        # A sequence that waits for others writes its first slot again and again: the last entry stays.
+        stays = torch.ones_like(firsts, dtype=torch.bool)
+        stays[:-1] = firsts[1:] != firsts[:-1]
         for b in range(cache.shape[0]):
-            wide[b, :, firsts[:, b]] = kept[:, b, :, 0].transpose(0, 1)
+            wide[b, :, firsts[stays[:, b], b]] = kept[stays[:, b], b, :, 0].transpose(0, 1)
         wide[~wide.isfinite()] = 0.0  # slots that nobody reached
         # A kernel may attend to what it appends before or after its store has rounded it.
         copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
