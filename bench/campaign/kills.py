@@ -39,6 +39,8 @@ from .report import Campaign, Report, Say
 DEFAULT = 500
 CONTEXT = 48
 THREADS = 2
+SECONDS = 10
+"""Of search: one candidate a region, so that many kills fall into what comes after it."""
 KILLS = 12
 """Of one run, before it is left to end."""
 WAYS = ("compiler", "group", "worker", "lock")
@@ -188,7 +190,7 @@ def _course(bench: _Bench, quiet: Path, number: int, seed: int, most: int) -> Co
 
 
 def _compile(bench: _Bench, lock: Path, directory: Path) -> tuple[object, ...]:
-    flags = ("--context", CONTEXT, "--threads", THREADS, "--budget", 1)
+    flags = ("--context", CONTEXT, "--threads", THREADS, "--budget", 1, "--seconds", SECONDS)
     return ("compile", bench.model, *flags, "--out", lock, "--run-dir", directory)
 
 
