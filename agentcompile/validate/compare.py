@@ -79,7 +79,7 @@ def compare(
         text = f"{where}[{worst}] is {float(wide.view(-1)[worst]):.6g}, expected {float(r.view(-1)[worst]):.6g}"
         tally.add("element", float(share.view(-1)[worst]), 1.0, text)
     typical = reference.error(ROW_SPREAD).nan_to_num(nan=math.inf).expand_as(r)
-    _rows(tally, miss, torch.where(keep, rb - r, 0.0), torch.where(keep, typical, 0.0), where)
+    _rows(tally, r, miss, torch.where(keep, rb - r, 0.0), torch.where(keep, typical, 0.0), where)
     if bool(keep.all()):
         drift = reference.accumulated if reference.accumulated is not None else torch.zeros_like(r)
         _ratio(tally, miss, rb - r, eager.double() - r, drift, everyday)
@@ -103,14 +103,16 @@ def _alike(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b.isfinite(), a.isfinite(), torch.where(b.isnan(), a.isnan(), a == b))
 
 
-def _rows(tally: Tally, miss: Tensor, stored: Tensor, error: Tensor, where: str) -> None:
-    """Bound 2 on every row of the last dimension, if it is long enough to mean something."""
+def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, error: Tensor, where: str) -> None:
+    """Bound 2 on every row of the last dimension, if it is long enough to mean something: the roundings of equal values
+    are one, which no mean makes typical."""
     width = miss.shape[-1] if miss.dim() else 1
     if width < ROW_ELEMENTS:
         return
-    miss, stored, error = (t.reshape(-1, width) for t in (miss, stored, error))
+    r, miss, stored, error = (t.reshape(-1, width) for t in (r, miss, stored, error))
     allowed = ROW_SLACK * stored.square().mean(-1).sqrt() + error.square().mean(-1).sqrt() + TINY
-    share = miss.square().mean(-1).sqrt() / allowed
+    varied = (r[:, 1:] != r[:, :-1]).sum(-1) >= ROW_ELEMENTS // 2
+    share = torch.where(varied, miss.square().mean(-1).sqrt() / allowed, 0.0)
     worst = int(share.argmax())
     tally.add("row-rms", float(share[worst]), 1.0, f"{where}, row {worst}")
 
