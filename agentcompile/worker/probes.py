@@ -126,6 +126,8 @@ class Probes:
         self._process = torch.zeros(SIGNALS + 1, dtype=torch.int64)
         calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]
         self._state = Program(executor, calls)
+        self.awake: frozenset[int] = frozenset()
+        """The process's threads after PyTorch had last started all of its own."""
 
     def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
         """A launch of a kernel on tensors that the caller keeps."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,8 @@ from agentcompile.worker.wrong import WrongOutput
 CHECK = "process-state"
 _MORE_MAPPINGS = 8
 """That a launch may add: the interpreter and PyTorch's allocator map memory now and then, a kernel has no need to."""
+_EXECUTABLE = re.compile(r"^(\S+) (..x.) \S+ \S+ \S+ *(.*)$", re.MULTILINE)
+"""Of a mapping that can be executed: place, rights and path."""
 _LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 Buffers = Mapping[str, torch.Tensor]
@@ -64,7 +67,7 @@ def take(probes: Probes) -> State:
         blocked_signals=tuple(row[2] for row in rows),
         signal_handlers=handlers,
         environment=environment,
-        threads=frozenset(int(name) for name in _listed("/proc/self/task")),
+        threads=_threads(),
         descriptors=frozenset(_descriptors()),
         directory=_directory(),
         limits=tuple(resource.getrlimit(which) for which in _LIMITS),
@@ -87,11 +90,11 @@ def mappings() -> Mappings:
     """The address space now; empty where the system does not tell."""
     count, code = 0, set[str]()
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            count += 1
-            place, rights, _, _, _, *path = line.split(maxsplit=5)
-            named = bool(path) and path[0].startswith("/") and not path[0].startswith(("/memfd:", "/dev/"))
-            if "x" in rights and (not named or "w" in rights) and path[:1] not in (["[vdso]"], ["[vsyscall]"]):
+        text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
+        count = text.count("\n")
+        for place, rights, path in _EXECUTABLE.findall(text):
+            named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/"))
+            if (not named or "w" in rights) and path not in ("[vdso]", "[vsyscall]"):
                 code.add(f"{place} {rights}")
     return Mappings(count=count, code=frozenset(code))
 
@@ -102,7 +105,9 @@ class Watch:
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
-        _wake()
+        if probes.awake != (names := _threads()) or not names:
+            _wake()
+            probes.awake = _threads()
         self._before = take(probes)
         self._mapped = mappings()
         self._launches, self._found = 0, list[str]()
@@ -207,6 +212,10 @@ def _told(old: object, new: object) -> str:
         at = next(i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
         return f" [{at}]"
     return ""
+
+
+def _threads() -> frozenset[int]:
+    return frozenset(int(name) for name in _listed("/proc/self/task"))
 
 
 def _listed(path: str) -> list[str]:
