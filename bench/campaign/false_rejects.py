@@ -68,6 +68,10 @@ def find(campaign: Campaign, say: Say) -> Findings:
         rng = random.Random(f"false rejects {campaign.seed}")
         made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, language, rng)
         with Many(machine) as many:
+            # All shares need all kernels: each builds some of them first, and finds the others in the store.
+            for subject in [s for these in made.values() for s in these][campaign.share :: campaign.shares]:
+                many.build(subject)
+            say("built its part of the kernels")
             return repeat(made, many, campaign, say)
 
 

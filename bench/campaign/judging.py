@@ -22,6 +22,7 @@ from agentcompile.jobs import Depth, Job, Prepared
 from agentcompile.judge import ACCEPT_REPEATS, WorkerJudge
 from agentcompile.layouts import fits
 from agentcompile.machine import Machine
+from agentcompile.probe import cpus_at_once
 from agentcompile.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, said
@@ -163,7 +164,7 @@ class Many:
             store=str(machine.store.root),
             toolchain=machine.toolchain,
             memory_bytes=_MEMORY_BYTES,
-            torch_threads=machine.target.threads if machine.target.kind == "cpu" else 1,
+            torch_threads=min(machine.target.threads, cpus_at_once()) if machine.target.kind == "cpu" else 1,
             device=machine.device,
         )
         self._crew, self._machine = Crew(setup, _LIMITS, 1), machine
@@ -174,13 +175,17 @@ class Many:
     def __exit__(self, *_: object) -> None:
         self._crew.close()
 
+    def build(self, subject: Subject) -> Binary | str:
+        """The subject's kernel as the store has it, or as it is built now; else why there is none."""
+        store, toolchain = Store(self._machine.store.root), self._machine.toolchain
+        built = compile(subject.source, store, toolchain=toolchain, limit_s=_LIMITS.build_s)
+        return built if isinstance(built, Binary) else f"build: {built}"[:300]
+
     def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
         """Why the subject's own kernel is refused; empty when it passes."""
-        built = compile(
-            subject.source, Store(self._machine.store.root), toolchain=self._machine.toolchain, limit_s=_LIMITS.build_s
-        )
-        if not isinstance(built, Binary):
-            return f"build: {built}"[:300]
+        built = self.build(subject)
+        if isinstance(built, str):
+            return built
         request = p.Validate(
             region=replace(subject.region, sites=()),
             implementation=implementation(subject, built),
