@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
+from agentcompile.feeder import feed
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -298,24 +299,9 @@ class WorkerJudge:
                 assert isinstance(verdict, Death), "only candidates are given up or wrong"
                 return verdict
 
-    def feed(self, request: p.FeedModel, *, limit_s: float = 0.0) -> int | Failed:
-        """Run a whole model on sequences in a fresh process, within `limit_s` seconds (0: what its size and steps may
-        take on a busy machine): how many rows it wrote, or in which group it failed. Raises as `ceiling` does."""
-        self._crew.rest()
-        nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
-        chunks = sum(walk.prompt // max(request.capacity, 1) + 1 for group in request.groups for walk in group)
-        steps = sum(group[0].steps for group in request.groups)
-        limit_s = limit_s or self._limits.measure(3 * nbytes) + (steps + 4 * chunks) * (1.0 + 5.0 * nbytes / 1e9)
-        worker = self._crew.worker(self._crew.clock, fresh=True)
-        outcome = worker.answer(request, limit_s=limit_s)
-        if isinstance(outcome, p.Fed):
-            self._crew.clock.clear(shaken=False)
-            return outcome.rows
-        at = worker.blamed
-        self._crew.clock.clear(shaken=shakes(outcome))
-        verdict = failure(outcome, "admit")
-        assert isinstance(verdict, Death), verdict
-        return Failed(at=at, verdict=verdict)
+    def feed(self, request: p.FeedModel, *, patience_s: float = 0.0) -> p.Fed | Failed:
+        """Run a whole model on sequences in a fresh process, as `feeder.feed` says."""
+        return feed(self._crew, self._limits, request, patience_s)
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""

@@ -24,6 +24,7 @@ from agentcompile.captures import GRAPHS
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.cuts import open_ended
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.exhausted import enough, exhausted, first_line
 from agentcompile.ir.graph import ITEM_BYTES, Phase
 from agentcompile.ir.whole import Oracle, Walk
 from agentcompile.reference import DTYPES, Interpreter, Precision
@@ -50,8 +51,14 @@ class Answers:
 def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None = None) -> Answers:
     """Ask the reference and eager PyTorch about all `walks`; each model is loaded once, and gone when it has answered.
 
-    Raises AgentCompileError (correctness) where the reference itself fails, or gives no finite number.
+    Raises AgentCompileError (correctness) where the reference itself fails, or gives no finite number; (environment)
+    where memory runs out.
     """
+    with enough(f"{captured.info.name}: the model itself, which is the reference"):
+        return _answers(captured, walks, device, module)
+
+
+def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None) -> Answers:
     oracle = oracle_of(captured, module)
     exact = _asked(captured, walks, _exact(captured, oracle, device, module), "float32")
     for walk, rows in zip(walks, exact, strict=True):
@@ -90,8 +97,10 @@ def _asked(
             except AgentCompileError:
                 raise
             except Exception as error:  # whatever somebody else's model raises
-                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                text = f"{captured.info.name}: the model itself, in {kind}, fails at {len(ids)} tokens: {said}"
+                if exhausted(error):
+                    raise
+                text = f"{captured.info.name}: the model itself, in {kind}, fails at {len(ids)} tokens"
+                text = f"{text}: {first_line(error)}"
                 hint = "it cannot be checked, and is not compiled: choose a shorter --context, or another checkpoint"
                 raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint) from error
             rows |= {(ids, at): row for at, row in zip(some, found.float().cpu(), strict=True)}

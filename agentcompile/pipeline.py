@@ -23,6 +23,7 @@ from agentcompile.events import (
     silent,
 )
 from agentcompile.history import History
+from agentcompile.holding import hold
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.judge import WorkerJudge
@@ -47,7 +48,6 @@ from agentcompile.survey import Survey
 from agentcompile.time_budget import TimeBudget, part_of
 from agentcompile.tune import Tuner
 from agentcompile.untimed import Estimates
-from agentcompile.whole import hold
 
 if TYPE_CHECKING:
     import torch

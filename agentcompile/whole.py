@@ -9,11 +9,11 @@ own captured graph is wrong nothing may ship.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -21,35 +21,38 @@ from agentcompile.capture import Captured
 from agentcompile.chunks import Chunks, capacity
 from agentcompile.cuts import CHUNK, Cut
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import ChoiceMade, Emit, ModelChecked, PlanAdmitted, Warned
+from agentcompile.events import ChoiceMade, Emit, ModelChecked, Warned
+from agentcompile.exhausted import enough
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source, Template
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
 from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.jobs import Failed
-from agentcompile.judge import WorkerJudge
 from agentcompile.machine import Machine
 from agentcompile.materialize import specialise
 from agentcompile.oracle import Answers, answers, oracle_of
-from agentcompile.plans import Planned
 from agentcompile.proving import binaries
-from agentcompile.ready import Ready
 from agentcompile.regions.schedule import schedule
-from agentcompile.ruled import Bench, layouts_of, weighed
 from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.lower import lower
 from agentcompile.scores import compared, fault, phases
-from agentcompile.stages import stage
-from agentcompile.steering import Earlier
 from agentcompile.walks import lengths, named, walks
-from agentcompile.worker.protocol import FeedModel
+from agentcompile.worker.protocol import Fed, FeedModel
 
 Unit = tuple[str, str]
 """A kernel where it is used: region id and candidate id."""
-_LATER = 8.0
-"""How many times what the captured graph takes a plan with kernels may take before it counts as hung."""
-_LATER_S = 20.0
+LATER = 10.0
+"""How many times the longest part of PyTorch's own graph, beside it on this machine, a part of a plan with kernels may
+take before it counts as hung, and `LATER_S` seconds more."""
+LATER_S = 20.0
+
+
+class Feeder(Protocol):
+    """Who runs a whole model on sequences: the judge."""
+
+    def feed(self, request: FeedModel, *, patience_s: float = ...) -> Fed | Failed:
+        """Run it, giving up when no part of it ends within `patience_s` seconds (0: what its size may take)."""
 
 
 @dataclass(kw_only=True)
@@ -63,7 +66,7 @@ class Gate:
     """By regime, the prefill's last."""
     templates: Mapping[str, Template]
     """By id."""
-    judge: WorkerJudge
+    judge: Feeder
     emit: Emit
     seed: int
     known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
@@ -72,7 +75,8 @@ class Gate:
     """The user's own, where it is at hand."""
     _answers: Answers | None = field(default=None, init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
-    _limit_s: float = field(default=0.0, init=False)
+    later_s: float = LATER_S
+    _patience_s: float = field(default=0.0, init=False)
 
     def check(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
         """Hold `plans`, one for each of the cuts, against the float32 model, unless that was done before."""
@@ -118,10 +122,7 @@ class Gate:
 
     def _bare_is_right(self, plans: Sequence[Plan], wrong: ModelCheck) -> None:
         bare = without(plans, dict.fromkeys(units(plans), "left out"))
-        begin = time.monotonic()
         found = self.check(bare, ()) if units(plans) else wrong
-        # What hangs from now on need not be waited for as long as what nobody has seen run.
-        self._limit_s = _LATER_S + _LATER * (time.monotonic() - begin)
         if found.ok:
             return
         about = self.captured.info
@@ -161,17 +162,15 @@ class Gate:
             oracle=oracle_of(self.captured, self.module), seed=self.seed, lengths=lengths(groups), phases=()
         )
         walked = [walk for group in groups for walk in group]
-        with tempfile.TemporaryDirectory(prefix="agentcompile-") as folder:
+        what = f"checking {self.captured.info.name} as a whole"
+        with enough(what), tempfile.TemporaryDirectory(prefix="agentcompile-") as folder:
             out = Path(folder) / "logits"
-            ran = self.judge.feed(replace(request, out=str(out)), limit_s=self._limit_s)
-            if isinstance(ran, Failed) and isinstance(ran.verdict, Crashed) and ran.verdict.signal == 9:
-                # Not its own doing, maybe: whoever runs out of memory kills the nearest.
-                ran = self.judge.feed(replace(request, out=str(out)), limit_s=self._limit_s)
+            ran = self._fed(plans, replace(request, out=str(out)))
             if isinstance(ran, Failed):
                 return replace(about, fault=_ended(ran, groups))
             count = sum(len(walk.scored) for walk in walked)
             vocab = self.captured.info.vocab
-            assert ran == count, f"{ran} rows, not {count}"
+            assert ran.rows == count, f"{ran.rows} rows, not {count}"
             if out.stat().st_size != 4 * count * vocab:
                 return replace(about, fault="its logits are not all there")
             if self._answers is None:
@@ -180,6 +179,37 @@ class Gate:
             found = torch.from_file(str(out), size=count * vocab, dtype=torch.float32).view(count, vocab)
             rows = compared(walked, self._answers.exact, self._answers.eager, found)
         return replace(about, phases=phases(walked, rows), fault=fault(walked, rows))
+
+    def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
+        """Run the plans. Those that make no step in time are hung only where PyTorch's own graph, right after, makes
+        its steps, and they make none again.
+
+        Raises AgentCompileError (environment) where PyTorch's own graph makes none either.
+        """
+        bare = not units(plans)
+        ran = self.judge.feed(request, patience_s=0.0 if bare else self._patience_s)
+        if not _late(ran):
+            return self._paced(ran) if bare else ran
+        if not bare:
+            self.emit(Warned(text="The whole model makes no step in time: PyTorch's own graph is run beside it"))
+            without_any = without(plans, dict.fromkeys(units(plans), "left out"))
+            beside = self.judge.feed(replace(self.request(without_any, ()), out=request.out))
+            if not _late(beside):
+                self._paced(beside)
+                return self.judge.feed(request, patience_s=self._patience_s)
+        name = self.captured.info.name
+        raise AgentCompileError(
+            f"{name}: not even PyTorch's own graph makes a step in time: the machine is too busy or too slow to check "
+            "the whole model",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="compile --resume when less else runs (`agentcompile doctor`): acknowledged trials are kept",
+        )
+
+    def _paced(self, ran: Fed | Failed) -> Fed | Failed:
+        """What PyTorch's own graph took is what kernels are measured by: a limit that was guessed is longer."""
+        if isinstance(ran, Fed):
+            self._patience_s = self.later_s + LATER * ran.longest_s
+        return ran
 
     def request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
         """What a worker is asked that runs the plans."""
@@ -249,95 +279,6 @@ class Gate:
         return [(tokens, chunk.program) for tokens, chunk in made.items()], longest, own
 
 
-def hold(
-    ready: Ready,
-    planned: Planned,
-    plans: Sequence[Plan],
-    bench: Bench,
-    judge: WorkerJudge,
-    earlier: Earlier,
-    module: torch.nn.Module | None = None,
-) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
-    """The cover and the plans that may ship, and how near to float32 they are; plans of which something fell back are
-    timed again. Raises AgentCompileError (correctness) where none may."""
-    cuts = [*ready.decode, ready.prefill]
-    gate = Gate(
-        here=ready.here,
-        captured=ready.model.captured,
-        constants=ready.model.constants,
-        cuts=cuts,
-        templates={
-            template.id: template
-            for subject in (*ready.subjects, *ready.prompts)
-            for template in subject.space.templates
-        },
-        judge=judge,
-        emit=bench.emit,
-        seed=bench.seed,
-        known=earlier.checks,
-        module=module,
-    )
-    with stage(bench.emit, "verify") as say:
-        plans = tuple(plans)
-        while True:
-            left, found = gate.right(plans, planned.layouts)
-            if left == plans:
-                say(told(found))
-                return planned, plans, found
-            planned, plans = _timed_again(cuts, planned, plans, left, bench, earlier.ruled)
-
-
-def told(found: ModelCheck) -> str:
-    """A check in one line."""
-    figures = ", ".join(f"{one.phase} KL {one.kl:.2g} (eager {one.kl_eager:.2g})" for one in found.phases)
-    positions = sum(one.positions for one in found.phases)
-    return f"{positions} positions beside {found.oracle} in float32: {figures}"
-
-
-def _timed_again(
-    cuts: Sequence[Cut],
-    planned: Planned,
-    before: Sequence[Plan],
-    plans: Sequence[Plan],
-    bench: Bench,
-    known: Sequence[Plan],
-) -> tuple[Planned, tuple[Plan, ...]]:
-    """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
-    measured slower than PyTorch now is given back as a whole."""
-    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.survey)
-    *decode, prefill = (plan.parts for plan in plans)
-    left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)
-    found = []
-    for cut, old, plan in zip(cuts, before, plans, strict=True):
-        if plan.parts == old.parts and layouts == planned.layouts:
-            found.append(plan)
-            continue
-        made = Plan(regime=plan.regime, parts=plan.parts, exact=False)
-        if old.step_ns:
-            made = _weighed(cut, made, left, bench, known)
-        bench.emit(PlanAdmitted(plan=made, layouts=layouts, ruled=True))
-        found.append(made)
-    *decode, prefill = (plan.parts for plan in found)
-    return replace(left, decode=tuple(decode), prefill=prefill), tuple(found)
-
-
-def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
-    try:
-        made = weighed(cut, plan, planned, bench, known)
-    except AgentCompileError as error:
-        if error.exit_code is not ExitCode.UNDECIDED:
-            raise
-        bench.emit(Warned(text=f"{plan.regime.name}: what is left of the plan is not timed: {error.message}"))
-        return plan
-    if made.log_ratio + made.half_width >= 0:
-        return made
-    slow = "the step is slower than PyTorch's without the kernels that made the model wrong"
-    parts = (
-        replace(part, choice=Fallback(reason=slow)) if isinstance(part.choice, Kernel) else part for part in made.parts
-    )
-    return Plan(regime=plan.regime, parts=tuple(parts), exact=False)
-
-
 def units(plans: Sequence[Plan]) -> list[Unit]:
     """Every kernel of the plans, once."""
     return list(
@@ -374,11 +315,17 @@ def _lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], lay
     return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, dict(layouts))
 
 
+def _late(ran: Fed | Failed) -> bool:
+    return isinstance(ran, Failed) and isinstance(ran.verdict, TimedOut)
+
+
 def _ended(ran: Failed, groups: Sequence[Group]) -> str:
     """How a model ended that wrote no logits, and what it was fed."""
     cause = reason(ran.verdict)
     if isinstance(ran.verdict, Crashed) and not ran.verdict.signal:
         cause = ran.verdict.detail.strip().rpartition("\n")[2]
+    if isinstance(ran.verdict, TimedOut):
+        cause = f"no step in {ran.verdict.limit_s:.3g} s, where PyTorch's own graph makes its steps"
     how = "hung" if isinstance(ran.verdict, TimedOut) else "crashed"
     if not 0 <= ran.at < len(groups):
         return f"it {how} before its first token: {cause}"

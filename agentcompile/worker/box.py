@@ -8,6 +8,7 @@ import struct
 
 _NOTE = struct.Struct("<q")
 _LEFT = _NOTE.size
+_TICKS = 2 * _NOTE.size
 NOTHING = -1
 
 
@@ -34,6 +35,15 @@ class Box:
     def read(self) -> int:
         """The arm that was noted last, or `NOTHING`; a kernel may have overwritten it with any number."""
         return int(_NOTE.unpack_from(self._page)[0])
+
+    def tick(self) -> None:
+        """Note that work goes on: a part of it is done."""
+        _NOTE.pack_into(self._page, _TICKS, self.ticks + 1)
+
+    @property
+    def ticks(self) -> int:
+        """How many parts are done, of whatever was asked."""
+        return int(_NOTE.unpack_from(self._page, _TICKS)[0])
 
     def leave(self) -> None:
         """Note that the worker ends itself: whatever signal it ends by, nobody else sent it."""

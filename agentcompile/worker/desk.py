@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from agentcompile.build import compile
+from agentcompile.exhausted import exhausted, first_line
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
@@ -31,8 +32,8 @@ class Device(Protocol):
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps."""
 
-    def feed(self, request: p.FeedModel) -> int:
-        """Run a whole model on sequences; how many rows of logits were written."""
+    def feed(self, request: p.FeedModel) -> p.Fed:
+        """Run a whole model on sequences."""
 
     def ceiling(self) -> Ceiling:
         """Measure the limits."""
@@ -64,7 +65,7 @@ class Desk:
             case p.Time() | p.TimeSteps():
                 return self._timed(request)
             case p.FeedModel():
-                return p.Fed(rows=self.device.feed(request))
+                return self._fed(request)
             case p.MeasureCeiling():
                 return p.CeilingMeasured(ceiling=self.device.ceiling())
             case p.CheckHarness():
@@ -108,6 +109,14 @@ class Desk:
             return p.Timed(samples=device.time(request) if isinstance(request, p.Time) else device.steps(request))
         except WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
+
+    def _fed(self, request: p.FeedModel) -> p.Fed | p.Lacking:
+        try:
+            return self.device.feed(request)
+        except Exception as error:
+            if (resource := exhausted(error)) is None:
+                raise
+            return p.Lacking(resource=resource, detail=first_line(error))
 
     def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut | Disturbed:
         store, toolchain = Store(Path(self.setup.store)), self.setup.toolchain

@@ -5,9 +5,11 @@ The caller compares them: what runs generated code says nothing about whether it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -21,8 +23,11 @@ from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.step import Step
 from agentcompile.worker.box import Box
-from agentcompile.worker.protocol import FeedModel
+from agentcompile.worker.protocol import Fed, FeedModel
 from agentcompile.worker.steps import called, constants
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,49 @@ class Loaded:
     together: Mapping[int, Callable[[], torch.Tensor]]
 
 
-def feed(request: FeedModel, loaded: Loaded, box: Box) -> int:
-    """Take every walk of `request` and append its rows to the file that it names; how many there are."""
+class Pulse:
+    """Tells who waits, after each part of the work, that it goes on: a slow machine is none that hangs."""
+
+    def __init__(self, box: Box, settle: Callable[[], None] = lambda: None) -> None:
+        """`settle` waits for what is enqueued: of a device that runs behind."""
+        self._box, self._settle, self._last = box, settle, time.monotonic()
+        self.longest_s = 0.0
+
+    def beat(self) -> None:
+        """A part is done."""
+        self._settle()
+        now = time.monotonic()
+        self.longest_s, self._last = max(self.longest_s, now - self._last), now
+        self._box.tick()
+
+    def after(self, call: Callable[P, R]) -> Callable[P, R]:
+        """`call`, each of which is a part."""
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            made = call(*args, **kwargs)
+            self.beat()
+            return made
+
+        return run
+
+
+class _Decode:
+    """A step that beats."""
+
+    def __init__(self, step: Decode, pulse: Pulse) -> None:
+        self.again = pulse.after(step.again)
+        self.clock, self.decoder = step.clock, step.decoder
+
+
+class _Prefill:
+    """Chunks that beat."""
+
+    def __init__(self, chunks: Prefill, pulse: Pulse) -> None:
+        self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
+
+
+def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
+    """Take every walk of `request` and append its rows to the file that it names."""
     rows = 0
     with Path(request.out).open("wb") as file:
         for index, group in enumerate(request.groups):
@@ -44,7 +90,7 @@ def feed(request: FeedModel, loaded: Loaded, box: Box) -> int:
             for found in made:
                 file.write(found.cpu().contiguous().numpy().tobytes())
                 rows += found.shape[0]
-    return rows
+    return Fed(rows=rows, longest_s=pulse.longest_s)
 
 
 def _alone(model: CompiledModel, walk: Walk) -> torch.Tensor:
@@ -72,10 +118,11 @@ def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
     return [torch.stack(rows) for rows in found]
 
 
-def host_model(request: FeedModel, executor: Executor) -> Loaded:
+def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
     """The programs of `request` bound to the host's memory, whose cache holds what no sequence has written."""
     programs = _programs(request)
-    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
+    read = pulse.after(Checkpoint.open(request.checkpoint).tensor)
+    memory = Memory(programs, read, constants(request.constants))
     memory.furnish()
     libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
     steps: list[tuple[int, Decode]] = [
@@ -83,10 +130,10 @@ def host_model(request: FeedModel, executor: Executor) -> Loaded:
     ]
     (_, chunk), *_ = request.prefill
     prefill = Step(chunk, memory, executor, libraries, capacity=request.capacity)
-    return Loaded(model=_model(request, steps, prefill, memory), memory=memory, together={})
+    return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together={})
 
 
-def device_model(request: FeedModel, target: Target) -> Loaded:
+def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
     """The programs of `request` bound to the device's memory; the kernel that ends a step is among its binaries."""
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
     from agentcompile.runtime.device_errors import on_device
@@ -95,7 +142,8 @@ def device_model(request: FeedModel, target: Target) -> Loaded:
 
     programs, overlap, context = _programs(request), overlaps_launches(target.arch), request.info.context
     with on_device(f"loading {request.info.name}"):
-        memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants), "cuda")
+        read = pulse.after(Checkpoint.open(request.checkpoint).tensor)
+        memory = Memory(programs, read, constants(request.constants), "cuda")
         memory.furnish()
         modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
         advance = Module(Path(dict(request.binaries)[advance_source(target.arch).digest]))
@@ -114,11 +162,11 @@ def device_model(request: FeedModel, target: Target) -> Loaded:
             overlap=overlap,
         )
         together = {
-            program.batch: _replayed(DeviceStep(program, memory, modules, overlap=overlap))
+            program.batch: pulse.after(_replayed(DeviceStep(program, memory, modules, overlap=overlap)))
             for _, program in request.decode
             if program.batch > 1
         }
-    return Loaded(model=_model(request, steps, prefill, memory), memory=memory, together=together)
+    return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
 
 
 def _replayed(step: object) -> Callable[[], torch.Tensor]:
@@ -137,9 +185,12 @@ def _replayed(step: object) -> Callable[[], torch.Tensor]:
     return run
 
 
-def _model(request: FeedModel, steps: Sequence[tuple[int, Decode]], prefill: Prefill, memory: Memory) -> CompiledModel:
-    decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
-    return CompiledModel(request.info, decode, prefill, memory, tokenizer=None, checkpoint=Path(request.checkpoint))
+def _model(
+    request: FeedModel, steps: Sequence[tuple[int, Decode]], prefill: Prefill, memory: Memory, pulse: Pulse
+) -> CompiledModel:
+    decode = _Decode(steps[0][1] if len(steps) == 1 else Regimes(steps, memory), pulse)
+    chunks, checkpoint = _Prefill(prefill, pulse), Path(request.checkpoint)
+    return CompiledModel(request.info, decode, chunks, memory, tokenizer=None, checkpoint=checkpoint)
 
 
 def _programs(request: FeedModel) -> list[Program]:

@@ -23,7 +23,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
-from agentcompile.worker.feeding import device_model, feed
+from agentcompile.worker.feeding import Pulse, device_model, feed
 from agentcompile.worker.gpu_ceiling import Probe
 from agentcompile.worker.gpu_launch import Buffers, device_runner
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
@@ -76,11 +76,12 @@ class Gpu:
         """Whole steps in interleaved rounds."""
         return self._freed(gpu_time_steps(request, self._memory(request), self._setup.target, self._box))
 
-    def feed(self, request: p.FeedModel) -> int:
+    def feed(self, request: p.FeedModel) -> p.Fed:
         """A whole model on sequences."""
         self._weights = None  # what was timed before leaves room for this model's memory
         torch.cuda.empty_cache()
-        return feed(request, device_model(request, self._setup.target), self._box)
+        pulse = Pulse(self._box, torch.cuda.synchronize)
+        return feed(request, device_model(request, self._setup.target, pulse), self._box, pulse)
 
     def ceiling(self) -> Ceiling:
         """The device's limits."""

@@ -20,7 +20,7 @@ from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
-from agentcompile.worker.feeding import feed, host_model
+from agentcompile.worker.feeding import Pulse, feed, host_model
 from agentcompile.worker.housing import house
 from agentcompile.worker.launch import binder, facts_of, in_turn, runner
 from agentcompile.worker.looping import looper
@@ -72,9 +72,10 @@ class Host:
         """Whole steps in interleaved rounds."""
         return time_steps(request, self._executor, self._box, self._probes)
 
-    def feed(self, request: p.FeedModel) -> int:
+    def feed(self, request: p.FeedModel) -> p.Fed:
         """A whole model on sequences."""
-        return feed(request, host_model(request, self._executor), self._box)
+        pulse = Pulse(self._box)
+        return feed(request, host_model(request, self._executor, pulse), self._box, pulse)
 
     def ceiling(self) -> Ceiling:
         """The machine's limits."""

@@ -42,7 +42,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """The request outlasted its limit; the worker was killed."""
+    """The request, or the part of it that was under way, outlasted its limit; the worker was killed."""
 
     limit_s: float
 
@@ -71,7 +71,7 @@ class Worker:
         for fd in (self._stdin, self._stdout, self._log):
             os.set_blocking(fd, False)
         self._splitter, self._tail = Splitter(), b""
-        self._token, self._deadline, self._limit_s = "", 0.0, 0.0
+        self._token, self._deadline, self._limit_s, self._ticks = "", 0.0, 0.0, 0
         self._noted, self._left = NOTHING, False
         self._status: int | None = None
         self._outcome: Outcome | None = None
@@ -104,10 +104,13 @@ class Worker:
         return self._noted if self._dead else self.box.read()
 
     def ask(self, request: Request, *, limit_s: float) -> None:
-        """Send a request; `wait` tells when its outcome is there. A worker that is gone gives `Lost` as outcome."""
+        """Send a request; `wait` tells when its outcome is there. A worker that is gone gives `Lost` as outcome.
+
+        `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part.
+        """
         assert not self.busy, "one request at a time"
         self._token, self._limit_s = secrets.token_hex(8), limit_s
-        self._deadline = time.monotonic() + limit_s
+        self._deadline, self._ticks = time.monotonic() + limit_s, self.box.ticks
         self._unsent += pack(encode(Ask(token=self._token, request=request)))
         self.pump()
 
@@ -155,6 +158,9 @@ class Worker:
         if self._outcome is None and self._ended:
             self._lose("")
         elif self._outcome is None and time.monotonic() >= self._deadline:
+            if self.box.ticks != self._ticks:  # it goes on, however slowly
+                self._ticks, self._deadline = self.box.ticks, time.monotonic() + self._limit_s
+                return
             self.kill()
             self._outcome = Expired(limit_s=self._limit_s)
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
+from agentcompile.exhausted import Resource
 from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
@@ -230,6 +231,17 @@ class Fed:
 
     kind: Literal["fed"] = "fed"
     rows: int
+    longest_s: float
+    """What the longest part took: one step, one chunk of a prompt, or one tensor to load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """The machine has too little of something for the request, whatever runs; `detail` is what the system said."""
+
+    kind: Literal["lacking"] = "lacking"
+    resource: Resource
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +288,7 @@ Reply = (
     | Timed
     | Wrong
     | Fed
+    | Lacking
     | CeilingMeasured
     | HarnessChecked
     | Alive

@@ -8,83 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile import catalog
 from agentcompile.events import ChoiceMade, Event, ModelChecked, Warned
-from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Fallback, Kernel, Plan, TimedOut
+from agentcompile.ir.trial import Fallback, TimedOut
 from agentcompile.jobs import Failed
 from agentcompile.judge import WorkerJudge
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import read_lock
 from agentcompile.machine import judge_of, this_machine
-from agentcompile.materialize import specialise
-from agentcompile.regions.kinds import facts as kinds
 from agentcompile.session import RunDirectory
-from agentcompile.whole import Gate, units
+from agentcompile.whole import units
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
+from tests.cpu.gates import gate, planted
 from tests.models import tiny
 
 Checkpoints = Callable[[str, str], Path]
-PLANTED = {
-    "wrong": "if (at > 30) at = 0;",
-    "crash": "if (at > 30) *(volatile int*)nullptr = 1;",
-    "hang": "while (at > 30) { volatile int waits = 0; (void)waits; }",
-}
-"""What a kernel does beyond position 30, where no check of it alone looked."""
-
-
-def gate(home: Path, made: flows.Planted, judge: WorkerJudge, events: list[Event], *folders: Path) -> Gate:
-    here = this_machine(flows.options(home, made.model.captured.checkpoint, CONTEXT))
-    found = catalog.load([catalog.default_root(), *folders], kinds=kinds(), layouts=LAYOUTS)
-    return Gate(
-        here=here,
-        captured=made.model.captured,
-        constants=made.model.constants,
-        cuts=made.cuts,
-        templates={template.id: template for template in found.templates},
-        judge=judge,
-        emit=events.append,
-        seed=0,
-    )
-
-
-def plans(made: flows.Planted) -> list[Plan]:
-    covers = [*made.planned.decode, made.planned.prefill]
-    return [
-        Plan(regime=cut.partition.regime, parts=parts, exact=True) for cut, parts in zip(made.cuts, covers, strict=True)
-    ]
-
-
-def planted(made: flows.Planted, folder: Path, fault: str) -> tuple[list[Plan], str]:
-    """The plans with a wrong kernel for the position tables, and the region that has it."""
-    original, home = flows.ROOT / "templates/position-tables/copy", folder / "position-tables" / fault
-    home.mkdir(parents=True)
-    (home / "template.toml").write_text((original / "template.toml").read_text())
-    text = (original / "kernel.cpp").read_text().replace("a.positions[0]", "at")
-    text = text.replace("{\n", "{\n    long long at = a.positions[0];\n    " + PLANTED[fault] + "\n", 1)
-    assert PLANTED[fault] in text
-    (home / "kernel.cpp").write_text(text)
-    (template,) = catalog.load([folder], kinds=kinds(), layouts=LAYOUTS).templates
-    first, *others = plans(made)
-    region = next(
-        made.cuts[0].regions[part.region]
-        for part in first.parts
-        if made.cuts[0].regions[part.region].kind == "position-tables"
-    )
-    target = made.facts.target
-    source = specialise(template, region, (), target)
-    candidate = Candidate(
-        region=region.id,
-        regime=region.regime,
-        template=template.id,
-        template_digest=template.digest,
-        params=(),
-        target=target.digest,
-    )
-    kernel = Kernel(candidate=candidate, source=source.digest, speedup=9.0, half_width=0.0, decided_by="human")
-    parts = tuple(replace(part, choice=kernel) if part.region == region.id else part for part in first.parts)
-    return [replace(first, parts=parts), *others], region.id
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +71,7 @@ def test_a_kernel_that_hangs_in_the_model_is_ended_and_says_where(
 ) -> None:
     wrong, _ = planted(made, tmp_path, "hang")
     request = gate(warm, made, judge, [], tmp_path).request(wrong, made.planned.layouts)
-    ended = judge.feed(replace(request, out=str(tmp_path / "logits")), limit_s=3.0)
+    ended = judge.feed(replace(request, out=str(tmp_path / "logits")), patience_s=3.0)
     assert isinstance(ended, Failed)
     assert isinstance(ended.verdict, TimedOut)
 
