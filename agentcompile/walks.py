@@ -58,7 +58,10 @@ def walks(
     found.append(_walk(last, max(context - TAIL, 1)))
     if programs:  # each length that a device has no program for is run in another way there
         found.append(_walk(last, context))
-    groups: list[Group] = [(walk,) for walk in sorted(found, key=lambda walk: -len(walk.ids))]
+    # In a context of a few slots, several of these are one.
+    once = {(len(walk.ids), walk.prompt): walk for walk in reversed(found)}
+    kept = [walk for walk in found if once[len(walk.ids), walk.prompt] is walk]
+    groups: list[Group] = [(walk,) for walk in sorted(kept, key=lambda walk: -len(walk.ids))]
     for batch in batches:
         room = min(WHOLE, context - SIDE_BY_SIDE)
         prompts = [1 + 17 * seat % room for seat in range(batch)]
