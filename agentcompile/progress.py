@@ -206,9 +206,8 @@ def apply(state: State, event: Event) -> State:
             )
         case PlanAdmitted():
             if event.ruled:
-                return changed(state, ruled=(*_elsewhere(state.ruled, event.plan), event.plan))
-            plans = (*_elsewhere(state.plans, event.plan), event.plan)
-            return changed(state, plans=plans, layouts=event.layouts)
+                return changed(state, ruled=_placed(state.ruled, event.plan))
+            return changed(state, plans=_placed(state.plans, event.plan), layouts=event.layouts)
         case SearchProgress() | StepsTimed() | ModelChecked():
             return _found_out(state, event)
         case LockWritten():
@@ -302,8 +301,10 @@ def _asked(state: State, event: CandidateAsked) -> State:
     return changed(state, asked=asked, trials=Grown(kept), rows=rows, steps={})
 
 
-def _elsewhere(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
-    return tuple(other for other in plans if other.regime != plan.regime)
+def _placed(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
+    """In the place of what its regime had: whoever goes on with a run takes the plans by the order of their regimes."""
+    kept = tuple(plan if other.regime == plan.regime else other for other in plans)
+    return kept if plan in kept else (*kept, plan)
 
 
 def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:

@@ -146,14 +146,16 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Su
 
 
 def weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
-    """A changed plan with its time in the step; on a CPU a prompt's is not timed."""
+    """A changed plan with its time in the step, which is taken anew, on fresh data, where others disturbed what is
+    `known` of it; on a CPU a prompt's is not timed."""
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
-    if before is not None:
+    if before is not None and not before.contended:
         return before
     if plan.phase == "prefill" and bench.kind == "cpu":
         return Plan(regime=plan.regime, parts=plan.parts, exact=False)
     rivals = RunnersUp(bench.survey, {})
-    found = weigh(cut, plan.parts, planned, rivals, bench.clock, bench.emit, bench.seed, bench.kind)
+    seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)
+    found = weigh(cut, plan.parts, planned, rivals, bench.clock, bench.emit, seed, bench.kind)
     bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
     if found.log_ratio - found.half_width <= 0:
         text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentcompile.admit import Admitted, admit
+from agentcompile.admit import Admitted, admit, confirm
 from agentcompile.cuts import Cut
-from agentcompile.events import silent
+from agentcompile.events import Event, StepsTimed, silent
 from agentcompile.ir.program import Program
 from agentcompile.ir.trial import Fallback, Kernel
 from agentcompile.measure import Timing
@@ -88,3 +88,17 @@ def test_when_time_is_up_no_alternative_is_tried_and_the_plan_is_timed_once(shor
 def test_a_step_on_a_quiet_machine_is_not_contended(short: Cut) -> None:
     found = admitted(short, StepClock(flat(best=3)))
     assert (found.plan.comparison, found.plan.contended, found.plan.disturbed) == ("FASTER", False, 0.0)
+
+
+def test_a_contended_plan_is_confirmed_on_fresh_data_and_keeps_its_kernels(short: Cut) -> None:
+    events = list[Event]()
+    parts = cover_of(short)
+    planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
+    busy = Busy(dict.fromkeys(range(1, 10), PYTORCH_NS // 4))
+    found = admit(short, parts, planned, Rivals(short.regions), busy, events.append, 0, "cpu", {}).plan
+    assert found.contended
+    quiet = StepClock(busy.cost)
+    quiet.known = {event.steps: event.timing for event in events if isinstance(event, StepsTimed)}
+    again = confirm(short, found, planned, Rivals(short.regions), quiet, silent, 0, "cpu").plan
+    assert quiet.at, "what the busy machine said counts no more"
+    assert (again.contended, again.comparison, again.parts) == (False, "FASTER", found.parts)

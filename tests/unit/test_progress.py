@@ -10,6 +10,7 @@ from agentcompile.events import (
     BoundaryFound,
     ChoiceMade,
     DriftFound,
+    PlanAdmitted,
     RoundsProgress,
     RunFailed,
     StageStarted,
@@ -39,6 +40,13 @@ def test_applying_an_event_leaves_the_old_state_alone() -> None:
     copy = replace(before)
     apply(before, TrialFinished(trial=trial()))
     assert before == copy
+
+
+def test_a_plan_that_is_admitted_again_stays_in_its_place() -> None:
+    first = replace(PLAN, disturbed=0.9)
+    prompt = replace(PLAN, regime=replace(PLAN.regime, phase="prefill"), step_ns=0)
+    state = fold([STARTED, *(PlanAdmitted(plan=plan) for plan in (first, prompt, PLAN))])
+    assert state.plans == (PLAN, prompt)
 
 
 def test_the_running_stage_is_the_last_that_began() -> None:

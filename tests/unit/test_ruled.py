@@ -133,6 +133,15 @@ def test_a_plan_that_was_measured_before_is_not_measured_again(desk: Desk) -> No
     assert desk.clock.at == []
 
 
+def test_a_changed_plan_whose_timing_others_disturbed_is_measured_again(desk: Desk) -> None:
+    _, (plan, _) = desk.obey(desk.override(3))
+    desk.clock.at.clear()
+    _, again = desk.obey(desk.override(3), known=[replace(plan, step_ns=8, disturbed=0.9)])
+    assert desk.clock.at
+    assert (again[0].step_ns, again[0].contended) == (plan.step_ns, False)
+    assert PlanAdmitted(plan=again[0], ruled=True) in desk.told
+
+
 @pytest.mark.parametrize(("variant", "why"), [(4, "the override failed: crashed"), (10, "in no space")])
 def test_an_override_that_fails_is_undecided(desk: Desk, variant: int, why: str) -> None:
     desk.survey.broken = (4,)
