@@ -18,6 +18,7 @@ from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import (
     BuildFailed,
     Cancelled,
+    Choice,
     Crashed,
     Disturbed,
     Fallback,
@@ -35,6 +36,11 @@ from agentcompile.measure.policy import POLICY
 
 TIE = 0.005
 """Relative: kernels nearer than this to the best are equals, and traits decide between them."""
+
+LEAVING_NS = 20_000.0
+"""What a region in PyTorch costs a CPU's step beside its own time, where what stands around it is kernels: the step
+leaves native code for it, and threads that went to sleep are woken. Seen on two cores: 51 us more for a table of
+positions, 64 us for an argmax, of which the operators themselves are less than half."""
 
 Signature = tuple[tuple[str, str], ...]
 """Port family to layout, sorted, only those that are not `row-major`."""
@@ -54,12 +60,18 @@ class Ranking:
 
     kernels: tuple[tuple[Signature, tuple[Kernel, ...]], ...]
     fallback: Fallback
+    near: tuple[tuple[Signature, tuple[Kernel, ...]], ...] = ()
+    """Right kernels that PyTorch beats by itself, or ties, by less than what leaving native code for it costs."""
 
     @property
     def best(self) -> Kernel | Fallback:
         """The fastest of all layouts, or the fallback."""
         heads = [kernels[0] for _, kernels in self.kernels]
         return max(heads, key=lambda kernel: kernel.speedup, default=self.fallback)
+
+    def is_near(self, choice: Choice) -> bool:
+        """Whether it is a kernel that is chosen for what stands around it alone."""
+        return any(choice in kernels for _, kernels in self.near)
 
     def of(self, signature: Signature) -> tuple[Kernel, ...]:
         """The kernels that want exactly these layouts, best first; empty when none does."""
@@ -103,15 +115,27 @@ def rank(
     search trials only enter the fallback's reason.
     """
     last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
-    winners = [trial for trial in last.values() if _wins(trial.verdict)]
-    by_layout: dict[Signature, list[Trial]] = {}
-    for trial in winners:
-        by_layout.setdefault(signature_of(templates[trial.candidate.template]), []).append(trial)
-    kernels = tuple(
-        (signature, tuple(_kernel(trial) for trial in _ordered(by_layout[signature], traits)))
-        for signature in sorted(by_layout)
+
+    def ordered(some: Sequence[Trial]) -> tuple[tuple[Signature, tuple[Kernel, ...]], ...]:
+        by_layout: dict[Signature, list[Trial]] = {}
+        for trial in some:
+            by_layout.setdefault(signature_of(templates[trial.candidate.template]), []).append(trial)
+        return tuple(
+            (signature, tuple(_kernel(trial) for trial in _ordered(by_layout[signature], traits)))
+            for signature in sorted(by_layout)
+        )
+
+    return Ranking(
+        kernels=ordered([trial for trial in last.values() if _wins(trial.verdict)]),
+        fallback=Fallback(reason=why_fallback(trials)),
+        near=ordered([trial for trial in last.values() if not _wins(trial.verdict) and _is_near(trial.verdict)]),
     )
-    return Ranking(kernels=kernels, fallback=Fallback(reason=why_fallback(trials)))
+
+
+def _is_near(verdict: Verdict) -> bool:
+    if not isinstance(verdict, Measured):
+        return False
+    return verdict.measurement.median_ns - verdict.measurement.baseline_ns < LEAVING_NS
 
 
 def _wins(verdict: Verdict) -> bool:

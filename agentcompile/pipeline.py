@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentcompile.admit import admit, admit_chunk, confirm
 from agentcompile.advising import check
-from agentcompile.choose import Ranking
+from agentcompile.choose import LEAVING_NS, Ranking
 from agentcompile.chunks import Chunks, capacity
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import (
@@ -192,6 +192,7 @@ def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: R
             ready.here.target.kind,
             rejected,
             None if rule in TIMED else about.kernel_ns,
+            LEAVING_NS if rule == "admitted" and ready.here.target.kind == "cpu" else 0.0,
         )
 
     with stage(emit, "cover") as say:
@@ -199,6 +200,9 @@ def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: R
         while failed := _failed(ready, survey, found):
             rejected.update(failed)
             found = planned()
+        for part in {part.region: part for parts in found.decode for part in parts}.values():
+            if part.region in rankings and rankings[part.region].is_near(part.choice):
+                emit(ChoiceMade(region=part.region, choice=part.choice))
         say(f"{len(found.decode[0])} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
     return found
 

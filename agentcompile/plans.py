@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcompile.choose import Ranking
 from agentcompile.cuts import CHUNK, Cut
@@ -16,6 +16,7 @@ from agentcompile.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.problem import Option, Problem
+from agentcompile.regions.schedule import schedule
 from agentcompile.tune import Subject, templates_of
 
 STEPS_PER_CHUNK = 128
@@ -96,47 +97,81 @@ def plan(
     kind: str,
     forbidden: Collection[tuple[str, Choice]] = (),
     kernel_ns: Callable[[Region, Kernel], float] | None = None,
+    leaving_ns: float = 0.0,
 ) -> Planned:
     """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected.
 
     A kernel costs what its last confirming trial in `trials` says, unless `kernel_ns` is given, which then says it.
+    Wherever a decode step goes from kernels to PyTorch it takes `leaving_ns` more: with that, kernels that PyTorch only
+    just beats by itself are thought of too, where they keep a step native.
     """
 
     def costs(region: Region, kernel: Kernel) -> float:
         return kernel_ns(region, kernel) if kernel_ns else confirmed_ns(kernel, trials.get(region.id, ()))
 
-    options = {
-        id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
-        for cut in decode
-        for id, region in cut.regions.items()
-    }
+    def decoding(near: bool) -> dict[str, tuple[Option, ...]]:
+        return {
+            id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs, near)
+            for cut in decode
+            for id, region in cut.regions.items()
+        }
+
     # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
     measured = {
         id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
         for id, region in (prefill.regions if kind != "cpu" else {}).items()
         if len(region.body.nodes) == 1 or id in rankings
     }
-    problems = [
-        *(Problem(graph=cut.graph, partition=cut.partition, options=_of(cut, options)) for cut in decode),
-        Problem(
-            graph=prefill.graph,
-            partition=prefill.partition,
-            options=_prefill_options(prefill, ceiling) if kind == "cpu" else measured,
-            weight=1 / STEPS_PER_CHUNK,
-        ),
-    ]
-    found = cover_jointly(problems, forbidden=forbidden)
-    return Planned(
-        decode=found.parts[:-1],
-        prefill=found.parts[-1],
-        layouts=found.layouts,
-        exact=found.exact,
-        decode_ns=_estimate(found.parts[0], options),
+    prompt = Problem(
+        graph=prefill.graph,
+        partition=prefill.partition,
+        options=_prefill_options(prefill, ceiling) if kind == "cpu" else measured,
+        weight=1 / STEPS_PER_CHUNK,
     )
 
+    def covered(near: bool, more_ns: float) -> tuple[float, Planned]:
+        """A cover in which every fallback is thought to take so much more, and what it takes all in all."""
+        options = decoding(near)
+        problems = [
+            Problem(graph=cut.graph, partition=cut.partition, options=_dearer(cut, options, more_ns)) for cut in decode
+        ]
+        found = cover_jointly([*problems, prompt], forbidden=forbidden)
+        made = Planned(
+            decode=found.parts[:-1],
+            prefill=found.parts[-1],
+            layouts=found.layouts,
+            exact=found.exact,
+            decode_ns=_estimate(found.parts[0], options),
+        )
+        thought_ns = more_ns * sum(_sites(parts, Fallback) for parts in made.decode)
+        left = sum(leaves(cut, parts) for cut, parts in zip(decode, made.decode, strict=True)) if leaving_ns else 0
+        return found.cost_ns - thought_ns + leaving_ns * left, made
 
-def _of(cut: Cut, options: Mapping[str, tuple[Option, ...]]) -> dict[str, tuple[Option, ...]]:
-    return {id: options[id] for id in cut.regions}
+    covers = [covered(False, 0.0)]
+    if leaving_ns:
+        covers.append(covered(True, leaving_ns))
+    return min(covers, key=lambda pair: pair[0])[1]
+
+
+def _dearer(cut: Cut, options: Mapping[str, tuple[Option, ...]], more_ns: float) -> dict[str, tuple[Option, ...]]:
+    """The options of a cut's regions, every fallback so much dearer."""
+
+    def made(option: Option) -> Option:
+        return replace(option, cost_ns=option.cost_ns + more_ns) if isinstance(option.choice, Fallback) else option
+
+    return {id: tuple(map(made, options[id])) for id in cut.regions}
+
+
+def _sites(parts: Sequence[Part], kind: type[Choice]) -> int:
+    return sum(len(part.sites) for part in parts if isinstance(part.choice, kind))
+
+
+def leaves(cut: Cut, parts: Sequence[Part]) -> int:
+    """How often a step goes over from kernels to PyTorch; never where it has no kernel."""
+    runs = [isinstance(step.choice, Kernel) for step in schedule(cut.graph, cut.partition, parts)]
+    if not any(runs):
+        return 0
+    return sum(not native and (at == 0 or runs[at - 1]) for at, native in enumerate(runs))
 
 
 def _estimate(parts: Sequence[Part], options: Mapping[str, Sequence[Option]]) -> float:
@@ -150,15 +185,16 @@ def _options(
     fallback_ns: float,
     subjects: Sequence[Subject],
     costs: Callable[[Region, Kernel], float],
+    near: bool = False,
 ) -> tuple[Option, ...]:
-    """The fallback, and the best kernel of each layout at what it costs."""
+    """The fallback, and the best kernel of each layout at what it costs; with those that are `near` it, too."""
     subject = next((s for s in subjects if s.region.id == region.id), None)
     if subject is None or ranking is None:
         reason = "no template serves this region here" if subject is None else "the budget was spent before its turn"
         return (Option(cost_ns=fallback_ns, choice=Fallback(reason=reason)),)
     options = [Option(cost_ns=fallback_ns, choice=ranking.fallback)]
     templates = templates_of(subject)
-    for _, kernels in ranking.kernels:
+    for _, kernels in (*ranking.kernels, *(ranking.near if near else ())):
         for kernel in kernels:
             layouts = templates[kernel.candidate.template].layouts
             options.append(Option(layouts=layouts, cost_ns=costs(region, kernel), choice=kernel))

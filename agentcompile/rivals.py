@@ -67,10 +67,15 @@ class RunnersUp:
         self._survey, self._rankings = survey, rankings
 
     def of(self, part: Part) -> tuple[Choice, ...]:
-        """At most `RUNNERS_UP`."""
-        for _, kernels in self._rankings[part.region].kernels:
+        """At most `RUNNERS_UP`; of a kernel that PyTorch beats by itself PyTorch is the first."""
+        ranking = self._rankings[part.region]
+        for _, kernels in ranking.kernels:
             if part.choice in kernels:
                 return tuple(kernel for kernel in kernels if kernel != part.choice)[:RUNNERS_UP]
+        for _, kernels in ranking.near:
+            if part.choice in kernels:
+                rest: tuple[Choice, ...] = tuple(kernel for kernel in kernels if kernel != part.choice)
+                return (ranking.fallback, *rest)[:RUNNERS_UP]
         return ()
 
     def ranked(self, part: Part, order: Sequence[Choice]) -> None:

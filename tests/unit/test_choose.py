@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.choose import TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
+from agentcompile.choose import LEAVING_NS, TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -85,6 +85,27 @@ def test_only_faster_replaces_the_baseline() -> None:
         confirmed(c, -0.2),
     ]
     assert isinstance(ranked(trials).best, Fallback)
+
+
+def test_a_right_kernel_that_loses_by_less_than_leaving_native_code_costs_is_near() -> None:
+    a, b, c, *_ = (*of("linear/plain"), *of("linear/packed"))
+
+    def losing(candidate: Candidate, by_ns: float) -> Trial:
+        trial = confirmed(candidate, -0.01, comparison="SLOWER")
+        assert isinstance(trial.verdict, Measured)
+        m = trial.verdict.measurement
+        slower = replace(m, median_ns=m.baseline_ns + round(by_ns))
+        return replace(trial, verdict=replace(trial.verdict, measurement=slower))
+
+    crash = replace(failed(c, Crashed(stage="measure", signal=11)), fidelity="confirm")
+    ranking = ranked([losing(a, LEAVING_NS - 1000), losing(b, LEAVING_NS + 1000), crash])
+    (near,) = [kernel for _, kernels in ranking.near for kernel in kernels]
+    assert near.candidate == a
+    assert ranking.is_near(near)
+    assert ranking.best == ranking.fallback
+    assert not ranking.is_near(ranking.best)
+    won = ranked([confirmed(a, 0.5)])
+    assert won.near == ()
 
 
 def test_search_numbers_never_decide() -> None:
