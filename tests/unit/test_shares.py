@@ -52,7 +52,7 @@ def test_kills_of_all_shares_are_one_report_of_courses_in_order() -> None:
         kills.Findings(
             courses=(kills.Course(number=share, ways=("lock", "group"), wrong=("torn",) * share, lock=f"l{share}"),),
             run_s=3.0 + share,
-            lock="l0",
+            locks=("l0",),
             seed=4,
         )
         for share in (1, 0)
