@@ -357,14 +357,15 @@ class _Suite:
         self.tally.claim("argmax", inside, f"{where} of {r.shape[1]}")
         if not inside or not bool(r.isfinite().all()):
             return
-        table = self.region.body.table()
-        dtype = next(table[n.inputs[0].value].dtype for n in self.region.body.nodes if n.op == "argmax")
-        error = rounding(r.abs(), dtype) + logits.error().expand(logits.value.shape).reshape(r.shape)
+        name = next(n.inputs[0].value for n in self.region.body.nodes if n.op == "argmax")
+        error = rounding(r.abs(), self.region.body.table()[name].dtype)
+        error = error + logits.error().expand(logits.value.shape).reshape(r.shape)
         best, at = r.max(dim=-1, keepdim=True)
         allowed = error.gather(1, chosen) + error.gather(1, at) + TINY
         short = (best - r.gather(1, chosen)) / allowed
         self.tally.add("argmax", float(short.max()), 1.0, f"{where}, expected {at.view(-1).tolist()}")
-        if drawn.case.style in ("choice", "exact"):
+        exact = drawn.case.style == "exact" and name not in inexact(self.region.body, drawn.out, self.facts.coefficient)
+        if exact or drawn.case.style == "choice":
             self._first_of_equals(drawn.case, chosen, r, allowed)
 
     def _first_of_equals(self, case: Case, chosen: Tensor, r: Tensor, allowed: Tensor) -> None:

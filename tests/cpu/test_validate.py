@@ -354,3 +354,10 @@ def test_inputs_that_may_be_columns_of_a_wider_matrix_must_be_read_so(heeded: bo
     declared = Facts(workspaces=(("wide", "int64", 1, True),), pitched=((gate, "wide"), (up, "wide")))
     report = validate(region, declared, columns, seed=0, repeats=2, depth="search", tokens=tokens)
     assert [check.name for check in report.checks if not check.ok] == ([] if heeded else ["pitched"])
+
+
+@pytest.mark.parametrize("seed", [4, 53, 101, 103])
+def test_logits_that_are_equal_before_rounding_behind_a_norm_need_not_be_so_after_it(seed: int) -> None:
+    made = region_for("rmsnorm-linear-argmax", "fp32", hidden=64, rows=(512,))
+    report = validate(made, Facts(), float32(made, flip=True), seed=seed, repeats=1, depth="search")
+    assert report.ok, failures(report)
