@@ -16,6 +16,7 @@ from pathlib import Path
 from agentcompile.catalog import Catalog, default_root, load
 from agentcompile.check import check, errors, meant_for
 from agentcompile.cuts import graph_of, regimes
+from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Language, Source, Template
@@ -88,6 +89,8 @@ _LAYERS = 2
 """Two, so that a layer's end and the next one's beginning meet in one region where they do."""
 MOST_BYTES = 24 << 20
 """Of weights and states that a region may have: float64 references of a whole vocabulary take seconds a case."""
+MOST_TABLE_BYTES = 64 << 20
+"""Of a table of which a launch reads rows: drawing, packing and hashing more of it is most of a validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,8 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
             graph, tokens = graph_of(captured, regime, target.kind)
             for region in partition(graph, regime, tokens=tokens).regions:
                 held = region.cost.weight_bytes + region.cost.state_bytes
-                if region.id not in seen and held <= MOST_BYTES:
+                table = sum(port.numel * ITEM_BYTES[port.dtype] for port in region.ports if port.role == "weight")
+                if region.id not in seen and held <= MOST_BYTES and table <= MOST_TABLE_BYTES:
                     seen.add(region.id)
                     found.setdefault(region.kind, []).append((f"{shape.preset.name} {shape.dtype}", region))
     return found
