@@ -140,10 +140,12 @@ def test_a_step_that_lost_a_kernel_is_timed_again_and_the_lock_has_its_own_time(
     assert any(isinstance(event, StepsTimed) for event in events)
     assert step.step_ns == again.step_ns > 100 * STALE_NS
     assert step.log_ratio == f"{again.log_ratio:.4f}" != "2.1970"
-    # Whoever goes on with the run once more has it all: nothing is timed or fed.
-    before = found.lock.read_bytes()
-    assert not [event for event in found.resume() if isinstance(event, (StepsTimed, ModelChecked, PlanAdmitted))]
-    assert found.lock.read_bytes() == before
+    # Whoever goes on with the run once more has it all: nothing is fed, and only what others disturbed is timed.
+    before, more = found.lock.read_bytes(), found.resume()
+    assert not [event for event in more if isinstance(event, ModelChecked)]
+    if not again.contended:
+        assert not [event for event in more if isinstance(event, (StepsTimed, PlanAdmitted))]
+        assert found.lock.read_bytes() == before
 
 
 @pytest.mark.parametrize("rule", ["first", "isolated"])

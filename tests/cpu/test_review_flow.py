@@ -174,8 +174,9 @@ def _is_locked_again(reviewed: Reviewed) -> None:
     timed = reviewed.state.ruled
     again = reviewed.resume()
     assert again.code == 0, again.err
-    assert read_lock(reviewed.lock).content_hash == before
-    assert reviewed.state.ruled == timed, "what was measured is not measured again"
+    if not any(plan.contended for plan in timed):
+        assert read_lock(reviewed.lock).content_hash == before
+        assert reviewed.state.ruled == timed, "what was measured is not measured again"
     replayed = flows.verb(reviewed.home, "replay", reviewed.lock, "--threads", flows.THREADS)
     assert replayed.code == 0, replayed.err
 
