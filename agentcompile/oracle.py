@@ -34,6 +34,8 @@ Answer = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 SHORT = 512
 """Tokens of the longest sequence that eager PyTorch is asked about: what rounding costs shows there, and a long prompt
 in 16 bits is what takes a CPU longest."""
+MOST_BYTES = 2 << 30
+"""Of weights in 16 bits: a larger model is not run as captured in float64, which takes four times the memory."""
 _ROOM = 1.3
 """Times its weights: what a model may take beside what runs it."""
 
@@ -72,6 +74,25 @@ def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: tor
     own = iter(_asked(captured, short, _own(captured, oracle, device, module), captured.info.dtype))
     eager = tuple(next(own) if len(walk.ids) <= SHORT else None for walk in walks)
     return Answers(oracle=oracle, exact=exact, eager=eager)
+
+
+def as_captured(
+    captured: Captured, walks: Sequence[Walk], module: torch.nn.Module | None = None
+) -> tuple[torch.Tensor | None, ...]:
+    """What was captured, in float64, where it can be told from the reference: logits of short walks that begin with a
+    prompt, and None for others, for models in float32, which run it so themselves, and for those that are too large.
+
+    Rounding in 16 bits hides what is captured only nearly right; without any, what is left is right to the roundings
+    of tables.
+    """
+    held = sum(info.nbytes for info in Checkpoint.open(captured.checkpoint).tensors().values())
+    room = held <= MOST_BYTES and 4 * _ROOM * held < _available_bytes()
+    if captured.info.dtype == "fp32" or oracle_of(captured, module) == "captured graph" or not room:
+        return (None,) * len(walks)
+    with enough(f"{captured.info.name}: what was captured, in float64"):
+        asked = [walk for walk in walks if walk.prompt and len(walk.ids) <= SHORT]
+        own = iter(_asked(captured, asked, _graph(captured, "float64"), "float64"))
+    return tuple(next(own) if walk.prompt and len(walk.ids) <= SHORT else None for walk in walks)
 
 
 def oracle_of(captured: Captured, module: torch.nn.Module | None = None) -> Oracle:

@@ -31,6 +31,11 @@ the cache that they read, so that they tell less than their number says."""
 WORST = 24.0
 """How many times the usual loss, or eager's at the same position, one position may lose. Of the sample in bf16 no row
 is above 3.2; a row of another token's logits is at 1,000 and more."""
+CAPTURED, CAPTURED_WORST = 0.5, 4.0
+"""Of eager's usual loss: what a graph that is captured right may lose in float64 in the mean, and at one position. All
+that is rounded there are tables and constants: of a dozen architectures in bf16 and of the sample the mean is 0.035 and
+the worst position 0.26 at most; factors of LongRoPE that are of another length, under weights that are hardly anything
+but noise, make it 1.3 and 7."""
 FEW = 8
 """Rows that have no mean to speak of."""
 _AT_ONCE = 16
@@ -172,6 +177,37 @@ def drifted(rows: Sequence[Row]) -> str:
     if beyond > 2 * usually + max(2, len(rows) // 50):
         positions = f"{beyond} of {len(rows)} positions, eager's at {usually}"
         return f"the greedy token is beyond the five likeliest at {positions}"
+    return ""
+
+
+def miscaptured(
+    walks: Sequence[Walk],
+    exact: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor | None],
+    found: Sequence[torch.Tensor | None],
+) -> str:
+    """Why what was captured is another model, by its logits in float64; empty when it is none, or was not asked."""
+    beside = [
+        (walk, rows(r, e, own, [None] * len(walk.scored)))
+        for walk, r, e, own in zip(walks, exact, eager, found, strict=True)
+        if e is not None and own is not None
+    ]
+    every = [one for _, some in beside for one in some]
+    if len(every) < FEW:
+        return ""
+    least = usual(every)
+    wrong = [
+        (len(walk.ids), place, f"{named(walk, place)}: KL(float32 || captured) is {one.kl:.3g} nats")
+        for walk, some in beside
+        for place, one in zip(walk.scored, some, strict=True)
+        if one.kl > CAPTURED_WORST * max(one.kl_eager or 0.0, least)
+    ]
+    if wrong:
+        return f"as captured, without any rounding: {min(wrong)[2]}, eager's {least:.3g}"
+    excess = [one.kl - CAPTURED * max(one.kl_eager or 0.0, one.floor) for one in every]
+    if mean(excess) > SURE * _error(excess):
+        found_kl = f"{mean(one.kl for one in every):.3g} nats, eager's {least:.3g}"
+        return f"as captured, without any rounding: mean KL(float32 || captured) is {found_kl}"
     return ""
 
 

@@ -31,12 +31,12 @@ from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.jobs import Failed
 from agentcompile.machine import Machine
 from agentcompile.materialize import specialise
-from agentcompile.oracle import Answers, answers, oracle_of
+from agentcompile.oracle import Answers, answers, as_captured, oracle_of
 from agentcompile.proving import binaries
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.lower import lower
-from agentcompile.scores import compared, fault, phases
+from agentcompile.scores import compared, fault, miscaptured, phases
 from agentcompile.walks import lengths, named, walks
 from agentcompile.worker.protocol import Fed, FeedModel
 
@@ -74,6 +74,7 @@ class Gate:
     module: torch.nn.Module | None = None
     """The user's own, where it is at hand."""
     _answers: Answers | None = field(default=None, init=False)
+    _miscaptured: str = field(default="", init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
     later_s: float = LATER_S
     _patience_s: float = field(default=0.0, init=False)
@@ -153,7 +154,7 @@ class Gate:
         ]
         kept: Json = [list(pair) for pair in layouts]
         about: Json = [info.weights_digest, info.config_digest, info.context, oracle_of(self.captured, self.module)]
-        return digest("whole/1", parts, kept, about, self.here.target.digest, self.seed, versions)
+        return digest("whole/2", parts, kept, about, self.here.target.digest, self.seed, versions)
 
     def _checked(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
         request = self.request(plans, layouts)
@@ -175,10 +176,12 @@ class Gate:
                 return replace(about, fault="its logits are not all there")
             if self._answers is None:
                 device = self.here.device if self.here.target.kind == "cuda" else "cpu"
-                self._answers = answers(self.captured, walked, device, self.module)
+                self._answers = own = answers(self.captured, walked, device, self.module)
+                graph = as_captured(self.captured, walked, self.module)
+                self._miscaptured = miscaptured(walked, own.exact, own.eager, graph)
             found = torch.from_file(str(out), size=count * vocab, dtype=torch.float32).view(count, vocab)
             rows = compared(walked, self._answers.exact, self._answers.eager, found)
-        return replace(about, phases=phases(walked, rows), fault=fault(walked, rows))
+        return replace(about, phases=phases(walked, rows), fault=self._miscaptured or fault(walked, rows))
 
     def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
         """Run the plans. Those that make no step in time are hung only where PyTorch's own graph, right after, makes

@@ -9,7 +9,20 @@ import pytest
 import torch
 
 from agentcompile.ir.whole import BEYOND, Walk
-from agentcompile.scores import FEW, ROUNDING, Row, compared, drifted, fault, lost, mutual, phases, rows, summary
+from agentcompile.scores import (
+    FEW,
+    ROUNDING,
+    Row,
+    compared,
+    drifted,
+    fault,
+    lost,
+    miscaptured,
+    mutual,
+    phases,
+    rows,
+    summary,
+)
 
 THREE_TO_ONE = torch.tensor([[math.log(3.0), 0.0]])
 EVEN = torch.tensor([[0.0, 0.0]])
@@ -197,3 +210,27 @@ def test_the_mean_is_of_positions_that_eager_was_asked_about() -> None:
     found = summary("decode", [RIGHT, RIGHT, alone])
     assert (found.kl, found.kl_eager, found.kl_worst, found.positions) == (RIGHT.kl, RIGHT.kl, 5.0, 3)
     assert summary("decode", [alone]).kl == 5.0
+
+
+def captured(kl_of_noise: float, *, shifted: int = -1) -> str:
+    """What is said of a graph whose logits in float64 are so much of eager's noise away, one row being another's."""
+    own, exact = walk(60, prompt=20), drawn(41)
+    eager, graph = noisy(exact, 0.01, 1), noisy(exact, 0.01 * math.sqrt(kl_of_noise), 2)
+    if shifted >= 0:
+        graph[shifted] = graph[shifted - 1]
+    return miscaptured([own], [exact], [eager], [graph])
+
+
+def test_a_graph_that_loses_little_of_what_eager_does_without_any_rounding_is_captured_right() -> None:
+    assert captured(0.0) == captured(0.03) == captured(0.3) == ""
+
+
+def test_a_graph_that_loses_as_much_as_eager_without_any_rounding_is_another_model() -> None:
+    assert "as captured, without any rounding: mean KL(float32 || captured)" in captured(1.3)
+    assert "a prompt of 20 tokens and 4 decoded, position 23: KL(float32 || captured)" in captured(0.03, shifted=4)
+
+
+def test_what_was_not_run_in_float64_is_not_called_wrong() -> None:
+    own, exact = walk(60, prompt=20), drawn(41)
+    assert miscaptured([own], [exact], [noisy(exact, 0.01, 1)], [None]) == ""
+    assert miscaptured([own], [exact], [None], [-exact]) == ""
