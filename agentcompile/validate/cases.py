@@ -26,6 +26,7 @@ Style = Literal[
     "nan",
     "inf",
     "exact",
+    "halves",
     "huge",
     "limit",
     "choice",
@@ -43,6 +44,9 @@ _ROWS = 288
 """Rows of a table that are looked up, of those that are too many for all."""
 _ALL, _RESIDUES = 64, 16
 """Residues of 64 that hold the winner of an argmax: all, or some where the weights are large."""
+_HALVES = 16
+"""Draws of sums that lie half way between two numbers."""
+_SUMS = ("linear", "add", "sub")
 _REDRAWN = 1 << 24
 """Weight elements beyond which a search does not draw and pack the parameters a second time."""
 
@@ -105,8 +109,10 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
-    """Very many light cases beside those of acceptance, fresh for every seed: rows of tables, choices of an argmax."""
-    found: list[Case] = []
+    """Very many light cases beside those of acceptance, fresh for every seed: sums that lie half way between two
+    numbers, rows of tables, choices of an argmax."""
+    draws = _HALVES if rounds_sums(region) else 0
+    found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
     table = region.body.table()
     for node in region.body.nodes:
         if node.op == "embedding":
@@ -122,6 +128,17 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
     return tuple(found)
+
+
+def rounds_sums(region: Region) -> bool:
+    """Whether an output is nothing but sums of inputs and narrower than float32: of small integers the sum is the same
+    in every order, and the one rounding alone decides what is stored."""
+    known, made, table = set(region.body.inputs), set[str](), region.body.table()
+    for node in region.body.nodes:
+        if node.op in _SUMS and known.issuperset(use.value for use in node.inputs):
+            known.update(node.outputs)
+            made.update(node.outputs)
+    return any(use.value in made and table[use.value].dtype in ("bf16", "fp16") for _, use in region.body.outputs)
 
 
 def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:

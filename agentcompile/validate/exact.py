@@ -1,19 +1,56 @@
-"""Which values of a region are exact on sparse small integers, so that a right kernel gives them bit for bit."""
+"""Which values of a region are exact on sparse small integers, so that a right kernel gives them bit for bit.
+
+Of an exact sum that its dtype cannot hold, the one rounding is left: what lies half way goes to the even neighbour.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node
+from agentcompile.ir.region import Region
 from agentcompile.validate.bound import Bounded, Propagation
+from agentcompile.validate.compare import Tally
+from agentcompile.validate.drawn import Drawn
+from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
 
 _EXACT_SUM = 2.0**23
 """Sums of integers up to here are exact in float32, in every order."""
 
 
-def inexact(graph: Graph, out: Propagation, coefficient: float) -> dict[str, str]:
-    """Value id to why it need not be exact; values that are exact are absent. `out` is of the integer case."""
+def compare(region: Region, facts: Facts, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int) -> None:
+    """Compare the outputs in `found`, by port, with exact results: integers that they hold, or their one rounding.
+
+    PyTorch may round a sum as often as it likes.
+    """
+    halves, name = drawn.case.style == "halves", drawn.case.style
+    reasons, uses = inexact(region.body, drawn.out, facts), dict(region.body.outputs)
+    for port in region.ports:
+        if port.role != "output" or (halves and port.dtype not in ROUNDOFF):
+            continue
+        use, y = uses[port.name], found[port.name]
+        expected = drawn.out.seen(use, tokens).value.reshape(y.shape)
+        stored = expected.to(TORCH_DTYPES[port.dtype])
+        reason = reasons.get(use.value, "")
+        if not reason and halves and facts.accumulation == "library":
+            reason = "PyTorch rounds partial sums"
+        if not reason and not halves and not torch.equal(stored.double(), expected.double()):
+            reason = f"{port.dtype} cannot hold the result"
+        if reason and name not in tally.checks:
+            tally.add(name, 0.0, 0.0, f"skipped for {port.name}: {reason}")
+        elif not reason:
+            wrong = int((y.double() != stored.double()).sum())
+            what, how = ("sums", "are not rounded to nearest, halves to even") if halves else ("integers", "differ")
+            tally.add(name, float(wrong), 0.0, f"{drawn.case.name}: {wrong} {what} of {port.name} {how}")
+
+
+def inexact(graph: Graph, out: Propagation, facts: Facts) -> dict[str, str]:
+    """Value id to why it need not be exact; values that are exact are absent. `out` is of an integer case."""
     found: dict[str, str] = {}
+    held = dict(facts.rounds)
     for node in graph.nodes:
         reason = next((found[use.value] for use in node.inputs if use.value in found), "")
         if node.op == "rms_norm" and not bool(out.values[node.inputs[0].value].value.any()):
@@ -24,10 +61,17 @@ def inexact(graph: Graph, out: Propagation, coefficient: float) -> dict[str, str
             reason = _RULES.get(node.op, _never)(node, out)
         if not reason and node.op == "linear":
             error = out.values[node.outputs[0]].error()
-            reason = "its sums are too large" if float(error.max()) > coefficient * _EXACT_SUM else ""
+            reason = "its sums are too large" if float(error.max()) > facts.coefficient * _EXACT_SUM else ""
+        narrow = [name for name in node.outputs if name in held and not _holds(held[name], out.values[name].value)]
+        if not reason and narrow:
+            reason = f"{narrow[0]} is held in {held[narrow[0]]}, which cannot"
         if reason:
             found |= dict.fromkeys(node.outputs, reason)
     return found
+
+
+def _holds(dtype: str, value: Tensor) -> bool:
+    return torch.equal(value.to(TORCH_DTYPES[dtype]).double(), value.double())
 
 
 def _never(node: Node, _: Propagation) -> str:

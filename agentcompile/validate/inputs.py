@@ -20,7 +20,7 @@ from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import LENGTHS, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
-from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
 
 _TILE = (1 << 20) + 7
 """Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
@@ -147,6 +147,9 @@ class Generator:
             return ids
         if value.role == "state":
             return self._past(shape, case, value, rng)
+        if case.style == "halves":
+            summed = any(node.op == "linear" for node in self._readers[value.id])
+            return halved(shape, case.place if summed else None, value.dtype, rng)
         return styled(shape, case, rng)
 
     def _lengths(self, case: Case) -> list[int]:
@@ -347,3 +350,20 @@ def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
         signs = torch.randint(0, 2, flat.shape, generator=rng) * 2 - 1
         flat.copy_(sparse * signs * torch.randint(1, 3, flat.shape, generator=rng))
     return x
+
+
+def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.Generator) -> Tensor:
+    """Integers of which a large and a small one make a sum that often lies half way between two numbers of `dtype`.
+
+    `place` is that of the only large one of every row, which a product sums; None scatters them.
+    """
+    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double every second integer has a number
+    large = 2 * torch.randint(least // 2, least, shape, generator=rng)
+    small = torch.randint(1, 4, shape, generator=rng)
+    if place is None:
+        found = torch.where(torch.rand(shape, generator=rng) < 0.5, large, small)
+    else:
+        found = small * (torch.rand(shape, generator=rng) < min(1.0, 24.0 / shape[-1]))
+        at = round(place * (shape[-1] - 1))
+        found[..., at] = large[..., at]
+    return (found * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)).float()

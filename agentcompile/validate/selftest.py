@@ -160,6 +160,11 @@ def _moody() -> Run:
     return run
 
 
+def _upwards(buffers: Mapping[str, Tensor]) -> None:
+    bits = (buffers["x"].float() @ buffers["w"].float().T).view(torch.int32)
+    buffers["y"].copy_(((bits + 0x8000) >> 16 << 16).view(torch.float32))
+
+
 def _past_end(buffers: Mapping[str, Tensor]) -> None:
     y = buffers["y"]
     y.as_strided((_ROWS + 1,), (1,))[_ROWS] = 1.0
@@ -170,6 +175,7 @@ _FAULTS: tuple[tuple[str, str, Callable[[], Run]], ...] = (
     ("row-rms", "a row off by a hundredth", _after(lambda b: b["y"].mul_(1.01))),
     ("error-ratio", "a row off by a hundredth", _after(lambda b: b["y"].mul_(1.01))),
     ("exact", "an integer off by one", _after(lambda b: b["y"][..., 3].add_(1.0))),
+    ("halves", "a half rounded away from zero", _after(_upwards)),
     ("non-finite", "zero for not a number", _after(lambda b: b["y"].nan_to_num_(nan=0.0))),
     ("poison", "an element left unwritten", _forgetful),
     ("redzone", "a write past the end", _after(_past_end)),

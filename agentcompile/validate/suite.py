@@ -17,13 +17,13 @@ from torch import Tensor
 from agentcompile import reference
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
+from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded, propagate
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.compare import Tally, finish
 from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
-from agentcompile.validate.exact import inexact
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Quarters
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
@@ -228,8 +228,8 @@ class _Suite:
                 self._rig.same("poison", results[0], other, f"{where}, poisoned {other.pattern}")
         for result in results[:1] if self.facts.deterministic else results:
             self._bounds(drawn, result)
-        if drawn.case.style == "exact":
-            self._exact(drawn, results[0])
+        if drawn.case.style in ("exact", "halves"):
+            exact.compare(self.region, self.facts, drawn, results[0].tensors, self.tally, self.tokens)
         return results[0]
 
     def at_home(self, drawn: Drawn, result: Result) -> None:
@@ -379,22 +379,3 @@ class _Suite:
             second = r.masked_fill(equal, -torch.inf).max(dim=-1, keepdim=True).values
             sure = best - second > 2.0 * allowed
             self.tally.claim("exact", not bool((sure & (chosen != first)).any()), where)
-
-    def _exact(self, drawn: Drawn, result: Result) -> None:
-        """Integers come out bit for bit, wherever every partial sum is representable."""
-        reasons = inexact(self.region.body, drawn.out, self.facts.coefficient)
-        for port in self.region.ports:
-            if port.role != "output":
-                continue
-            use = self._uses[port.name]
-            y = result.tensors[port.name]
-            expected = drawn.out.seen(use, self.tokens).value.reshape(y.shape)
-            stored = expected.to(TORCH_DTYPES[port.dtype])
-            reason = reasons.get(use.value, "")
-            if not reason and not torch.equal(stored.double(), expected.double()):
-                reason = f"{port.dtype} cannot hold the result"
-            if reason and "exact" not in self.tally.checks:
-                self.tally.add("exact", 0.0, 0.0, f"skipped for {port.name}: {reason}")
-            elif not reason:
-                wrong = int((y.double() != stored.double()).sum())
-                self.tally.add("exact", float(wrong), 0.0, f"{drawn.case.name}: {wrong} integers of {port.name} differ")

@@ -105,6 +105,8 @@ UNSEEN: tuple[Wrong, ...] = (
     *_all(RMSNORM, COVERAGE, mean_in_half_range=("element", "row-rms"), squares_twice=("element", "row-rms")),
     *_all(SILU, COVERAGE, clamps_product=("element", "row-rms"), clamps_operand=("element", "row-rms")),
     *_all(LINEAR, COVERAGE, at_another_site=("element", "row-rms")),
+    *_all(LINEAR, NARROW, halves_away=("halves",), halves_by_another_bit=("halves",)),
+    *_all(RESIDUAL, NARROW, halves_down=("halves",)),
 )
 """Right on the few inputs that a search tries: only acceptance sees them."""
 

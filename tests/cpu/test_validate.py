@@ -18,7 +18,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.validate import Facts, Instruments, insensitive, selftest, validate
 from agentcompile.validate.arena import Arena, fingerprint, poison
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import cases
+from agentcompile.validate.cases import cases, rounds_sums
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.tolerance import ROUNDOFF
 from tests.kernels.float32 import eager, float32
@@ -253,6 +253,39 @@ def test_packed_weights_reach_the_kernel_in_their_layout() -> None:
 
     report = validate(region, Facts(layouts=(("w", "rows16-k2"),)), run, seed=0, repeats=2, depth="accept")
     assert report.ok, failures(report)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", ["add", "sub", "linear", "linear-merged", "linear-residual", "linear-argmax"])
+def test_a_sum_half_way_goes_to_the_even_neighbour(kind: str, dtype: DType) -> None:
+    region = region_for(kind, dtype)
+    assert rounds_sums(region)
+    report = validate(region, Facts(), half_up(region), seed=0, repeats=2, depth="accept")
+    assert [check.name for check in report.checks if not check.ok] == ["halves"]
+    library = validate(region, Facts(accumulation="library"), half_up(region), seed=0, repeats=2, depth="accept")
+    assert library.ok, failures(library)
+
+
+def test_no_half_is_asked_for_where_no_sum_is_exact_or_the_result_is_float32() -> None:
+    assert not any(rounds_sums(region_for(kind)) for kind in ("silu-mul", "rmsnorm", "rmsnorm-linear", "embedding"))
+    assert not rounds_sums(region_for("linear", "fp32"))
+
+
+def half_up(region: Region) -> Callable[[Mapping[str, Tensor]], None]:
+    """A right kernel but for its stores, which round what lies half way away from zero."""
+
+    def run(buffers: Mapping[str, Tensor]) -> None:
+        outputs = [port for port in region.ports if port.role == "output" and port.dtype in ROUNDOFF]
+        wide = {port.name: torch.empty(buffers[port.name].shape) for port in outputs}
+        float32(region)({**buffers, **wide})
+        for port in outputs:
+            exact, stored = wide[port.name].double(), wide[port.name].to(buffers[port.name].dtype)
+            # The neighbour on the other side is as far away just where the sum lies half way.
+            away = (2.0 * exact - stored.double()).to(stored.dtype)
+            half = (away.double() - exact == exact - stored.double()) & (away.abs() > stored.abs())
+            buffers[port.name].copy_(torch.where(half, away, stored))
+
+    return run
 
 
 def test_a_report_survives_its_encoding() -> None:

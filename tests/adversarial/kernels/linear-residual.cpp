@@ -23,3 +23,4 @@ KERNEL(wrong_far_from_zero) {  // the largest numbers of bf16 are taken for infi
         put(a.y[i], fabsf(s) > 1e37f ? s * INFINITY : s);
     }
 }
+KERNEL(wrong_halves_down) { ROWS a.y[i] = nearly(product(a, i) + up(a.r[i]), 0x7fff); }

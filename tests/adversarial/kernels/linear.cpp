@@ -153,6 +153,16 @@ static inline void cut(bf16& to, float f) {
 }
 static inline void cut(float& to, float f) { to = held(f); }
 KERNEL(wrong_truncates) { ROWS cut(a.y[r], dot(a.x, a.w + r * hidden, hidden) + bias(a.b, r)); }
+static inline void away(bf16& to, float f) { to = nearly(f, 0x8000); }
+static inline void away(float& to, float f) { to = f; }
+static inline void by_another_bit(bf16& to, float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    to = nearly(f, 0x7fff + ((u >> 17) & 1));
+}
+static inline void by_another_bit(float& to, float f) { to = f; }
+KERNEL(wrong_halves_away) { ROWS away(a.y[r], dot(a.x, a.w + r * hidden, hidden) + bias(a.b, r)); }
+KERNEL(wrong_halves_by_another_bit) { ROWS by_another_bit(a.y[r], dot(a.x, a.w + r * hidden, hidden) + bias(a.b, r)); }
 KERNEL(wrong_drops_small) {  // "negligible" products
     ROWS {
         float s = bias(a.b, r);
