@@ -218,14 +218,15 @@ def _trap(mutant: Mutant) -> Accused | None:
 
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
     where = mutant.mutation.describe(mutant.subject.source.text)
-    kind = mutant.subject.region.kind
-    file, before, after = str(where["file"]), str(where["before"]), str(where["after"])
-    same = reason(mutant.mutation.mutator, kind, file, before, after, unreached=unreached) if outcome.alive else ""
+    region, threads = mutant.subject.region, mutant.subject.target.threads
+    mutator, file, before, after = (str(where[key]) for key in ("mutator", "file", "before", "after"))
+    excuse = reason(mutator, region, file, before, after, threads=threads, unreached=unreached)
+    same = excuse if outcome.alive else ""
     return Fate(
         code=mutant.code,
-        region=kind,
+        region=region.kind,
         subject=mutant.subject.name,
-        mutator=mutant.mutation.mutator,
+        mutator=mutator,
         file=file,
         line=int(where["line"]),
         before=before,

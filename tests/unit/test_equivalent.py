@@ -1,0 +1,139 @@
+"""Rules that excuse a survivor: each holds where its reason does, and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from agentcompile.bench.campaign.equivalent import EQUIVALENT, reason
+
+from agentcompile.ir.region import Region
+from tests.templates.shapes import Extents, region
+
+THREADS = 2
+UNEVEN = Extents(hidden=33, rows=(75,))
+EVEN = Extents(hidden=64, rows=(96,))
+THREE = Extents(hidden=64, rows=(96, 32, 32))
+
+GEMV, DOT, ARGMAX, SIMD = (f"_include/{name}.h" for name in ("gemv", "dot", "argmax", "simd"))
+UNITS = "for (long count : counts) units += (count + UNIT - 1) / UNIT;"
+SHARE = "const long low = std::max(begin, base) - base, high = std::min(end, base + here) - base;"
+NONE = "long units = 0, base = 0;"
+LEFT = "for (; row < end; row += TILE) {"
+WHOLE = "if (n == TILE) {"
+PADDING = "for (long i = K; i < operand_room<K>; ++i) one::store(out + i, 0.0f);"
+KEY = "return (bits & 0x7fffffff) > 0x7f800000 ? INT32_MAX : key;"
+ROUND = "vu rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;"
+LINES = "const long begin = lines * rank / size * 32, end = std::min(numel, lines * (rank + 1) / size * 32);"
+
+
+def excused(kind: str, at: Extents, file: str, before: str, old: str, new: str, threads: int = THREADS) -> bool:
+    assert before.count(old) == 1
+    return excuse(region(kind, at), file, before, before.replace(old, new), threads) != ""
+
+
+def excuse(of: Region, file: str, before: str, after: str, threads: int = THREADS, *, unreached: bool = False) -> str:
+    return reason("any", of, file, before, after, threads=threads, unreached=unreached)
+
+
+def test_no_row_excuses_everything() -> None:
+    attention = region("rope-attention-decode", Extents())
+    assert excuse(attention, "_include/attention.h", "y = a + b;", "y = a - b;", unreached=True) == ""
+    assert all(
+        count == 1 for count in Counter((r.file, r.region, r.before, r.after, r.mutators) for r in EQUIVALENT).values()
+    )
+    assert all(len(row.why) > 20 and (row.before or row.unreached) for row in EQUIVALENT)
+
+
+def test_a_count_of_units_need_not_be_summed_where_there_is_one() -> None:
+    assert excused("linear-residual", UNEVEN, GEMV, UNITS, "+= (", "= (")
+    assert excused("gateup-silu-mul", UNEVEN, GEMV, UNITS, "+= (", "= (")
+    assert not excused("linear-merged", THREE, GEMV, UNITS, "+= (", "= (")
+    assert not excused("linear-residual", UNEVEN, GEMV, UNITS, "+= (", "-= (")
+    assert not excused("silu-mul", UNEVEN, GEMV, UNITS, "+= (", "= ("), "it has no matrix"
+
+
+@pytest.mark.parametrize(("kind", "at"), [("linear", UNEVEN), ("linear-merged", THREE)])
+def test_a_count_of_units_may_be_too_large_but_not_too_small(kind: str, at: Extents) -> None:
+    assert excused(kind, at, GEMV, NONE, "units = 0", "units = 1")
+    assert excused(kind, at, GEMV, UNITS, "UNIT - 1", "UNIT - 0")
+    assert excused(kind, at, GEMV, UNITS, "UNIT - 1", "UNIT + 1")
+    assert not excused(kind, at, GEMV, UNITS, "UNIT - 1", "UNIT - 2")
+    assert not excused(kind, at, GEMV, NONE, "base = 0", "base = 1")
+
+
+def test_where_a_matrix_begins_matters_where_another_stands_before_it() -> None:
+    for old, new in (("std::max(begin, base) - base", "std::max(begin, base)"), ("here) - base", "here) + base")):
+        assert excused("linear", UNEVEN, GEMV, SHARE, old, new)
+        assert not excused("linear-merged", THREE, GEMV, SHARE, old, new)
+    assert excused("linear", UNEVEN, GEMV, "base += here;", "+=", "=")
+    assert not excused("linear-merged", THREE, GEMV, "base += here;", "+=", "=")
+    assert not excused("linear", UNEVEN, GEMV, SHARE, "base + here", "base - here")
+
+
+def test_a_turn_at_the_end_of_a_share_is_no_fault_where_every_matrix_ends_within_a_tile() -> None:
+    assert excused("linear-residual", UNEVEN, GEMV, LEFT, "row <", "row <=")
+    assert not excused("linear-residual", EVEN, GEMV, LEFT, "row <", "row <=")
+    mixed = Extents(hidden=64, rows=(75, 32))
+    assert not excused("linear-merged", mixed, GEMV, LEFT, "row <", "row <=")
+    assert not excused("linear-residual", UNEVEN, GEMV, LEFT, "+= TILE", "+= 2 * (TILE)")
+
+
+def test_ranks_may_go_on_to_the_end_where_it_is_that_of_a_line() -> None:
+    file = "add/plain/kernel.cpp"
+    assert excused("add", EVEN, file, LINES, "std::min", "std::max")
+    assert not excused("add", UNEVEN, file, LINES, "std::min", "std::max")
+    assert not excused("add", EVEN, file, LINES, "(rank + 1)", "(rank + 0)")
+
+
+def test_sixteen_rows_may_go_one_by_one_where_there_are_no_fewer() -> None:
+    assert excused("linear", EVEN, DOT, WHOLE, "==", "!=")
+    assert not excused("linear", UNEVEN, DOT, WHOLE, "==", "!=")
+    assert not excused("linear", EVEN, DOT, WHOLE, "==", "!=", threads=4), "so many share single rows"
+    assert not excused("rope-attention-decode", Extents(), DOT, WHOLE, "==", "!=")
+
+
+def test_padding_may_be_any_finite_number_and_be_left_where_nothing_reads_it() -> None:
+    dropped = ("one::store(out + i, 0.0f);", ";")
+    assert excused("linear-residual", UNEVEN, DOT, PADDING, "0.0f", "1.0f")
+    assert excused("linear-residual", EVEN, DOT, PADDING, *dropped)
+    assert excused("linear-residual", Extents(hidden=33, dtype="fp32"), DOT, PADDING, *dropped)
+    assert not excused("linear-residual", UNEVEN, DOT, PADDING, *dropped), "zero times what is there may be a NaN"
+    assert not excused("linear-residual", EVEN, DOT, PADDING, "i < ", "i <= "), "that is written behind the room"
+    assert not excused("linear-residual", EVEN, DOT, PADDING, "out + i", "out - i")
+
+
+def test_a_nan_without_its_quiet_bit_does_not_come_out_of_an_addition() -> None:
+    assert excused("linear-argmax", UNEVEN, ARGMAX, KEY, "0x7fffffff", "0x7ffffffe")
+    assert not excused("linear-argmax", UNEVEN, ARGMAX, KEY, "0x7fffffff", "0x3fffffff")
+    assert not excused("linear-argmax", UNEVEN, ARGMAX, KEY, "> 0x7f8", ">= 0x7f8")
+
+
+@pytest.mark.parametrize(("old", "new"), [("u >> 16) &", "u >> 17) &"), ("& 1", "& 0"), ("0x7fff", "0x7ffe")])
+def test_which_way_a_half_goes_is_a_fault_of_sums_that_are_exact(old: str, new: str) -> None:
+    assert excused("rmsnorm", UNEVEN, SIMD, ROUND, old, new)
+    assert excused("gateup-silu-mul", UNEVEN, SIMD, ROUND, old, new)
+    for kind in ("add", "linear", "linear-residual"):
+        assert not excused(kind, UNEVEN, SIMD, ROUND, old, new)
+    assert not excused("linear-merged", THREE, SIMD, ROUND, old, new)
+    assert not excused("rmsnorm", UNEVEN, SIMD, ROUND, "0x7fff", "0x3fff")
+
+
+def test_what_is_only_faster_or_only_shared_out_otherwise_is_no_fault() -> None:
+    unit = "template <long ROWS, long THREADS> constexpr long row_unit = ROWS >= 2 * TILE * THREADS ? TILE : 1;"
+    assert excused("linear", EVEN, GEMV, unit, ">=", "<")
+    assert excused("linear", EVEN, GEMV, unit, ": 1", ": 2")
+    assert not excused("linear", EVEN, GEMV, unit, ": 1", ": 0")
+    unroll = "constexpr int unroll = D / step_of<K> >= 4 && STREAMS <= 2 ? 4 : D / step_of<K> >= 2 ? 2 : 1;"
+    attention = ("rope-attention-decode", Extents(), "_include/attention.h", unroll)
+    assert excused(*attention, "? 2", "? 3")
+    assert not excused(*attention, ": 1;", ": 0;")
+
+
+def test_a_choice_is_not_compared_with_itself_in_vain_but_with_every_other_rank() -> None:
+    ranks, first = "for (int r = 1; r < size; ++r)", "int32_t keys[16], top = INT32_MIN;"
+    assert excused("linear-argmax", EVEN, ARGMAX, ranks, "r = 1", "r = 0")
+    assert not excused("linear-argmax", EVEN, ARGMAX, ranks, "r = 1", "r = 2")
+    assert excused("linear-argmax", EVEN, ARGMAX, first, "INT32_MIN", "0")
+    assert not excused("linear-argmax", EVEN, ARGMAX, "int32_t key = INT32_MIN;", "INT32_MIN", "0")
+    assert not excused("linear-argmax", EVEN, ARGMAX, first, "[16]", "[15]")
