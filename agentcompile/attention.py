@@ -5,7 +5,9 @@ A query at position p reads the slots up to p; of a batch every sequence has its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,23 @@ Attention = Callable[..., torch.Tensor]
 Partial = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]
 """Queries [B, H, T, D], keys and values [B, K, S, D], whether the mask is causal from the first of both, and the scale:
 the result, and the logarithm of each query's sum of exponentials."""
+_rehearsed: ContextVar[bool] = ContextVar("rehearsed", default=False)
+
+
+@contextmanager
+def rehearsing() -> Iterator[None]:
+    """`attention` does here what it does while a CUDA graph is captured: what libraries allocate at their first call
+    must be there before."""
+    before = _rehearsed.set(True)
+    try:
+        yield
+    finally:
+        _rehearsed.reset(before)
+
+
+def unforeseen(positions: torch.Tensor) -> bool:
+    """Whether nobody can ask for `positions`: a CUDA graph is captured, or that is rehearsed."""
+    return _rehearsed.get() or (positions.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def attention(
@@ -33,7 +52,7 @@ def attention(
     after another, each to the bit as it is alone. While a CUDA graph is captured nobody can know the positions: then it
     is `masked_attention`.
     """
-    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+    if unforeseen(positions):
         return masked_attention(q, keys, values, positions, scale=scale, window=window)
     if q.shape[0] == 1:
         first, last = int(positions[0]), int(positions[-1])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from agentcompile.attention import rehearsing
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
@@ -223,7 +224,8 @@ def captured(body: Action, *, times: int = 1, pool: Any = None, before: Action |
     side.wait_stream(torch.cuda.current_stream())
     made = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):
-        (before or body)()
+        with rehearsing():
+            (before or body)()
         side.synchronize()
         # Not `torch.cuda.graph`: it collects garbage at every capture, which takes longer than the capture.
         made.capture_begin(pool=pool, capture_error_mode="thread_local")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from agentcompile.attention import attention, visible
+from agentcompile.attention import attention, unforeseen, visible
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
@@ -86,7 +86,7 @@ def _plain_attention(
     window: int = 0,
 ) -> torch.Tensor:
     """Decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
-    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+    if unforeseen(positions):
         return attention(q, keys, values, positions, scale=scale, window=window)
     (batch, heads, _, width), kv_heads = q.shape, keys.shape[1]
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, width).float()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentcompile import reference
-from agentcompile.attention import attention, masked_attention
+from agentcompile.attention import attention, masked_attention, rehearsing
 from agentcompile.capture import Captured, capture
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
@@ -152,3 +152,18 @@ def test_a_position_table_gives_rows_to_sequences_or_to_the_tokens_of_one() -> N
     made = region("position-table", Extents(batch=3, hidden=4, context=9))
     (y,) = reference.run(made.body, {"positions": positions, "table": table}).values()
     assert torch.equal(y, table[[7, 0, 3]][:, None])
+
+
+def test_what_a_capture_will_do_is_rehearsed_and_left_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+
+    def masked(q: torch.Tensor, *rest: object, **told: object) -> torch.Tensor:
+        asked.append(True)
+        return q
+
+    monkeypatch.setattr("agentcompile.attention.masked_attention", masked)
+    q, cache = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 6, 8)
+    with rehearsing():
+        assert attention(q, cache, cache, torch.tensor([3]), scale=1.0) is q
+    assert attention(q, cache, cache, torch.tensor([3]), scale=1.0) is not q
+    assert asked == [True]
