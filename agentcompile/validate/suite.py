@@ -364,8 +364,8 @@ class _Suite:
         allowed = error.gather(1, chosen) + error.gather(1, at) + TINY
         short = (best - r.gather(1, chosen)) / allowed
         self.tally.add("argmax", float(short.max()), 1.0, f"{where}, expected {at.view(-1).tolist()}")
-        exact = drawn.case.style == "exact" and name not in inexact(self.region.body, drawn.out, self.facts.coefficient)
-        if exact or drawn.case.style == "choice":
+        whole = drawn.case.style == "exact" and name not in exact.inexact(self.region.body, drawn.out, self.facts)
+        if whole or drawn.case.style == "choice":
             self._first_of_equals(drawn.case, chosen, r, allowed)
 
     def _first_of_equals(self, case: Case, chosen: Tensor, r: Tensor, allowed: Tensor) -> None:
