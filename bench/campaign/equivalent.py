@@ -263,20 +263,6 @@ EQUIVALENT: tuple[Row, ...] = (
         why="any one rank may copy, and the target has two threads or more",
     ),
     Row(
-        file=r"add/plain/kernel\.cpp",
-        before=r"end = std::min\(numel, lines \* \(rank \+ 1\) / size \* 32\)",
-        after=r"end = std::max\(numel, ",
-        region="add",
-        why=f"{_AGAIN}; where the lines go past the end it is no equivalent, and the redzone tells",
-    ),
-    Row(
-        file=r"_include/dot\.h",
-        before=r"for \(long i = K; i < operand_room<K>; \+\+i\) one::store\(out \+ i, 0\.0f\);",
-        after=r"one::store\(out \+ i, 1\.0f\);",
-        mutators=("coefficient",),
-        why="what pads the activation meets the zeros that pad packed weights; rows are read up to K alone",
-    ),
-    Row(
         file=r"position-tables/copy/kernel\.cpp",
         before=r"for \(int i = rank; i < y_count; i \+= size\)",
         after=r"i = size\)|i \+= 2 \* \(size\)\)",
