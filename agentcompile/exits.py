@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, RunFailed
 from agentcompile.render import complain
 from agentcompile.session import Journal
+
+_AGAIN_S = 0.05
+"""After that long the interpreter has left what swallowed a signal."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -108,19 +112,34 @@ def _number(error: KeyboardInterrupt) -> int:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the process as Ctrl-C does: in order, with the run's last event written."""
+    """SIGTERM and SIGHUP end the process as Ctrl-C does: in order, with the run's last event written.
+
+    Where the signal finds the interpreter in a finaliser or in another language's callback, as while a library is
+    imported, what the handler raises is reported to `sys.unraisablehook` and lost: it is raised again behind that.
+    """
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Terminated(number)
 
+    def unraisable(lost: sys.UnraisableHookArgs, /) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, _number(lost.exc_value)))
+            again.daemon = True
+            again.start()
+        else:
+            hook(lost)
+
+    hook, main = sys.unraisablehook, threading.get_ident()
     try:
         old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     except ValueError:  # not in the main thread: a test, or a program that calls us
         yield
         return
+    sys.unraisablehook = unraisable
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in old.items():
             signal.signal(number, handler)
 

@@ -39,6 +39,9 @@ class Wanted:
 
 House = Callable[[Sequence[Wanted]], Mapping[str, Tensor]]
 """Lays buffers out as the runtime does."""
+Late = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
+"""Launches on buffers, the first of the two, behind a kernel that lets its successors start at once and fills some of
+those buffers, by name, with the second long after that: as where launches of a step overlap."""
 
 
 class Quarters:
@@ -64,6 +67,7 @@ class Quarters:
         for name, dtype, count, zeroed in facts.workspaces:
             wanted.append(Wanted(name=name, role="scratch", shape=(count,), dtype=dtype, zeroed=zeroed))
         self.buffers = dict(house(wanted))
+        self._roles = {one.name: one.role for one in wanted}
         self._outputs = [port.name for port in region.ports if port.role == "output"]
         self._states = [port.name for port in region.ports if port.role == "state"]
 
@@ -79,9 +83,22 @@ class Quarters:
     def launch(self, appends: Sequence[Append]) -> Result:
         """Launch on what is there, and copy what was written."""
         self._run(self.buffers)
+        return self._found(appends)
+
+    def _found(self, appends: Sequence[Append]) -> Result:
         found = {name: self.buffers[name].clone() for name in self._outputs}
         found |= {append.port: append.entries(self.buffers[append.port]) for append in appends}
         return Result(tensors=found, pattern="low")
+
+    def launch_early(self, late: Late, inputs: Mapping[str, Tensor], appends: Sequence[Append]) -> Result:
+        """Launch while what is loaded of activations and numbers is still to be written; until then there is less."""
+        later = {}
+        for name in inputs:
+            if self._roles.get(name) in ("input", "number"):
+                later[name] = self.buffers[name].clone(memory_format=torch.contiguous_format)
+                self.buffers[name].zero_()
+        late(self.buffers, later)
+        return self._found(appends)
 
     def litter(self, generator: torch.Generator, turn: int) -> None:
         """Leave in every scratch buffer that nothing is promised of what other launches might."""

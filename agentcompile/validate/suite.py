@@ -25,7 +25,7 @@ from agentcompile.validate.compare import Tally, finish
 from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
-from agentcompile.validate.production import House, Quarters
+from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
 from agentcompile.validate.walk import Walker
@@ -61,6 +61,7 @@ def validate(
     tools: Instruments | None = None,
     fences: bool = True,
     house: House | None = None,
+    late: Late | None = None,
     launches: int = 0,
     loop: MakeLoop | None = None,
 ) -> NumericReport:
@@ -70,7 +71,8 @@ def validate(
     `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of ranks
     gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that
     run where the buffers are: a copy elsewhere has no unmapped page behind it. `house` lays buffers out as the runtime
-    does, where every case runs again and, in the end, `launches` more in a `loop` of its own where there is one.
+    does, where every case runs again and, in the end, `launches` more in a `loop` of its own where there is one; `late`
+    launches there behind a kernel that is still running.
     """
     tally = Tally()
     suite = _Suite(
@@ -88,7 +90,7 @@ def validate(
         drawn = suite.draw(case)
         result = suite.judge(drawn)
         if tried == 0 or depth == "accept":
-            suite.at_home(drawn, result)
+            suite.at_home(drawn, result, late if tally.ok else None)
         going = tally.ok or depth == "accept"
         if tried == 0 and going:
             suite.repeat(drawn, repeats)
@@ -232,16 +234,21 @@ class _Suite:
             exact.compare(self.region, self.facts, drawn, results[0].tensors, self.tally, self.tokens)
         return results[0]
 
-    def at_home(self, drawn: Drawn, result: Result) -> None:
+    def at_home(self, drawn: Drawn, result: Result, late: Late | None) -> None:
         """Launch where nothing tells of a test, on what the case before left: the bits are those of `result`."""
         if self._quarters is None:
             return
         self._quarters.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
-        found = self._quarters.launch(list(drawn.out.appends.values()))
-        if self.facts.deterministic:
-            self._rig.same("production", result, found, f"{drawn.case.name}, in the runtime's buffers")
-        else:
-            self._bounds(drawn, found)
+        appends, where = list(drawn.out.appends.values()), f"{drawn.case.name}, in the runtime's buffers"
+        found = {"production": (self._quarters.launch(appends), where)}
+        if late is not None:
+            behind = self._quarters.launch_early(late, drawn.inputs, appends)
+            found["overlap"] = behind, f"{where}, begun before its inputs were there"
+        for check, (other, where) in found.items():
+            if self.facts.deterministic:
+                self._rig.same(check, result, other, where)
+            else:
+                self._bounds(drawn, other)
 
     def endure(self, case: Case, launches: int, loop: MakeLoop | None) -> None:
         """Launch as often as a long generation does; afterwards the everyday case is judged once more."""

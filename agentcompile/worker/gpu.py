@@ -18,9 +18,11 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import NumericReport
 from agentcompile.measure.selftest import SelfTest
+from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
+from agentcompile.validate.production import Late
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.feeding import Pulse, device_model, feed
@@ -28,6 +30,7 @@ from agentcompile.worker.gpu_ceiling import Probe
 from agentcompile.worker.gpu_launch import Buffers, device_runner
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
 from agentcompile.worker.housing import house
+from agentcompile.worker.late import Predecessor
 from agentcompile.worker.launch import facts_of, inputs_of, store_outputs
 from agentcompile.worker.steps import constants
 
@@ -38,6 +41,7 @@ class Gpu:
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
         self._weights: tuple[str, Memory] | None = None
+        self._predecessor: Predecessor | None = None
         try:
             torch.cuda.set_device(setup.device)
             torch.zeros(1, device="cuda")  # makes the device's context this thread's
@@ -51,11 +55,15 @@ class Gpu:
     def validate(self, request: p.Validate) -> NumericReport:
         """The correctness suite on the device."""
         implementation, region = request.implementation, request.region
+        late: Late | None = None
         if implementation.source.language == "library":
             run = _library_runner(implementation, region)
         else:
             binary, arch = Path(implementation.binary.path), self._setup.target.arch
             run = device_runner(implementation.source, region, binary, arch)
+            if overlaps_launches(arch):
+                self._predecessor = self._predecessor or Predecessor(self._setup)
+                late = self._predecessor.before(implementation.source, region, binary)
         with torch.device("cuda"):
             return validate(
                 region,
@@ -65,6 +73,7 @@ class Gpu:
                 repeats=request.repeats,
                 depth=request.depth,
                 house=house("cuda"),
+                late=late,
                 launches=request.launches if implementation.source.language != "library" else 0,
             )
 

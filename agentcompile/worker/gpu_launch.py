@@ -11,7 +11,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.overlap import accesses_of, overlapping
+from agentcompile.runtime.overlap import Access, accesses_of, overlapping
 
 Buffers = Mapping[str, torch.Tensor]
 
@@ -34,19 +34,28 @@ def device_runner(source: Source, region: Region, cubin: Path, arch: str) -> Cal
 
 
 def bind_all(
-    source: Source, region: Region, module: Module, slots: Sequence[Buffers], *, rotated: Sequence[str], overlap: bool
+    source: Source,
+    region: Region,
+    module: Module,
+    slots: Sequence[Buffers],
+    *,
+    rotated: Sequence[str],
+    overlap: bool,
+    written: Sequence[str] | None = None,
 ) -> list[Call]:
     """The launches of `source` over one set of buffers after another, bound as in a step.
 
-    A port in `rotated` has a buffer of its own in every set; all others are the same ones throughout.
+    A port in `rotated` has a buffer of its own in every set; all others are the same ones throughout. `written` says
+    what a kernel right before them writes, the only one that may still run; without it anything may be written there.
     """
     names = [*(port.name for port in region.ports), *(name for name, *_ in source.workspaces)]
     fixed = [port.name for port in region.ports if port.role == "weight"]
-    accesses = []
+    accesses = [] if written is None else [Access(early=frozenset(), writes=frozenset(written), waits=False)]
+    known = len(accesses)
     for buffers in slots:
         bound = {name: f"{name}@{buffers[name].data_ptr()}" if name in rotated else name for name in names}
         accesses += accesses_of(region, source, bound)
-    early = overlapping(accesses, [name for name in fixed if name not in rotated])
+    early = overlapping(accesses, [name for name in fixed if name not in rotated])[known:]
     calls = []
     for at, overlaps in enumerate(early):
         buffers, launch = slots[at // len(source.launches)], source.launches[at % len(source.launches)]

@@ -72,9 +72,9 @@ class Timed(Protocol):
 
 
 def measure_lock(
-    lock: Path, model: str | Path = "", *, spinning: int = 2, tokens: int = 64, runs: int = 200
+    lock: Path, model: str | Path = "", *, spinning: int = 2, tokens: int = 64, runs: int = 200, device: str = "cpu"
 ) -> Generation:
-    """Load `lock` and measure it; raises what `agentcompile.load` raises."""
+    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises."""
     import agentcompile
 
     loaded = agentcompile.load(lock, model=model)
@@ -84,11 +84,11 @@ def measure_lock(
         assert not isinstance(made, list)
         return made
 
-    return measure(generate, spinning=spinning, runs=runs)
+    return measure(generate, spinning=spinning, runs=runs, device=device)
 
 
-def measure(generate: Callable[[], Timed], *, spinning: int, runs: int) -> Generation:
-    """Generate `runs` times quiet and as often beside `spinning` processes.
+def measure(generate: Callable[[], Timed], *, spinning: int, runs: int, device: str = "cpu") -> Generation:
+    """Generate `runs` times quiet and as often beside `spinning` processes on `device`.
 
     Raises ValueError for fewer than two runs in a block, and RuntimeError when the busy machine made other tokens.
     """
@@ -109,7 +109,7 @@ def measure(generate: Callable[[], Timed], *, spinning: int, runs: int) -> Gener
     busy: list[tuple[float, float]] = []
     for _ in range(_BLOCKS):
         quiet += _block(once, each)
-        with neighbours(spinning):
+        with neighbours(spinning, device):
             busy += _block(once, each)
     return Generation(
         tokens=len(expected),

@@ -1,4 +1,4 @@
-"""Processes that do nothing but use a core, as neighbours of what is measured."""
+"""Processes that do nothing but use a core, or a GPU, as neighbours of what is measured."""
 
 from __future__ import annotations
 
@@ -8,18 +8,34 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 _SPIN = "print(flush=True)\nwhile True: pass"
+_LAUNCH = """
+import sys, time, torch
+a, small = torch.randn(2048, 2048, device=sys.argv[1], dtype=torch.bfloat16), torch.randn(1 << 14, device=sys.argv[1])
+a @ a
+torch.cuda.synchronize(a.device)
+print(flush=True)
+for turn in range(1 << 60):
+    for _ in range(1 + turn % 40):
+        a @ a
+        small.add_(1.0)
+    torch.cuda.synchronize(a.device)
+    time.sleep(turn % 7 * 1e-3)
+"""
+"""Bursts of products and small kernels of changing length, with pauses: as of test processes that share a GPU."""
 
 
 @contextmanager
-def neighbours(count: int) -> Iterator[tuple[int, ...]]:
-    """Run `count` spinning processes, pinned nowhere, within the block; gives their process ids.
+def neighbours(count: int, device: str = "cpu") -> Iterator[tuple[int, ...]]:
+    """Run `count` processes, pinned nowhere, within the block; gives their process ids.
 
-    All of them spin when the block begins, and none is left when it ends, however it ends.
+    Each spins on a core, or launches kernels on `device` where that is a GPU's name (``cuda:0``). All of them do so
+    when the block begins, and none is left when it ends, however it ends.
     """
+    command = [sys.executable, "-c", _SPIN] if device == "cpu" else [sys.executable, "-c", _LAUNCH, device]
     with ExitStack() as started:
         spinning = []
         for _ in range(count):
-            one = started.enter_context(subprocess.Popen([sys.executable, "-c", _SPIN], stdout=subprocess.PIPE))
+            one = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
             started.callback(one.kill)  # runs before the wait of Popen's own exit
             spinning.append(one)
         for one in spinning:

@@ -1,8 +1,9 @@
 """`agentcompile bench busy`: a compile, its lock and its generation on a quiet machine and beside spinning processes.
 
-In: a model and how many processes spin. It is compiled twice by the command line in fresh folders, quiet and beside the
-neighbours; both locks generate on the quiet machine beside PyTorch eager; then the quiet lock generates beside the
-neighbours. Out: seconds, the share of the step's roofline that kernels serve, speed-ups, slow-downs, one JSON file.
+In: a model, and how many processes spin on the cores, or launch kernels on the GPU that it is compiled for. It is
+compiled twice by the command line in fresh folders, quiet and beside the neighbours; both locks generate on the quiet
+machine beside PyTorch eager; then the quiet lock generates beside the neighbours. Out: seconds, the share of the
+step's roofline that kernels serve, speed-ups, slow-downs, one JSON file.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     """Measure, print, and write the result."""
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
+    parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
     parser.add_argument("--seconds", type=int, default=120, help="what each search and its step tuning may take")
-    parser.add_argument("--spinning", type=int, default=2, help="neighbours: processes that only spin")
+    parser.add_argument("--spinning", type=int, default=2, help="neighbours: processes that only use the target")
     parser.add_argument("--context", type=int, default=0, help="of the compile; 0: the default")
     parser.add_argument("--runs", type=int, default=100, help="generations of 64 tokens, quiet and busy each")
     parser.add_argument("--out", type=Path, default=Path("busy.json"))
@@ -73,14 +75,16 @@ def run(arguments: Sequence[str]) -> int:
         model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
         if not model.is_dir():
             raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
-        compiles = [compiled(model, folder, asked.seconds, spinning, asked.context) for spinning in (0, asked.spinning)]
+        compiles = [compiled(model, folder, spinning, asked) for spinning in (0, asked.spinning)]
         lock = folder / "0.lock.toml"
-        generated = measure_lock(lock, str(model), spinning=asked.spinning, tokens=64, runs=asked.runs)
+        generated = measure_lock(
+            lock, str(model), spinning=asked.spinning, tokens=64, runs=asked.runs, device=asked.target
+        )
     result = {
         "version": VERSION,
         "command": " ".join(["agentcompile", "bench", "busy", *nameless(list(arguments))]),
         "revision": begun,
-        "machine": encode(this_machine(resolve({}).options).target),
+        "machine": encode(this_machine(resolve({"target": asked.target}).options).target),
         "model": Path(asked.model).name,
         "seconds": asked.seconds,
         "compiles": [asdict(one) for one in compiles],
@@ -114,13 +118,13 @@ def figures(compiles: Sequence[Compiled], generated: Generation) -> Mapping[str,
     }
 
 
-def compiled(model: Path, folder: Path, seconds: int, spinning: int, context: int) -> Compiled:
+def compiled(model: Path, folder: Path, spinning: int, asked: argparse.Namespace) -> Compiled:
     """Compile beside `spinning` neighbours, and generate when they are gone."""
-    say(f"compiles beside {spinning} spinning processes")
+    say(f"compiles beside {spinning} processes that use {asked.target}")
     lock, home = folder / f"{spinning}.lock.toml", {"AGENTCOMPILE_HOME": str(folder / f"home-{spinning}")}
-    words = ["compile", str(model), "--seconds", str(seconds), "--out", str(lock), "--json"]
-    words += ["--context", str(context)] if context else []
-    with neighbours(spinning) if spinning else nullcontext():
+    words = ["compile", str(model), "--target", asked.target, "--seconds", str(asked.seconds), "--out", str(lock)]
+    words += ["--json", *(["--context", str(asked.context)] if asked.context else [])]
+    with neighbours(spinning, asked.target) if spinning else nullcontext():
         begin = time.monotonic()
         state = _agentcompile(words, home)
         took_s = time.monotonic() - begin

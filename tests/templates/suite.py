@@ -19,6 +19,7 @@ from agentcompile.regions.kinds import facts
 from agentcompile.space import Space
 from agentcompile.store import Store
 from agentcompile.validate import Facts, validate
+from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
 from tests.templates.shapes import Extents, region
 
@@ -75,7 +76,16 @@ def build(
     return source, binary
 
 
-def failed(template: Template, made: Region, source: Source, run: Run, *, fences: bool = True) -> list[str]:
+def failed(
+    template: Template,
+    made: Region,
+    source: Source,
+    run: Run,
+    *,
+    fences: bool = True,
+    house: House | None = None,
+    late: Late | None = None,
+) -> list[str]:
     """Failed checks of the correctness suite, as text."""
     declared = Facts(
         rounds=template.rounds,
@@ -84,5 +94,5 @@ def failed(template: Template, made: Region, source: Source, run: Run, *, fences
         layouts=template.layouts,
         workspaces=source.workspaces,
     )
-    report = validate(made, declared, run, seed=7, repeats=3, depth="search", fences=fences)
+    report = validate(made, declared, run, seed=7, repeats=3, depth="search", fences=fences, house=house, late=late)
     return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]

@@ -1,0 +1,86 @@
+"""A predecessor that is late: it lets its successors start at once, and writes what they read long after that.
+
+With programmatic dependent launch a kernel runs beside the one before it until it waits. On an idle stream everything
+is there already, and a kernel that forgets to wait is right; in a step it would read what the launch before it has not
+written yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentcompile.build import compile
+from agentcompile.build.binary import Binary
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Launch, Source
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.store import Store
+from agentcompile.validate.production import Late
+from agentcompile.worker.gpu_launch import Buffers, bind_all
+from agentcompile.worker.protocol import Setup
+
+_LIMIT_S = 60.0
+_THREADS = 1024
+_TEXT = """
+struct late_args { const long long* table; const long long* rows; };
+extern "C" __global__ void late(const __grid_constant__ late_args a) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - begin < LATE_NS);
+    for (long long row = 0; row < *a.rows; ++row) {
+        volatile unsigned char* to = (volatile unsigned char*)a.table[3 * row];
+        const unsigned char* from = (const unsigned char*)a.table[3 * row + 1];
+        for (long long i = threadIdx.x; i < a.table[3 * row + 2]; i += blockDim.x) to[i] = from[i];
+    }
+}
+"""
+LATE_NS = 400_000
+"""The host enqueues the launches of a candidate within this time, and each starts before it is over."""
+
+
+class Predecessor:
+    """The late kernel on the current device, which has programmatic dependent launch.
+
+    Raises RuntimeError when it does not build.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        launches = (Launch(entry="late", arguments=("table", "rows")),)
+        flags = (f"--gpu-architecture={setup.target.arch}",)
+        text = f"constexpr unsigned long long LATE_NS = {LATE_NS};\n{_TEXT}"
+        source = Source(language="cuda", text=text, launches=launches, workspaces=(), flags=flags)
+        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
+        if not isinstance(made, Binary):
+            raise RuntimeError(f"the kernel that is late does not build: {made}")
+        self._module = Module(Path(made.path))
+
+    def before(self, source: Source, region: Region, cubin: Path) -> Late:
+        """What launches a candidate right behind it, each launch as early as it may start, and waits for all."""
+        module = Module(cubin)
+
+        # What a launch reads before it waits is written by nobody right before it: the runtime sees to that.
+        early = {name for launch in source.launches for name in launch.early}
+
+        def run(buffers: Buffers, later: Mapping[str, Tensor]) -> None:
+            for name in early & later.keys():
+                buffers[name].copy_(later[name])
+            written = sorted(later.keys() - early)
+            rows = [(buffers[name].data_ptr(), later[name].data_ptr(), later[name].nbytes) for name in written]
+            assert all(buffers[name].is_contiguous() and later[name].is_contiguous() for name in written)
+            table, count = torch.tensor(rows, device="cuda"), torch.tensor([len(rows)], device="cuda")
+            launch = Launch(entry="late", arguments=(), grid=("1",), block=(str(_THREADS),))
+            late = Call.of(self._module, launch, [table.data_ptr(), count.data_ptr()], dependent=False)
+            own = bind_all(source, region, module, [buffers], rotated=(), overlap=True, written=written)
+            torch.cuda.synchronize()
+            stream = torch.cuda.current_stream().cuda_stream
+            for call in (late, *own):
+                call.run(stream)
+            torch.cuda.synchronize()
+
+        return run
