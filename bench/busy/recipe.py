@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -28,7 +29,7 @@ from agentcompile.options import resolve
 from ..figures.course import nameless, say
 from ..figures.record import revision
 from ..figures.serving import command_of
-from ..models.locate import MAKERS
+from ..models.locate import MAKERS, SAMPLE
 from .generation import Generation, measure_lock
 from .neighbours import neighbours
 
@@ -75,6 +76,9 @@ def run(arguments: Sequence[str]) -> int:
         model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
         if not model.is_dir():
             raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
+        if not (model / "tokenizer.json").exists():  # any will do: what is generated is not read
+            for path in SAMPLE.glob("tokenizer*.json"):
+                shutil.copy(path, model)
         compiles = [compiled(model, folder, spinning, asked) for spinning in (0, asked.spinning)]
         lock = folder / "0.lock.toml"
         generated = measure_lock(

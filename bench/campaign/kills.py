@@ -47,7 +47,12 @@ RULES, TIMED = ("admitted", "first"), 8
 """How courses choose, one course in so many by times."""
 WAYS = ("compiler", "group", "worker", "lock")
 _LIMIT_S = 600.0
-_PROMPT = "abc"
+_TOKENS = "tokens: "
+_GENERATE = f"""
+import sys, agentcompile
+model = agentcompile.load(sys.argv[1], model=sys.argv[2])
+print("{_TOKENS}", *model.generate([1, 2, 3], max_new_tokens=24, ignore_eos=True).tokens)
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +66,12 @@ class _Bench:
     """How long an undisturbed run takes, by the rule that it chooses by."""
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
-    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
-        """A process of the command line in its own group."""
+    def start(self, *arguments: object, code: str = "") -> subprocess.Popen[bytes]:
+        """A process of the command line, or of that Python code, in its own group."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}  # noqa: TID251
         with (self.root / "said").open("wb") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "agentcompile", *map(str, arguments)],
+                [sys.executable, *(("-c", code) if code else ("-m", "agentcompile")), *map(str, arguments)],
                 env={**kept, "AGENTCOMPILE_HOME": str(self.home)},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -74,22 +79,24 @@ class _Bench:
                 start_new_session=True,
             )
 
-    def end(self, *arguments: object) -> tuple[int, str]:
+    def end(self, *arguments: object, code: str = "") -> tuple[int, str]:
         """A process that is left alone: its exit code and what it said last."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, code=code)
         try:
-            code = process.wait(_LIMIT_S)
+            status = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
             _end(process)
-            code = -1
-        return code, (self.root / "said").read_text(errors="replace")[-300:]
+            status = -1
+        return status, (self.root / "said").read_text(errors="replace")[-300:]
 
     def generated(self, lock: Path) -> str:
-        """What a lock generates; each is asked once."""
+        """The tokens that a lock generates; each is asked once. Raises AgentCompileError when it generates none."""
         known = read_lock(lock).content_hash
         if known not in self.tokens:
-            code, said = self.end("generate", lock, "--model", self.model, "--prompt", _PROMPT, "--max-tokens", 12)
-            self.tokens[known] = said if code == 0 else f"exit code {code}: {said}"
+            status, said = self.end(lock, self.model, code=_GENERATE)
+            if status or not said.startswith(_TOKENS):
+                raise AgentCompileError(f"{lock} generates nothing: exit code {status}: {said}")
+            self.tokens[known] = said
         return self.tokens[known]
 
 
@@ -194,8 +201,11 @@ def _course(bench: _Bench, quiet: Path, number: int, seed: int, most: int) -> Co
     wrong, asked = _killed(bench, lock, directory, rule_of(number), random.Random(f"{seed}/{number}"), most, ways), ""
     if lock.exists() and not any(_torn(lock)) and read_lock(lock).plan == read_lock(quiet).plan:
         asked = read_lock(lock).content_hash
-        if bench.generated(lock) != bench.generated(quiet):
-            wrong.append("it generates other tokens than the undisturbed one")
+        try:
+            if bench.generated(lock) != bench.generated(quiet):
+                wrong.append("it generates other tokens than the undisturbed one")
+        except AgentCompileError as error:
+            wrong.append(error.message)
     shutil.rmtree(directory, ignore_errors=True)
     return Course(number=number, ways=tuple(ways), wrong=tuple(wrong), lock=asked)
 
