@@ -41,7 +41,9 @@ def chosen(
             unit = float(lead[at]) * scale
             if unit == 0.0:
                 continue
-            wanted = _ladder(old, place + head / kv_heads, rng) if place is not None else -torch.rand(old, generator=rng)
+            wanted = (
+                _ladder(old, place + head / kv_heads, rng) if place is not None else -torch.rand(old, generator=rng)
+            )
             keys[b, head, :old] = 0.0
             keys[b, head, :old, at] = (wanted.double() / unit).to(keys.dtype)
             if place is None:
