@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 _DEEPEST = 216.0
-"""The end of the ladder: float32 has no weight below e^-104, and no power of two that is the sum of two below 2^-300."""
+"""The end of the ladder: float32 has no weight below e^-104, and two exponents make no power below 2^-300."""
 
 
 def chosen(
@@ -29,7 +29,8 @@ def chosen(
 ) -> None:
     """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64.
 
-    `place` shifts a ladder by that part of a step, and from 0.5 on shuffles it; None is for balanced values.
+    `place`, with a head's own share added, shifts a ladder by that part of a step, and from 0.5 on shuffles it; None is
+    for balanced values.
     """
     kv_heads, width = keys.shape[1], keys.shape[3]
     group = query.shape[1] // kv_heads

@@ -3,7 +3,8 @@
 On a CPU the C++ templates are attacked; CUDA ones are made too, compiled to machine code and compared, and judged where
 there is a GPU. A mutant whose machine code is the original's, or another mutant's, is no mutant; one that does not
 compile is none either. What is left is killed by validation in search, at acceptance, by a crash or a limit; or it
-survives, and fails the campaign unless `equivalent.py` says why it is no fault.
+survives, and fails the campaign unless `equivalent.py` says why it is no fault, or a build with checked indices that it
+leaves an array of its own, which has no meaning.
 """
 
 from __future__ import annotations
