@@ -11,10 +11,10 @@ struct Flaws {
     long first = 0, more = 0, skip = -1;
 };
 
-// exp, with four terms of its series too few or with a hole where the power of two is 2^-64.
+// exp, with the first terms of its series alone or with a hole around 2^-64.
 static inline float weight(float x, const Flaws& f) {
     const float n = std::nearbyint(x * 1.44269504f), r = x - n * 0.693147181f;
-    if (f.one_exponent && n == -64) return -INFINITY;
+    if (f.one_exponent && n == -64 && std::abs(r) < 0.15f) return -INFINITY;
     if (!f.few_terms || !(x > -80)) return expf(x);
     return std::ldexp(1 + r + r * r * (1 / 2.0f + r * (1 / 6.0f + r / 24)), int(n));
 }
