@@ -24,11 +24,12 @@ ALIGN = 64
 REDZONE = 1024
 """Bytes before and after every buffer: rows of the widest vector unit, several times over."""
 
-Poison = Literal["low", "high", "nan"]
+Poison = Literal["low", "high", "nan", "zero"]
 Fence = Literal["", "after", "before"]
 """Which side of a buffer nothing is mapped on; the other side has a redzone."""
 POISONS: tuple[Poison, ...] = ("low", "high", "nan")
-_FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3)}
+"""What outputs hold before a launch. Scratch holds zeros in place of the second: memory that is new is all zeros."""
+_FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3), "zero": (0.0, 0)}
 
 
 def poison(tensor: Tensor, pattern: Poison) -> None:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from agentcompile.ir.region import Port, Region
 from agentcompile.validate.choices import chooser_of, columns
 from agentcompile.validate.coverage import lengths, rows
@@ -31,7 +33,7 @@ Style = Literal[
     "limit",
     "choice",
 ]
-Past = Literal["normal", "peaked", "sunk", "ramp", "even"]
+Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced"]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tried; the first is the everyday one."""
@@ -159,6 +161,9 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=n, past="ramp") for n in tried]
         found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
         found += [Case(style="normal", length=everyday, past="sunk")]
+    if attends and torch.get_default_device().type == "cpu":  # on GPUs no kernel was tried on these yet
+        found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
+        found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
     return found
 
 

@@ -20,6 +20,7 @@ from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import LENGTHS, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
+from agentcompile.validate.scores import chosen
 from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
 
 _TILE = (1 << 20) + 7
@@ -123,6 +124,8 @@ class Generator:
             self._fit(case, found)
         if case.past in ("peaked", "sunk"):
             self._peak(case, found)
+        if case.past in ("ladder", "balanced"):
+            self._choose(case, found)
         if case.style == "exact":
             self._even(case, found)
         if case.style in ("nan", "inf"):
@@ -262,11 +265,7 @@ class Generator:
             caches = self._family(node, 1) & set(self.region.body.inputs)
             if not caches or case.length < 2:
                 return
-            name = caches.pop()
-            body = replace(self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op != "attention"))
-            body = replace(body, outputs=())
-            query = propagate(body, found, Facts(), tokens=self.tokens).values[node.inputs[0].value].wide()
-            keys = found[name]
+            query, keys = self._query(node, found), found[caches.pop()]
             group = query.shape[1] // keys.shape[1]
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
@@ -277,6 +276,32 @@ class Generator:
                     keys[b, :, :length] = -direction[b, :, None]
                 elif length > 1:
                     keys[b, :, round(case.place * (length - 2))] = direction[b]
+
+    def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:
+        """The queries of an attention [B, heads, T, D] in float64."""
+        body = replace(self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op != "attention"))
+        out = propagate(replace(body, outputs=()), found, Facts(), tokens=self.tokens)
+        return out.values[node.inputs[0].value].wide()
+
+    def _choose(self, case: Case, found: dict[str, Tensor]) -> None:
+        """Give the old slots scores, and where they are balanced values, that are chosen; new values are then zero."""
+        for node in self._nodes("attention"):
+            keys, values = (self._family(node, index) & set(self.region.body.inputs) for index in (1, 2))
+            if not keys or not values:
+                return
+            chosen(
+                found[keys.pop()],
+                found[values.pop()],
+                self._query(node, found)[:, :, -1],
+                scale=float(dict(node.attrs)["scale"]),  # type: ignore[arg-type]
+                lengths=self._lengths(case),
+                place=None if case.past == "balanced" else case.place,
+                rng=generator(self._seed, "scores", node.id, case.name),
+            )
+            for append in self._nodes("cache_append") if case.past == "balanced" else ():
+                if append.outputs[0] == node.inputs[2].value:
+                    new = self._source(append.inputs[1].value)
+                    found[new] = torch.zeros_like(found[new])
 
     def _hide(self, found: dict[str, Tensor]) -> None:
         """Slots that a cache does not hold yet are NaN. Where the region appends, every launch poisons them anew."""

@@ -125,7 +125,7 @@ class Rig:
             self._tools.poison(self._buffers[port.name], pattern)
         for name, _, _, zeroed in self._facts.workspaces:
             if not zeroed:
-                self._tools.poison(self._buffers[name], pattern)
+                self._tools.poison(self._buffers[name], "zero" if pattern == "high" else pattern)
         for append in appends:
             for b, (first, _) in enumerate(append.spans):
                 self._tools.poison(self._buffers[append.port][b, :, first:], pattern)

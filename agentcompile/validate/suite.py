@@ -85,8 +85,9 @@ def validate(
         tokens=tokens or dict(region.dims).get("tokens", 1),
         house=house,
     )
-    tried = 0
-    for case in cases(region, depth):
+    tried, found = 0, cases(region, depth)
+    full = max(range(len(found)), key=lambda at: found[at].length)
+    for case in found:
         drawn = suite.draw(case)
         result = suite.judge(drawn)
         if tried == 0 or depth == "accept":
@@ -99,7 +100,9 @@ def validate(
         if tried < _ORDERED and going:
             suite.in_place(drawn)
             suite.pitched(drawn)
-        if fences and tried == 0 and tally.ok:  # what is known to overrun its buffers would take the process down
+        if (
+            fences and tried in (0, full) and tally.ok
+        ):  # what is known to overrun its buffers would take the process down
             for side in _SIDES[depth]:
                 suite.fence(drawn, side)
         tried += 1

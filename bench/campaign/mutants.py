@@ -3,7 +3,8 @@
 On a CPU the C++ templates are attacked; CUDA ones are made too, compiled to machine code and compared, and judged where
 there is a GPU. A mutant whose machine code is the original's, or another mutant's, is no mutant; one that does not
 compile is none either. What is left is killed by validation in search, at acceptance, by a crash or a limit; or it
-survives, and fails the campaign unless `equivalent.py` says why it is no fault.
+survives, and fails the campaign unless `equivalent.py` says why it is no fault, or a build with checked indices that it
+leaves an array of its own, which has no meaning.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from .subjects import Subject, regions, shipped, subjects
 DEFAULT = 400
 _TOGETHER = 12
 """Mutants that are judged in one go."""
+_GUARDED = ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
+"""Flags of a build whose indices are checked, by g++ and clang++. The shipped kernels pass in it: arrays have lengths
+of their own there, and buffers have none."""
 _OTHER_GPU = Target(
     kind="cuda", device="none", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
 )
@@ -194,7 +198,12 @@ def _judged(
     traps = {m.source.digest: trap for m in alive if control.springs(m.subject) and (trap := _trap(m))}
     sprung = _asked(list({trap.source.digest: trap for trap in traps.values()}.values()), gates, ledger)
     unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
-    return [_fate(m, outcomes[m.source.digest], m.source.digest in unreached) for m in group]
+    guards = {m.source.digest: guard for m in alive if (guard := _guarded(m))}
+    stopped = _asked(list(guards.values()), gates, ledger)
+    undefined = {digest for digest, guard in guards.items() if stopped[guard.source.digest].stage == "crash"}
+    return [
+        _fate(m, outcomes[m.source.digest], m.source.digest in unreached, m.source.digest in undefined) for m in group
+    ]
 
 
 def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger, deepest: Depth = "accept") -> dict[str, Outcome]:
@@ -216,11 +225,19 @@ def _trap(mutant: Mutant) -> Accused | None:
     return Accused(subject=mutant.subject, source=replace(source, text=text)) if text else None
 
 
-def _fate(mutant: Mutant, outcome: Outcome, unreached: bool) -> Fate:
+def _guarded(mutant: Mutant) -> Accused | None:
+    """The mutant where an index behind an array of known length is a trap."""
+    source = mutant.source
+    if source.language != "cpp":
+        return None
+    return Accused(subject=mutant.subject, source=replace(source, flags=(*source.flags, *_GUARDED)))
+
+
+def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) -> Fate:
     where = mutant.mutation.describe(mutant.subject.source.text)
     region, threads = mutant.subject.region, mutant.subject.target.threads
     mutator, file, before, after = (str(where[key]) for key in ("mutator", "file", "before", "after"))
-    excuse = reason(mutator, region, file, before, after, threads=threads, unreached=unreached)
+    excuse = reason(mutator, region, file, before, after, threads=threads, unreached=unreached, undefined=undefined)
     same = excuse if outcome.alive else ""
     return Fate(
         code=mutant.code,

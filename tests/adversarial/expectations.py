@@ -84,6 +84,8 @@ UNSEEN: tuple[Wrong, ...] = (
         writes_an_older_slot=("state",),
         writes_a_later_slot=("state",),
     ),
+    *_all(LONG, INFINITE, one_exponent=("non-finite",)),
+    *_all(LONG, NARROW, few_terms=("element",)),
     *_all(TALL, COVERAGE, above_3000=("element", "row-rms"), at_one_residue=("element", "row-rms")),
     *_all(
         CHOOSING,
@@ -158,6 +160,7 @@ WRONG: tuple[Wrong, ...] = (
         adds_to_output=("poison", "repeats"),
         workspace_not_cleared=("poison", "repeats", "element"),
     ),
+    *_all(ATTENTION, UNWRITTEN, trusts_scratch=("poison", "repeats")),
     *_all(RMSNORM, UNWRITTEN, last_group_left=("poison", "repeats", "element")),
     *_all(SILU, UNWRITTEN, halves_only=("poison", "repeats", "element")),
     *_all(EMBEDDING, UNWRITTEN, copies_less=("poison", "element", "exact")),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
 from agentcompile.ir.trial import NumericReport
 from agentcompile.validate import Facts, validate
@@ -138,6 +141,20 @@ def test_rounding_a_value_is_right_when_it_is_declared_and_wrong_when_it_is_not(
 def test_ignoring_a_window_is_right_where_there_is_none(grow: Grow) -> None:
     assert judged(grow(ATTENTION), "wrong_window_ignored").ok
     assert not judged(grow(WINDOW), "wrong_window_ignored").ok
+
+
+def test_a_read_behind_a_full_cache_dies_at_the_fence(tmp_path: Path) -> None:
+    region = region_for("rope-attention-decode", "bf16", context=90)
+    assert isinstance(plant(region, tmp_path), Planted)
+    context = multiprocessing.get_context("spawn")
+    dying = context.Process(target=_judged_apart, args=(region, tmp_path, "overruns_a_full_cache"))
+    dying.start()
+    dying.join(120)
+    assert dying.exitcode == -signal.SIGSEGV
+
+
+def _judged_apart(region: Region, root: Path, entry: str) -> None:
+    judged(plant(region, root), entry, serial=False)
 
 
 def test_a_nondeterministic_template_must_still_stay_within_its_bounds(grow: Grow) -> None:

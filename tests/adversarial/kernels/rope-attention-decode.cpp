@@ -7,9 +7,17 @@ using cache_t = k_cache_t;
 
 struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
-    bool no_rescale = false, all_blocks = false;
+    bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
     long first = 0, more = 0, skip = -1;
 };
+
+// exp, with the first terms of its series alone or with a hole around 2^-64.
+static inline float weight(float x, const Flaws& f) {
+    const float n = std::nearbyint(x * 1.44269504f), r = x - n * 0.693147181f;
+    if (f.one_exponent && n == -64 && std::abs(r) < 0.15f) return -INFINITY;
+    if (!f.few_terms || !(x > -80)) return expf(x);
+    return std::ldexp(1 + r + r * r * (1 / 2.0f + r * (1 / 6.0f + r / 24)), int(n));
+}
 
 template <class C, class X> static inline void rotate(float* to, const X* x, const C* cos, const C* sin) {
     for (long d = 0; d < head_dim; ++d) {
@@ -34,7 +42,7 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
         if (f.all_blocks && j > at) score = -1e9f;
         if (f.skip_nan && !(score == score)) continue;
         float m = f.no_max ? 0.0f : std::max(s.m, score);
-        float old = f.no_max ? 1.0f : expf(s.m - m), p = expf(score - m);
+        float old = f.no_max ? 1.0f : weight(s.m - m, f), p = weight(score - m, f);
         if (!(score == score)) p = score;
         if (f.narrow_p) p = held(p);
         s.l = s.l * old + p;
@@ -190,7 +198,16 @@ KERNEL(wrong_narrow_probabilities) { plain(a, rank, size, {.narrow_p = true}); }
 KERNEL(wrong_narrow_sum) { plain(a, rank, size, {.narrow_sum = true}); }
 KERNEL(wrong_skips_nan) { plain(a, rank, size, {.skip_nan = true}); }
 
+KERNEL(wrong_few_terms) { plain(a, rank, size, {.few_terms = true}); }
+KERNEL(wrong_one_exponent) { plain(a, rank, size, {.one_exponent = true}); }
+
 // cache and stale state
+KERNEL(wrong_trusts_scratch) {  // what was never written is taken for a number of slots: zero makes the sum empty
+    plain(a, rank, size);
+    const float* none = a.parts + 2 * q_heads * (head_dim + 2) - 1;
+    for (long h = rank; h < q_heads; h += size)
+        if (*none == 0) memset(a.y + h * head_dim, 0, head_dim * sizeof *a.y);
+}
 KERNEL(wrong_slot) {
     for (long kv = rank; kv < kv_heads; kv += size) {
         append(a, kv, std::min(a.positions[0] + 1, context - 1));
@@ -316,4 +333,11 @@ KERNEL(wrong_writes_a_later_slot) {
     plain(a, rank, size);
     if (n > 1040 && n < 1060)
         for (long kv = rank; kv < kv_heads; kv += size) a.k_cache[(kv * context + n + 2) * head_dim] = a.k_cache[kv * context * head_dim];
+}
+
+// right, but reads tiles of 16 slots to their end, behind that of a full cache
+KERNEL(overruns_a_full_cache) {
+    plain(a, rank, size);
+    const long from = a.positions[0] + 1, to = (from + 15) / 16 * 16, last = (kv_heads - 1) * context;
+    for (long j = from; j < to; ++j) (void)*reinterpret_cast<const volatile char*>(a.k_cache + (last + j) * head_dim);
 }

@@ -1,0 +1,140 @@
+"""What a region's extents decide about its kernels: whether anything is left over, where the ranks' shares begin.
+
+A share of rows is a static range (`templates/_include/gemv.h`), so what holds of it for one input holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentcompile.ir.region import Port, Region
+from agentcompile.validate.cases import rounds_sums
+
+_TILE = 16
+"""Rows that the kernels take at once."""
+_LINE = 32
+"""Elements that elementwise kernels share out at once."""
+
+
+def anywhere(_: Region, __: int) -> bool:
+    """Whatever the region."""
+    return True
+
+
+def matrices(region: Region) -> list[Port]:
+    """Its weight matrices."""
+    return [port for port in region.ports if port.role == "weight" and len(port.shape) == 2]
+
+
+def alone(region: Region, _: int) -> bool:
+    """No matrix has others of its family beside it."""
+    families = [port.family for port in matrices(region)]
+    return bool(families) and len(set(families)) == len(families)
+
+
+def ragged(region: Region, _: int) -> bool:
+    """No matrix has a whole number of tiles."""
+    rows = [int(port.shape[0]) for port in matrices(region)]
+    return bool(rows) and all(count % _TILE for count in rows)
+
+
+def tiled(region: Region, threads: int) -> bool:
+    """All matrices have a whole number of tiles, and enough rows to be shared out in them."""
+    rows = [int(port.shape[0]) for port in matrices(region)]
+    return not any(count % _TILE for count in rows) and dict(region.dims).get("rows", 0) >= 2 * _TILE * threads
+
+
+def no_odd_pair(region: Region, _: int) -> bool:
+    """No row of a matrix ends in half a pair: it is of pairs, or of floats, which are taken one by one."""
+    found = matrices(region)
+    return bool(found) and all(port.dtype == "fp32" or int(port.shape[1]) % 2 == 0 for port in found)
+
+
+def whole_lines(region: Region, _: int) -> bool:
+    """Every output has a whole number of lines."""
+    return all(port.numel % _LINE == 0 for port in region.ports if port.role == "output")
+
+
+def no_sums(region: Region, _: int) -> bool:
+    """No output is a sum of inputs alone, whose one rounding could be told."""
+    return not rounds_sums(region)
+
+
+def shares(region: Region, threads: int) -> Iterator[tuple[int, int]]:
+    """The rows that each rank takes of each matrix, of packed kernels and of row-major ones."""
+    counts = [int(port.shape[0]) for port in matrices(region)]
+    for unit in {_TILE, _TILE if sum(counts) >= 2 * _TILE * threads else 1}:
+        units = [-(-count // unit) for count in counts]
+        for rank in range(threads):
+            begin, end, base = sum(units) * rank // threads, sum(units) * (rank + 1) // threads, 0
+            for count, here in zip(counts, units, strict=True):
+                low, high = max(begin, base) - base, min(end, base + here) - base
+                if low < high:
+                    yield low * unit, min(high * unit, count)
+                base += here
+
+
+def with_matrices(region: Region, threads: int) -> bool:
+    """Every share of a matrix begins with its first row."""
+    return all(begin == 0 for begin, _ in shares(region, threads))
+
+
+def among_the_first(region: Region, threads: int) -> bool:
+    """Every share of a matrix begins within its first 128 rows."""
+    return all(begin < 128 for begin, _ in shares(region, threads))
+
+
+def of_four_tiles(region: Region, threads: int) -> bool:
+    """Every share that begins with its matrix has four tiles, the most that are read side by side."""
+    return all(begin > 0 or end >= 4 * _TILE for begin, end in shares(region, threads))
+
+
+def widths(region: Region) -> list[tuple[int, str]]:
+    """How long the dot products are, with the type of what is summed: rows of matrices, heads of caches."""
+    found: list[tuple[int, str]] = [(int(port.shape[1]), port.dtype) for port in matrices(region)]
+    return found + [(int(str(port.shape[-1])), port.dtype) for port in region.ports if port.role == "state"]
+
+
+def whole_steps(region: Region, _: int) -> bool:
+    """The widest vectors leave nothing of a dot product over."""
+    return all(width % (16 if dtype == "fp32" else 32) == 0 for width, dtype in widths(region))
+
+
+def whole_turns(region: Region, _: int) -> bool:
+    """A packed dot product has a multiple of 64 steps, which 8 accumulators divide twice."""
+    return all((width if dtype == "fp32" else -(-width // 2)) % 64 == 0 for width, dtype in widths(region))
+
+
+def room_behind(region: Region, _: int) -> bool:
+    """Not even the narrowest vectors divide a dot product: its operand has padding."""
+    return all(width % 8 for width, _ in widths(region))
+
+
+def floats(region: Region, _: int) -> bool:
+    """All that is summed is float32."""
+    return all(dtype == "fp32" for _, dtype in widths(region))
+
+
+def one_type(region: Region, threads: int) -> bool:
+    """Activations are of the matrices' type, and no row ends in half a pair."""
+    types = {
+        p.dtype for p in region.ports if p.role in ("activation", "weight") and p.dtype in ("bf16", "fp16", "fp32")
+    }
+    return len(types) == 1 and no_odd_pair(region, threads)
+
+
+def fourths(region: Region, _: int) -> bool:
+    """What is normalised is a multiple of 16 vectors, or shorter than 4, of either width."""
+    widths = [port.numel for port in region.ports if port.role == "weight" and len(port.shape) == 1]
+    return all(width // (4 * lanes) % 4 == 0 for width in widths for lanes in (8, 16))
+
+
+def whole_cache(region: Region, _: int) -> bool:
+    """The cache has whole tiles of slots, and the first that is seen begins one."""
+    dims = dict(region.dims)
+    return dims.get("context", 1) % _TILE == 0 and dims.get("window", 0) == 0
+
+
+def two_ranks(_: Region, threads: int) -> bool:
+    """Two threads share the work."""
+    return threads == 2
