@@ -100,9 +100,8 @@ def validate(
         if tried < _ORDERED and going:
             suite.in_place(drawn)
             suite.pitched(drawn)
-        if (
-            fences and tried in (0, full) and tally.ok
-        ):  # what is known to overrun its buffers would take the process down
+        # What is known to overrun its buffers would take the process down.
+        if fences and tried in (0, full) and tally.ok:
             for side in _SIDES[depth]:
                 suite.fence(drawn, side)
         tried += 1
