@@ -11,11 +11,12 @@ import re
 
 from agentcompile.ir.region import Region
 
+from .equivalent_cuda import CUDA
 from .equivalent_others import OTHERS
 from .equivalent_products import PRODUCTS
 from .excuses import Row
 
-EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS)
+EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *CUDA)
 """In the order in which they are asked."""
 
 
