@@ -3,11 +3,14 @@ which the store notes what is dear to find again."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from agentcompile import validate
 from agentcompile.history import History
-from agentcompile.ir.digest import digest
+from agentcompile.ir.digest import digest, digest_bytes
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
@@ -94,18 +97,25 @@ def disturbed(trial: Trial) -> bool:
 
 
 def accepted_key(job: Job, target: Target) -> str:
-    """What is noted of a kernel that passed the whole correctness suite with this toolchain, under these tolerances."""
+    """What is noted of a kernel that passed the whole correctness suite with this toolchain, to the letter."""
     return proved_key(job.source.digest, job.region.id, target.digest)
 
 
 def proved_key(source: str, region: str, target: str) -> str:
     """`accepted_key` of the digests alone."""
-    return digest("accepted/2", source, region, target, TOLERANCES)
+    return digest("accepted/3", source, region, target, TOLERANCES, _suite())
 
 
 def lengths_key(lock: str, target: str) -> str:
     """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
-    return digest("lengths/2", lock, target, TOLERANCES)
+    return digest("lengths/3", lock, target, TOLERANCES, _suite())
+
+
+@functools.cache
+def _suite() -> str:
+    """The digest of the suite's own code: what an older one let pass has not passed this one."""
+    files = sorted(Path(validate.__file__).parent.glob("*.py"))
+    return digest("suite/1", [digest_bytes("file/1", file.read_bytes()) for file in files])
 
 
 def fallback_key(region: str, target: str, policy: str) -> str:
