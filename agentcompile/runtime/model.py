@@ -17,7 +17,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Clock, Made
-from agentcompile.runtime.openmp import dismiss_threads, one_thread
+from agentcompile.runtime.openmp import dismiss_threads, fair_threads, one_thread
 from agentcompile.runtime.request import Prompt, Request, positions_of, request_of, tokens_of
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.text import TextStream, Tokenizer, push
@@ -337,7 +337,8 @@ class CompiledModel:
         logits = torch.empty(0)
         for start in range(0, len(ids), size):
             chunk = tokens[start : start + size]
-            logits = self._prefill.run(chunk, torch.arange(start, start + chunk.numel()))
+            with fair_threads():
+                logits = self._prefill.run(chunk, torch.arange(start, start + chunk.numel()))
         return logits
 
     def _decode_at(self, token: int, position: int) -> torch.Tensor:

@@ -51,6 +51,42 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
+@contextmanager
+def fair_threads() -> Iterator[None]:
+    """Use as many of PyTorch's threads as there are cores that nobody else wants now, at least one.
+
+    At the end of every parallel operator all threads wait for the last; one that has lost its core keeps them waiting
+    for milliseconds, and a prompt has hundreds of operators. How many threads there are changes no bit of a result.
+    """
+    count = torch.get_num_threads()
+    fair = max(1, min(count, _cores() - _others())) if count > 1 else count
+    if fair == count:
+        yield
+        return
+    torch.set_num_threads(fair)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _others(process: Path = Path("/proc/self"), load: Path = Path("/proc/loadavg")) -> int:
+    """Threads of other processes that want this process's cores now: running or ready to. 0 where nobody says."""
+    try:
+        ready = int(load.read_text("ascii").split()[3].partition("/")[0])
+        if ready - 1 <= 0:  # this thread alone: the usual case costs one look
+            return 0
+        states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in (process / "task").iterdir()]
+    except (OSError, ValueError, IndexError):
+        return 0
+    # Where this process may use some cores alone, others are spread over all of them.
+    return round(max(ready - states.count(b"R"), 0) * _cores() / (os.cpu_count() or 1))
+
+
 @functools.cache
 def _libgomp() -> ctypes.CDLL | None:
     """The libgomp that this process has loaded; None without one, or when it is older than OpenMP 5.0."""

@@ -266,6 +266,19 @@ def test_what_was_generated_before_does_not_show(tiny: CompiledModel) -> None:
     assert one(tiny, IDS, max_new_tokens=12, ignore_eos=True).tokens == expected
 
 
+def test_how_many_threads_run_a_prompt_changes_no_bit(sample: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that fewer may where other processes want the cores."""
+    before, found = torch.get_num_threads(), []
+    monkeypatch.setattr("agentcompile.runtime.openmp._others", lambda: 0)
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append([sample.prefill(IDS * repeats) for repeats in (1, 4, 12)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
 def test_two_models_of_one_process_do_not_disturb_each_other(
     warm: Path, planted: Make, checkpoint: Make, tiny: CompiledModel, sample: CompiledModel
 ) -> None:
