@@ -56,7 +56,7 @@ def fair_threads() -> Iterator[None]:
     """Use as many of PyTorch's threads as there are cores that nobody else wants now, at least one.
 
     At the end of every parallel operator all threads wait for the last; one that has lost its core keeps them waiting
-    for milliseconds, and a prompt has hundreds of operators. How many threads there are changes no bit of a result.
+    for milliseconds, and a prompt has hundreds of operators. The models tried gave the same bits with any number.
     """
     count = torch.get_num_threads()
     fair = max(1, min(count, _cores() - _others())) if count > 1 else count
