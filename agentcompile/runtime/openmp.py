@@ -77,14 +77,19 @@ def _cores() -> int:
 def _others(process: Path = Path("/proc/self"), load: Path = Path("/proc/loadavg")) -> int:
     """Threads of other processes that want this process's cores now: running or ready to. 0 where nobody says."""
     try:
-        ready = int(load.read_text("ascii").split()[3].partition("/")[0])
-        if ready - 1 <= 0:  # this thread alone: the usual case costs one look
+        ready = _ready(load)
+        if ready <= 1:  # this thread alone: the usual case costs one look
             return 0
         states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in (process / "task").iterdir()]
+        ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
     except (OSError, ValueError, IndexError):
         return 0
     # Where this process may use some cores alone, others are spread over all of them.
     return round(max(ready - states.count(b"R"), 0) * _cores() / (os.cpu_count() or 1))
+
+
+def _ready(load: Path) -> int:
+    return int(load.read_text("ascii").split()[3].partition("/")[0])
 
 
 @functools.cache

@@ -41,6 +41,14 @@ def test_what_is_ready_and_not_ours_wants_our_cores(
     assert openmp._others(*proc(tmp_path, ready, states)) == others
 
 
+def test_a_thread_of_ours_that_just_went_to_sleep_is_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter((2, 1))
+    monkeypatch.setattr(openmp, "_ready", lambda load: next(looks))
+    assert openmp._others(*proc(tmp_path, "2", "RS")) == 0
+
+
 def test_a_machine_that_does_not_say_has_no_others(tmp_path: Path) -> None:
     assert openmp._others(tmp_path, tmp_path / "none") == 0
     (tmp_path / "odd").write_text("no numbers")
