@@ -17,12 +17,14 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import LENGTHS, STEERED, Case
+from agentcompile.validate.cases import LENGTHS, RAISED, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.scores import chosen
 from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
 
+_RAISED = 256.0
+"""A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
 _TILE = (1 << 20) + 7
 """Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
 _THETA = 10000.0
@@ -102,6 +104,7 @@ class Generator:
         ops = {node.op for node in self._readers[value.id]}
         if "rms_norm" in ops or (len(shape) == 1 and "linear" not in ops):
             size = torch.rand(shape, generator=rng) * 1.5 + 0.25
+            size = size * _RAISED if which == RAISED else size
             return torch.where(torch.rand(shape, generator=rng) < 0.25, -size, size)
         if "linear" in ops and len(shape) == 2:
             return normal(shape, 1.0 / math.sqrt(shape[1]), rng)
