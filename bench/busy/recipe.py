@@ -76,7 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
         if not model.is_dir():
             raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
-        if not (model / "tokenizer.json").exists():  # any will do: what is generated is not read
+        # For one that is made any tokenizer will do: what is generated is not read. Somebody's own stays as it is.
+        if asked.model in MAKERS and not (model / "tokenizer.json").exists():
             for path in SAMPLE.glob("tokenizer*.json"):
                 shutil.copy(path, model)
         compiles = [compiled(model, folder, spinning, asked) for spinning in (0, asked.spinning)]
