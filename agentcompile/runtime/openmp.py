@@ -43,12 +43,8 @@ def team() -> tuple[int, int, int] | None:
 def one_thread() -> Iterator[None]:
     """Keep PyTorch's small operators to the calling thread: what they would wake spins beside our own pool, which costs
     the step after them more than they gain."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _threads(1):
         yield
-    finally:
-        torch.set_num_threads(count)
 
 
 @contextmanager
@@ -60,10 +56,17 @@ def fair_threads() -> Iterator[None]:
     """
     count = torch.get_num_threads()
     fair = max(1, min(count, _cores() - _others())) if count > 1 else count
-    if fair == count:
+    with _threads(fair):
+        yield
+
+
+@contextmanager
+def _threads(wanted: int) -> Iterator[None]:
+    count = torch.get_num_threads()
+    if wanted == count:
         yield
         return
-    torch.set_num_threads(fair)
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:
