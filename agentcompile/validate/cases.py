@@ -110,7 +110,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="normal", length=everyday, weights=1)]
     # Of a narrow norm the roundings are then larger than what bends; wide rows of small integers reach as far there.
     wide = all(port.dtype in ("fp32", "int64", "int32") for port in region.ports)
-    if "rms_norm" in ops and ops & _BENT and wide and torch.get_default_device().type == "cpu":
+    if "rms_norm" in ops and ops & _BENT and wide and _on_host():
         found += [Case(style="normal", length=everyday, weights=RAISED)]
     powers = (1, 2, 16) if attends else (1,)
     return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
@@ -136,6 +136,11 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
     return tuple(found)
+
+
+def _on_host() -> bool:
+    """Whether kernels of the host are judged: cases that no GPU kernel was tried on yet are for these."""
+    return torch.get_default_device().type == "cpu"
 
 
 def rounds_sums(region: Region) -> bool:
@@ -167,7 +172,7 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=n, past="ramp") for n in tried]
         found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
         found += [Case(style="normal", length=everyday, past="sunk")]
-    if attends and torch.get_default_device().type == "cpu":  # on GPUs no kernel was tried on these yet
+    if attends and _on_host():
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
     return found
