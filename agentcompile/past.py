@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentcompile import validate
 from agentcompile.history import History
-from agentcompile.ir.digest import digest, digest_bytes
+from agentcompile.ir.digest import digest, digest_files
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
@@ -114,8 +114,7 @@ def lengths_key(lock: str, target: str) -> str:
 @functools.cache
 def _suite() -> str:
     """The digest of the suite's own code: what an older one let pass has not passed this one."""
-    files = sorted(Path(validate.__file__).parent.glob("*.py"))
-    return digest("suite/1", [digest_bytes("file/1", file.read_bytes()) for file in files])
+    return digest_files("suite/1", sorted(Path(validate.__file__).parent.glob("*.py")))
 
 
 def fallback_key(region: str, target: str, policy: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
+from pathlib import Path
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 SHORT = 12
@@ -26,3 +28,8 @@ def digest(domain: str, *parts: Json) -> str:
 def digest_bytes(domain: str, data: bytes) -> str:
     """Hash raw bytes under `domain` to 64 hex digits."""
     return hashlib.sha256(domain.encode() + b"\0" + data).hexdigest()
+
+
+def digest_files(domain: str, files: Iterable[Path]) -> str:
+    """Hash the contents of `files`, in their order and without their names, under `domain`; raises OSError."""
+    return digest(domain, [digest_bytes("file/1", file.read_bytes()) for file in files])

@@ -15,7 +15,7 @@ import agentcompile
 from agentcompile import requests
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
-from agentcompile.ir.digest import digest, digest_bytes
+from agentcompile.ir.digest import digest_files
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.jobs import Depth, Job, Prepared
@@ -145,7 +145,7 @@ def baseline_digest() -> str:
     root = Path(agentcompile.__file__).resolve().parent
     files = [*sorted((root / "validate").glob("*.py")), *sorted((root / "worker").glob("*.py"))]
     files += [root / name for name in ("reference.py", "attention.py", "judge.py")]
-    return digest("judging/1", [digest_bytes("file/1", file.read_bytes()) for file in files if file.exists()])
+    return digest_files("judging/1", (file for file in files if file.exists()))
 
 
 class Trying(Protocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import agentcompile
 from agentcompile.catalog import default_root
-from agentcompile.ir.digest import Json, digest, digest_bytes
+from agentcompile.ir.digest import Json, digest, digest_files
 
 Told = dict[str, object]
 
@@ -19,7 +19,7 @@ def package_digest() -> str:
     files = [
         path for root in roots for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
     ]
-    return digest("package/1", [digest_bytes("file/1", path.read_bytes()) for path in files])
+    return digest_files("package/1", files)
 
 
 class Ledger:
