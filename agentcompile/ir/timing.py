@@ -51,6 +51,9 @@ class Samples:
     rounds: tuple[Round, ...]
     others: float = 1.0
     """Share of the machine's processor time that other processes took meanwhile; 1 where nobody looked."""
+    turn_ns: int = 0
+    """On a GPU that other processes were seen to use: how long it is ours at a time. A longer interval holds others'
+    turns too. 0 on a GPU that is ours alone, and on CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

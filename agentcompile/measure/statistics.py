@@ -269,14 +269,23 @@ def _stretched(timed: Round, arm: int, usual_ns: float, policy: Policy) -> bool:
 
 def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = POLICY) -> float:
     """The share of rounds in which some of `arms` (places among those that lived) was disturbed: threads waited for a
-    core for much of what was kept, or its intervals had to be taken again and again."""
-    rounds = [(timed, process.others) for process in timing.processes for timed in process.rounds]
+    core for much of what was kept, its intervals had to be taken again and again, or they hold others' turns on a
+    shared GPU: those that are longer than a turn, or far longer than usual."""
 
-    def disturbs(timed: Round, at: int) -> bool:
+    def disturbs(process: Samples, timed: Round, at: int) -> bool:
         waited = timed.waited_ns[at] > policy.busy_wait_share * sum(timed.intervals_ns[at])
-        return waited or sum(timed.taken[at : at + 1]) > 2 + policy.retakes
+        if waited or sum(timed.taken[at : at + 1]) > 2 + policy.retakes:
+            return True
+        if not process.turn_ns:
+            return False
+        usual = min(_usual_ns(process, at, policy), process.turn_ns / (1.0 + policy.max_stretch))
+        return _stretched(timed, at, usual, policy)
 
-    hit = sum(others > policy.others_share and any(disturbs(timed, at) for at in arms) for timed, others in rounds)
+    rounds = [(process, timed) for process in timing.processes for timed in process.rounds]
+    hit = sum(
+        process.others > policy.others_share and any(disturbs(process, timed, at) for at in arms)
+        for process, timed in rounds
+    )
     return hit / len(rounds) if rounds else 0.0
 
 
@@ -336,7 +345,8 @@ def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy)
     for process in timing.processes:
         for arm in arms:
             # What is too long to be left alone says nothing of the clock beside busy neighbours.
-            hopeless = share > policy.max_dropped and _usual_ns(process, arm, policy) > policy.retaken_ns
+            alone_ns = process.turn_ns // 2 or policy.retaken_ns
+            hopeless = share > policy.max_dropped and _usual_ns(process, arm, policy) > alone_ns
             if not hopeless and not least <= process.clock.doubling[arm] <= most:
                 return "the clock does not measure: twice the work does not take twice as long"
     return ""

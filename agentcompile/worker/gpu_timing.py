@@ -26,6 +26,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.worker.activations import WINDOWS, Seen
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
+from agentcompile.worker.gpu_turns import Turns, taking_turns
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.logits import Probe, live
@@ -48,9 +49,10 @@ _CYCLES_PER_NS = 3.5
 
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process."""
-    inputs = Inputs(request, target, "cuda")
+    inputs, turns = Inputs(request, target, "cuda"), Turns()
     # Nothing here waits for a core: a slow arm needs no long samples, which a fast one beside it would have to share.
-    request = replace(request, policy=replace(request.policy, max_interval_ns=request.policy.max_device_interval_ns))
+    own = replace(request.policy, max_interval_ns=request.policy.max_device_interval_ns)
+    request = replace(request, policy=taking_turns(request.policy) if turns.shared else own)
     arms: list[Arm] = []
     for index, arm in enumerate(request.arms):
         box.write(index)
@@ -62,7 +64,7 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
             )
         else:
             arms.append(_KernelArm(inputs, box, index, arm, target.arch))
-    return timed(arms, request, box, QUANTUM_NS)
+    return replace(timed(arms, request, box, QUANTUM_NS), turn_ns=turns.turn_ns())
 
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
@@ -90,10 +92,11 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     memory.positions.fill_(request.position)
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
     probe.before()
+    turns = Turns()
     samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
     probe.after()
     box.write(NOTHING)
-    return samples
+    return replace(samples, turn_ns=turns.turn_ns())
 
 
 class Stopwatch:
@@ -116,9 +119,12 @@ class Stopwatch:
             end.record()
             queued_ns = time.perf_counter_ns() - asked
             end.synchronize()
+            wanted = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
             if queued_ns < self._cycles / _CYCLES_PER_NS or self._cycles >= _MOST_CYCLES:
+                # One late answer of the host must not fill a turn on a shared GPU ever after.
+                self._cycles = max(_HOLD_CYCLES, wanted, self._cycles // 2)
                 return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
-            self._cycles = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
+            self._cycles = wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +154,7 @@ class _Graphs(ABC):
             self._samples[batch] = _Sample(graph=captured(body, before=self._body(outputs[:1])), seen=seen)
         sample = self._samples[batch]
         self._inputs.windows.redraw(batch)
+        torch.cuda.synchronize()  # where others use the GPU too, what comes next begins with a turn of its own
         found = self._watch.elapsed(sample.graph.replay, before=self._inputs.cool)
         self._examine(sample.seen, batch)
         return found

@@ -1,0 +1,18 @@
+"""Other processes on a GPU are seen, and a faster kernel stays faster beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentcompile.worker.gpu_turns import TURN_NS, Turns
+from agentcompile.bench.busy.neighbours import neighbours
+
+pytestmark = pytest.mark.gpu
+
+
+def test_others_on_the_gpu_are_seen_while_they_are_there() -> None:
+    alone = [Turns().shared for _ in range(20)]
+    with neighbours(5, "cuda:0"):
+        beside = [Turns().turn_ns() for _ in range(20)]
+    assert alone.count(True) <= 1
+    assert beside.count(TURN_NS) >= 19
