@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from agentcompile.bench.busy.neighbours import neighbours
 
 from agentcompile.worker.gpu_turns import TURN_NS, Turns
-from agentcompile.bench.busy.neighbours import neighbours
 
 pytestmark = pytest.mark.gpu
 

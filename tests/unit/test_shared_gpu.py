@@ -52,9 +52,7 @@ class Kernel:
         return Interval(ns=self.gpu.run(work_ns + TURN_NS) - TURN_NS if late else self.gpu.run(work_ns))
 
 
-def timed(
-    launches_ns: Sequence[float], seed: int, neighbours: int = 5, *, policy: Policy = BESIDE
-) -> Timing:
+def timed(launches_ns: Sequence[float], seed: int, neighbours: int = 5, *, policy: Policy = BESIDE) -> Timing:
     gpu = Gpu(seed, neighbours)
     arms = [Kernel(gpu, ns) for ns in launches_ns]
     taken = tuple(
