@@ -78,6 +78,7 @@ class Survey:
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
         time is up, or half of it is used faster than regions are gone through, only what is known is taken beside it.
         """
+        self._tuner.ahead(tuple(self._subjects.values()))
         begin, count = self.left(), len(self._subjects)
         for at, (id, subject) in enumerate(self._subjects.items(), 1):
             left = self.left()

@@ -21,7 +21,7 @@ CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
 """Share after which finalists get no more rounds than an interval needs."""
 TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
 """Share after which no alternative is tried in the step: what is left is for the plan beside PyTorch."""
-LEAST_S = 2.0
+LEAST_S = 1.0
 """For one timing however late it is: processes have to start."""
 
 

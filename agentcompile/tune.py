@@ -21,10 +21,8 @@ from agentcompile.ir.trial import (
     Cancelled,
     Death,
     Finding,
-    Impossible,
     Incorrect,
     Measured,
-    NumericReport,
     Rejected,
     Trial,
     Verdict,
@@ -32,7 +30,7 @@ from agentcompile.ir.trial import (
 from agentcompile.judge import Baseline, Job, Judge, Prepared
 from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
-from agentcompile.measure import POLICY, Timing, impossible, measurement, usual_ns
+from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
 from agentcompile.notes import Notes
 from agentcompile.past import Past, accepted_key, disturbed, fallback_key
 from agentcompile.search import Budget, Strategy
@@ -85,6 +83,8 @@ class Tuner:
         self._seed = seed
         self._sources: dict[str, Source] = {}
         self._prepared: dict[str, Prepared] = {}
+        self._unfit: dict[str, Verdict] = {}
+        """Of candidates that were prepared ahead in vain, until they have their trial."""
         self._pytorch_ns: dict[str, int] = {}
         self._ceilings: list[Ceiling] = []
 
@@ -99,6 +99,20 @@ class Tuner:
     def advice(self, subject: Subject) -> Advice:
         """What holds for a subject now."""
         return self._advised(subject)
+
+    def ahead(self, subjects: Sequence[Subject]) -> None:
+        """Build and validate the most promising candidate of each of `subjects` that is not known, all beside one
+        another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
+        wanted: list[Job] = []
+        for subject in subjects:
+            first = next(iter(self._advised(subject).sorted(tuple(subject.space))), None)
+            if first is None or self._known(subject, first, POLICY.search_rounds, "search") is not None:
+                continue
+            job = self.job(subject, first)
+            if first.id not in self._prepared and not check.errors(self.findings(job)):
+                wanted.append(job)
+        for job, result in self._judge.prepare(self._begun(wanted)):
+            (self._prepared if isinstance(result, Prepared) else self._unfit)[job.candidate.id] = result  # type: ignore[assignment]
 
     def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
@@ -148,6 +162,7 @@ class Tuner:
         """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
         self._past.forget(candidate.id)
         self._prepared.pop(candidate.id, None)
+        self._unfit.pop(candidate.id, None)
         found = self.tried(subject, [candidate])
         measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
         if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
@@ -230,6 +245,14 @@ class Tuner:
         """What the static rules say of a job."""
         return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
 
+    def _begun(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs one after another, each announced as it begins."""
+        for job in self._held(jobs):
+            self._notes.keep_source(job.source)
+            one = job.candidate
+            self._emit(TrialStarted(region=one.region, candidate=one.id, label=one.label))
+            yield job
+
     def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
         """The jobs one after another, none while the session is paused."""
         for job in jobs:
@@ -285,13 +308,11 @@ class Tuner:
                 yield _trial(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])
+            elif (verdict := self._unfit.pop(job.candidate.id, None)) is not None:
+                yield _trial(job, verdict, fidelity)
             else:
                 waiting.append(job)
-                self._notes.keep_source(job.source)
-                self._emit(
-                    TrialStarted(region=job.candidate.region, candidate=job.candidate.id, label=job.candidate.label)
-                )
-        for job, result in self._judge.prepare(self._held(waiting)):
+        for job, result in self._judge.prepare(self._begun(waiting)):
             if isinstance(result, Prepared):
                 self._prepared[job.candidate.id] = result
                 ready.append(result)
@@ -352,25 +373,6 @@ class Tuner:
     def _note_baseline(self, subject: Subject, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
             self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
-
-
-def judged(
-    timing: Timing,
-    arm: int,
-    nbytes: int,
-    floor_ns: float,
-    report: NumericReport,
-    claim: float,
-    comparisons: int,
-    rounds: int = 0,
-) -> Measured | Impossible:
-    """The verdict on an arm that was timed beside arm 0, in `rounds` rounds of each process if time allowed: a time
-    that the machine cannot reach is quarantined."""
-    found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
-    found = replace(found, asked=rounds * found.processes)
-    if impossible(found.median_ns, floor_ns):
-        return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
-    return Measured(report=report, measurement=found)
 
 
 def templates_of(subject: Subject) -> dict[str, Template]:

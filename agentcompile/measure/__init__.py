@@ -6,9 +6,17 @@ The protocol is one `Policy`, whose digest keys results.
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import SelfTest, selftest
-from agentcompile.measure.statistics import Contrast, contrast, impossible, measurement, share_disturbed, usual_ns
+from agentcompile.measure.statistics import (
+    Contrast,
+    contrast,
+    impossible,
+    judged,
+    measurement,
+    share_disturbed,
+    usual_ns,
+)
 
 __all__ = [
     "POLICY", "Clock", "Contrast", "Policy", "Round", "Samples", "SelfTest", "Timing",
-    "contrast", "impossible", "measurement", "selftest", "share_disturbed", "usual_ns",
+    "contrast", "impossible", "judged", "measurement", "selftest", "share_disturbed", "usual_ns",
 ]  # fmt: skip

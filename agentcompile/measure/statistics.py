@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from agentcompile.ir.timing import Round, Samples, Timing
-from agentcompile.ir.trial import NO_INTERVAL, Comparison, Measurement
+from agentcompile.ir.trial import NO_INTERVAL, Comparison, Impossible, Measured, Measurement, NumericReport
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.rounds import MIN_ROUNDS, disturbed
 from agentcompile.measure.student import t_quantile
@@ -213,6 +213,25 @@ def evenly(values: Sequence[float], most: int) -> Sequence[float]:
 def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
     """Whether a time is below what the machine can do at that residency: the clock or the floor is wrong."""
     return median_ns < policy.floor_fraction * floor_ns
+
+
+def judged(
+    timing: Timing,
+    arm: int,
+    nbytes: int,
+    floor_ns: float,
+    report: NumericReport,
+    claim: float,
+    comparisons: int,
+    rounds: int = 0,
+) -> Measured | Impossible:
+    """The verdict on an arm that was timed beside arm 0, in `rounds` rounds of each process if time allowed: a time
+    that the machine cannot reach is quarantined."""
+    found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
+    found = replace(found, asked=rounds * found.processes)
+    if impossible(found.median_ns, floor_ns):
+        return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
+    return Measured(report=report, measurement=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
