@@ -41,6 +41,12 @@ class Notes:
         settings = ", ".join(f"{name}={value}" for name, value in source.settings)
         self._store.write(source.digest, (source.text or f"{source.call}({settings})\n").encode(), SOURCE)
 
+    def renew(self, key: str, value: Json) -> None:
+        """Note `value` under `key`; another value that is there is forgotten."""
+        if self.get_json(key) not in (None, value):
+            self._store.path(key, _SUFFIX).unlink(missing_ok=True)
+        self.put(key, value)
+
     def put(self, key: str, value: Json) -> None:
-        """Note `value` under `key`, atomically."""
+        """Note `value` under `key`, atomically; what is there stays."""
         self._store.write(key, canonical(value), _SUFFIX)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from agentcompile import validate
 from agentcompile.history import History
-from agentcompile.ir.digest import digest, digest_files
+from agentcompile.ir.digest import Json, digest, digest_files
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
 from agentcompile.jobs import Job
 from agentcompile.measure import POLICY
+from agentcompile.notes import Notes
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
@@ -96,25 +97,40 @@ def disturbed(trial: Trial) -> bool:
     return m.comparison == "INCONCLUSIVE" and (lost or clear)
 
 
-def accepted_key(job: Job, target: Target) -> str:
-    """What is noted of a kernel that passed the whole correctness suite with this toolchain, to the letter."""
-    return proved_key(job.source.digest, job.region.id, target.digest)
+def accepted(notes: Notes, job: Job, target: Target) -> bool:
+    """Whether a kernel passed the whole correctness suite with this toolchain, to the letter, and was held against what
+    its manifest says of it now."""
+    return notes.get(proved_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
+
+
+def note_accepted(notes: Notes, job: Job, target: Target) -> None:
+    """Keep that a kernel passed."""
+    notes.renew(proved_key(job.source.digest, job.region.id, target.digest), _claims(job))
+
+
+def _claims(job: Job) -> int:
+    """What of a manifest decides about right and wrong and is in no source, as a number."""
+    own = job.template
+    rounds: Json = [list(pair) for pair in own.rounds]
+    return int(digest("claims/1", rounds, own.accumulation, own.deterministic)[:12], 16)
 
 
 def proved_key(source: str, region: str, target: str) -> str:
-    """`accepted_key` of the digests alone."""
-    return digest("accepted/3", source, region, target, TOLERANCES, _suite())
+    """What is noted of a kernel that passed, from the digests of its source, region and target."""
+    return digest("accepted/4", source, region, target, TOLERANCES, judging_digest())
 
 
 def lengths_key(lock: str, target: str) -> str:
     """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
-    return digest("lengths/3", lock, target, TOLERANCES, _suite())
+    return digest("lengths/4", lock, target, TOLERANCES, judging_digest())
 
 
 @functools.cache
-def _suite() -> str:
-    """The digest of the suite's own code: what an older one let pass has not passed this one."""
-    return digest_files("suite/1", sorted(Path(validate.__file__).parent.glob("*.py")))
+def judging_digest() -> str:
+    """The digest of the code that decides about right and wrong: what an older suite let pass has not passed this."""
+    root = Path(validate.__file__).parent.parent
+    files = [path for name in ("validate", "worker") for path in sorted((root / name).glob("*.py"))]
+    return digest_files("judging/1", [*files, *(root / f"{name}.py" for name in ("reference", "attention", "judge"))])
 
 
 def fallback_key(region: str, target: str, policy: str) -> str:

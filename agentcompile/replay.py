@@ -15,7 +15,7 @@ from agentcompile.judge import Job, Prepared
 from agentcompile.machine import judge_of
 from agentcompile.notes import Notes
 from agentcompile.options import Options, resolve
-from agentcompile.past import accepted_key, lengths_key
+from agentcompile.past import accepted, lengths_key, note_accepted
 from agentcompile.stages import stage
 from agentcompile.unlock import Opened, open_lock
 
@@ -72,7 +72,7 @@ def _validate(opened: Opened, options: Options) -> int:
     lengths = lengths_key(opened.lock.content_hash, target.digest)
     if opened.here.device != "cpu" and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
-    fresh = [job for job in jobs.values() if notes.get(accepted_key(job, target)) is None]
+    fresh = [job for job in jobs.values() if not accepted(notes, job, target)]
     if fresh:
         _prove(fresh, opened, options, notes)
     notes.put(lengths, 1)
@@ -88,4 +88,4 @@ def _prove(jobs: Sequence[Job], opened: Opened, options: Options, notes: Notes) 
                 machine = isinstance(result, (BuildFailed, Disturbed))
                 code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
-            notes.put(accepted_key(job, opened.here.target), 1)
+            note_accepted(notes, job, opened.here.target)

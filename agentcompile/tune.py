@@ -32,7 +32,7 @@ from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
 from agentcompile.notes import Notes
-from agentcompile.past import Past, accepted_key, disturbed, fallback_key
+from agentcompile.past import Past, accepted, disturbed, fallback_key, note_accepted
 from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
 from agentcompile.steering import Steering
@@ -199,12 +199,12 @@ class Tuner:
 
     def proved(self, jobs: Sequence[Job]) -> list[Trial]:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
-        fresh = [job for job in jobs if self._notes.get(accepted_key(job, self._target)) is None]
+        fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
         failed: list[Trial] = []
         for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
-                self._notes.put(accepted_key(job, self._target), 1)
+                note_accepted(self._notes, job, self._target)
             else:
                 failed.append(_trial(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))

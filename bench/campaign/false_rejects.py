@@ -18,8 +18,9 @@ from agentcompile.ir.template import Language
 from agentcompile.jobs import Depth
 from agentcompile.machine import this_machine
 from agentcompile.options import resolve
+from agentcompile.past import judging_digest
 
-from .judging import Many, Trying, baseline_digest
+from .judging import Many, Trying
 from .ledger import Ledger
 from .report import Campaign, Report, Say
 from .subjects import Subject, regions, shipped, subjects
@@ -77,7 +78,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Findings:
     """The share's turns on `made`, a template's points in turn."""
-    ledger = Ledger(campaign.partial, (baseline_digest(), "false-rejects"))
+    ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects"))
     by_template: dict[str, list[Subject]] = {}
     for these in made.values():
         for subject in these:

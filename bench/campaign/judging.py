@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
-import agentcompile
 from agentcompile import requests
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
-from agentcompile.ir.digest import digest_files
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.jobs import Depth, Job, Prepared
@@ -138,14 +135,6 @@ def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
             return Outcome(alive=False, stage="timeout", why=f"in {depth}: {result.limit_s:.0f} s", late=late)
         case _:
             raise AssertionError(f"nobody asked for {result!r}")
-
-
-def baseline_digest() -> str:
-    """The digest of everything that decides about right and wrong: what an earlier run found stands only under it."""
-    root = Path(agentcompile.__file__).resolve().parent
-    files = [*sorted((root / "validate").glob("*.py")), *sorted((root / "worker").glob("*.py"))]
-    files += [root / name for name in ("reference.py", "attention.py", "judge.py")]
-    return digest_files("judging/1", (file for file in files if file.exists()))
 
 
 class Trying(Protocol):

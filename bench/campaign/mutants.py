@@ -24,10 +24,11 @@ from agentcompile.ir.template import Language
 from agentcompile.jobs import Depth
 from agentcompile.machine import Machine, this_machine
 from agentcompile.options import resolve
+from agentcompile.past import judging_digest
 
 from .drawing import Building, Mutant, draw
 from .equivalent import reason
-from .judging import Accused, Gates, Outcome, baseline_digest
+from .judging import Accused, Gates, Outcome
 from .ledger import Ledger
 from .probing import entered, trapped
 from .report import Campaign, Report, Say
@@ -122,7 +123,7 @@ def attack(
 ) -> Findings:
     """The share's mutants of `made`; `gates` judge. What the ledger knows of an earlier run under the same rules
     stands."""
-    ledger = Ledger(campaign.partial, (baseline_digest(), campaign.seed))
+    ledger = Ledger(campaign.partial, (judging_digest(), campaign.seed))
     fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
     mutants = draw(made, Building(machine), campaign.seed, drawn)
     while len(fates) < campaign.quota and not campaign.over:

@@ -28,11 +28,13 @@ from agentcompile.events import (
 )
 from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Kernel, Plan, Trial
+from agentcompile.jobs import Job
 from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import LockChoice, read_lock
 from agentcompile.machine import this_machine
+from agentcompile.materialize import specialise
 from agentcompile.notes import Notes
-from agentcompile.past import proved_key
+from agentcompile.past import note_accepted
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.session import Journal, RunDirectory
 from tests.cpu import flows
@@ -76,13 +78,19 @@ def written(home: Path, model: Path, folder: Path, *, chosen: bool, step_ns: int
     kernel = next(part.choice for part in wrong[0].parts if part.region == region)
     assert isinstance(kernel, Kernel)
     asked = flows.options(home, model, CONTEXT, out=str(lock), templates=(str(templates),), **more)
-    accepted = proved_key(kernel.source, region, made.facts.target.digest)
-    Notes(this_machine(asked).store).put(accepted, 1)
     run, target = RunDirectory.create(folder / "run", encode(asked)), made.facts.target
     told: list[Event] = [RunStarted(model=str(model), target=target, options=asked.digest, version="0")]
     decode, _ = cut(made.model.captured, target, flows.CEILING, told.append, asked.batch)
     found = catalog.load([catalog.default_root(), templates], kinds=kinds(), layouts=LAYOUTS)
     bound(decode, found, target, told.append)
+    template = next(one for one in found.templates if one.id == kernel.candidate.template)
+    where = decode[0].regions[region]
+    source = specialise(template, where, kernel.candidate.params, target)
+    note_accepted(
+        Notes(this_machine(asked).store),
+        Job(candidate=kernel.candidate, region=where, template=template, source=source),
+        target,
+    )
     covers = [wrong[0].parts if chosen else made.planned.decode[0], made.planned.prefill]
     trials = [trial for own in made.trials.values() for trial in own]
     trials.append(Trial(candidate=kernel.candidate, source=kernel.source, verdict=runs.measured(), fidelity="confirm"))

@@ -14,16 +14,19 @@ def test_a_suite_that_changed_knows_nothing_of_what_the_old_one_let_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, lengths = past.proved_key("s", "r", "t"), past.lengths_key("l", "t")
-    copy = tmp_path / "validate"
-    shutil.copytree(Path(validate.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(validate, "__file__", str(copy / "__init__.py"))
-    past._suite.cache_clear()
+    copy = tmp_path / "agentcompile"
+    root = Path(validate.__file__).parent.parent
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("__pycache__", "bench", "templates"))
+    monkeypatch.setattr(validate, "__file__", str(copy / "validate" / "__init__.py"))
+    past.judging_digest.cache_clear()
     assert past.proved_key("s", "r", "t") == known
-    with (copy / "cases.py").open("a", encoding="utf-8") as file:
-        file.write("\n")
-    past._suite.cache_clear()
-    assert past.proved_key("s", "r", "t") != known
-    assert past.lengths_key("l", "t") != lengths
+    for name in ("validate/cases.py", "worker/serve.py", "reference.py", "attention.py", "judge.py"):
+        text = (copy / name).read_text(encoding="utf-8")
+        (copy / name).write_text(text + "\n", encoding="utf-8")
+        past.judging_digest.cache_clear()
+        assert past.proved_key("s", "r", "t") != known, name
+        assert past.lengths_key("l", "t") != lengths, name
+        (copy / name).write_text(text, encoding="utf-8")
     monkeypatch.undo()
-    past._suite.cache_clear()
+    past.judging_digest.cache_clear()
     assert past.proved_key("s", "r", "t") == known

@@ -184,3 +184,25 @@ def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_pat
     survey.recall([good, stale, foreign])
     assert survey.trials == {subject.region.id: [good]}
     assert desk.judge.asked == []
+
+
+def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_looked_at(
+    tmp_path: Path, subject: Subject
+) -> None:
+    desk = Desk(tmp_path)
+    desk.tuner.ahead([subject])
+    (first,) = desk.judge.asked
+    assert not [event for event in desk.told if isinstance(event, TrialFinished)], "nothing was timed beside it yet"
+    trials = desk.tuner.heads(subject, 1, 1)
+    assert [(trial.candidate.id, type(trial.verdict)) for trial in trials] == [(first, BuildFailed)]
+    assert desk.judge.asked == [first]
+    resumed = Desk(tmp_path, past=trials)
+    resumed.tuner.ahead([subject])
+    assert resumed.judge.asked == [], "what is known is not prepared"
+
+
+def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, subject: Subject) -> None:
+    desk = Desk(tmp_path)
+    desk.tuner.ahead([subject])
+    desk.steering.see(asked("cancel", desk.judge.asked[0]))
+    assert [type(trial.verdict) for trial in desk.tuner.heads(subject, 1, 1)] == [Cancelled]
