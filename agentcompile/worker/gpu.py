@@ -19,6 +19,7 @@ from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import NumericReport
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.device_step import overlaps_launches
+from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
@@ -59,11 +60,11 @@ class Gpu:
         if implementation.source.language == "library":
             run = _library_runner(implementation, region)
         else:
-            binary, arch = Path(implementation.binary.path), self._setup.target.arch
-            run = device_runner(implementation.source, region, binary, arch)
+            module, arch = Module(Path(implementation.binary.path)), self._setup.target.arch
+            run = device_runner(implementation.source, region, module, arch)
             if overlaps_launches(arch):
                 self._predecessor = self._predecessor or Predecessor(self._setup)
-                late = self._predecessor.before(implementation.source, region, binary)
+                late = self._predecessor.before(implementation.source, region, module)
         with torch.device("cuda"):
             return validate(
                 region,

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
-from agentcompile.build import compile
-from agentcompile.build.binary import Binary
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.template import Launch
 from agentcompile.ir.timing import Interval
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import rotation_bytes
 from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.device_step import captured
-from agentcompile.runtime.driver import Call, Module
-from agentcompile.store import Store
+from agentcompile.runtime.driver import Call
+from agentcompile.worker.gpu_known import known_kernels
 from agentcompile.worker.gpu_timing import QUANTUM_NS, Stopwatch
 from agentcompile.worker.protocol import CheckHarness, Setup
 
-_LIMIT_S = 60.0
 _TRIES = 8
 _DRAM_BYTES = 2 << 30
 """A tuned read of 2 GiB reaches the rate that longer ones have."""
@@ -53,13 +49,7 @@ class Probe:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        flags = (f"--gpu-architecture={setup.target.arch}",)
-        launches = (Launch(entry="canary", arguments=("x", "y")),)
-        source = Source(language="cuda", text=_TEXT, launches=launches, workspaces=(), flags=flags)
-        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if not isinstance(made, Binary):
-            raise RuntimeError(f"the probe kernel does not build: {made}")
-        self._module = Module(Path(made.path))
+        self._module = known_kernels(setup, _TEXT, "canary", ("x", "y"))
 
     def alive(self) -> bool:
         """Run a kernel that is known to be right; whether its answer was."""

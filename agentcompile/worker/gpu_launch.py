@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
@@ -16,17 +15,21 @@ from agentcompile.runtime.overlap import Access, accesses_of, overlapping
 Buffers = Mapping[str, torch.Tensor]
 
 
-def device_runner(source: Source, region: Region, cubin: Path, arch: str) -> Callable[[Buffers], None]:
+def device_runner(source: Source, region: Region, module: Module, arch: str) -> Callable[[Buffers], None]:
     """What launches a candidate once on the buffers it is given, by port and workspace name, and waits.
 
-    Raises AgentCompileError (environment) when the driver refuses the binary or a launch; RuntimeError from PyTorch
-    when a kernel failed while it ran, after which the context is of no more use.
+    Raises AgentCompileError (environment) when the driver refuses a launch; RuntimeError from PyTorch when a kernel
+    failed while it ran, after which the context is of no more use.
     """
-    module = Module(cubin)
+    bound: dict[tuple[int, ...], list[Call]] = {}
 
     def run(buffers: Buffers) -> None:
+        places = tuple(tensor.data_ptr() for tensor in buffers.values())
+        if (calls := bound.get(places)) is None:  # a generation's launches are on a few sets of buffers
+            calls = bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch))
+            bound[places] = calls
         stream = torch.cuda.current_stream().cuda_stream
-        for call in bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch)):
+        for call in calls:
             call.run(stream)
         torch.cuda.synchronize()
 

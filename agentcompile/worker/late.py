@@ -8,22 +8,18 @@ written yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from agentcompile.build import compile
-from agentcompile.build.binary import Binary
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.store import Store
 from agentcompile.validate.production import Late
+from agentcompile.worker.gpu_known import known_kernels
 from agentcompile.worker.gpu_launch import Buffers, bind_all
 from agentcompile.worker.protocol import Setup
 
-_LIMIT_S = 60.0
 _THREADS = 1024
 _TEXT = """
 struct late_args { const long long* table; const long long* rows; };
@@ -51,19 +47,11 @@ class Predecessor:
     """
 
     def __init__(self, setup: Setup) -> None:
-        launches = (Launch(entry="late", arguments=("table", "rows")),)
-        flags = (f"--gpu-architecture={setup.target.arch}",)
         text = f"constexpr unsigned long long LATE_NS = {LATE_NS};\n{_TEXT}"
-        source = Source(language="cuda", text=text, launches=launches, workspaces=(), flags=flags)
-        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if not isinstance(made, Binary):
-            raise RuntimeError(f"the kernel that is late does not build: {made}")
-        self._module = Module(Path(made.path))
+        self._module = known_kernels(setup, text, "late", ("table", "rows"))
 
-    def before(self, source: Source, region: Region, cubin: Path) -> Late:
+    def before(self, source: Source, region: Region, module: Module) -> Late:
         """What launches a candidate right behind it, each launch as early as it may start, and waits for all."""
-        module = Module(cubin)
-
         # What a launch reads before it waits is written by nobody right before it: the runtime sees to that.
         early = {name for launch in source.launches for name in launch.early}
 

@@ -16,6 +16,7 @@ from agentcompile.ir.template import Source, Template
 from agentcompile.materialize import specialise
 from agentcompile.probe import probe_cuda
 from agentcompile.runtime.device_step import overlaps_launches
+from agentcompile.runtime.driver import Module
 from agentcompile.store import Store
 from agentcompile.worker.gpu_launch import device_runner
 from agentcompile.worker.housing import house
@@ -53,10 +54,10 @@ def small(template: Template, target: Target) -> Region:
 def faults(template: Template, made: Region, source: Source, setup: Setup) -> list[str]:
     binary = compile(source, Store(Path(setup.store)), toolchain=NVRTC, limit_s=60)
     assert isinstance(binary, Binary), binary
-    path = Path(binary.path)
-    late = Predecessor(setup).before(source, made, path)
+    module = Module(Path(binary.path))
+    late = Predecessor(setup).before(source, made, module)
     with torch.device("cuda"):
-        run = device_runner(source, made, path, setup.target.arch)
+        run = device_runner(source, made, module, setup.target.arch)
         return failed(template, made, source, run, house=house("cuda"), late=late)
 
 

@@ -16,6 +16,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.probe import probe_cuda
+from agentcompile.runtime.driver import Module
 from agentcompile.store import Store
 from agentcompile.worker.gpu_launch import device_runner
 from tests.templates.shapes import Extents, region
@@ -39,7 +40,7 @@ def target() -> Target:
 
 def faults(template: Template, made: Region, params: Params, target: Target, store: Store) -> list[str]:
     source, binary = build(template, made, params, target, store, Toolchain(compiler="nvrtc", name="nvrtc"))
-    run = device_runner(source, made, Path(binary.path), target.arch)
+    run = device_runner(source, made, Module(Path(binary.path)), target.arch)
     with torch.device("cuda"):
         return failed(template, made, source, run)
 
