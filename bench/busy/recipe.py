@@ -35,7 +35,6 @@ from .neighbours import neighbours
 
 VERSION = 1
 PROMPT = "def main():"
-EAGER_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--spinning", type=int, default=2, help="neighbours: processes that only use the target")
     parser.add_argument("--context", type=int, default=0, help="of the compile; 0: the default")
     parser.add_argument("--runs", type=int, default=100, help="generations of 64 tokens, quiet and busy each")
+    parser.add_argument("--eager-runs", type=int, default=3, help="generations beside PyTorch eager, of each lock")
     parser.add_argument("--out", type=Path, default=Path("busy.json"))
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:
@@ -135,7 +135,7 @@ def compiled(model: Path, folder: Path, spinning: int, asked: argparse.Namespace
         took_s = time.monotonic() - begin
     plan = next(plan for plan in state["plans"] if plan["regime"]["phase"] == "decode")
     generate = ["generate", str(lock), "--model", str(model), "--prompt", PROMPT, "--max-new-tokens", "64"]
-    runs = [_agentcompile([*generate, "--beside-eager", "--json"], home) for _ in range(EAGER_RUNS)]
+    runs = [_agentcompile([*generate, "--beside-eager", "--json"], home) for _ in range(asked.eager_runs)]
     found = Compiled(
         spinning=spinning,
         seconds=round(took_s, 1),

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +29,10 @@ from agentcompile.ir.codec import decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
+from agentcompile.machine import judge_of, this_machine
+from agentcompile.options import resolve
 from agentcompile.past import disturbed
+from agentcompile.probe import ceiling, ceiling_key
 from agentcompile.session import RunDirectory
 
 from ..models.presets import materialise
@@ -88,6 +91,18 @@ class _Bench:
             _end(process)
             status = -1
         return status, (self.root / "said").read_text(errors="replace")[-300:]
+
+    def keep_ceilings(self) -> None:
+        """Keep the machine's limits as a calm machine does: a crowded one would measure them in every run."""
+        here = this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
+        with judge_of(here, 0) as judge:
+            ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
+
+    def forget(self) -> None:
+        """Forget what the machine knows of trials and of its limits, so that they are measured again."""
+        here = this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
+        for path in (*self.home.rglob("*.sqlite*"), here.store.path(ceiling_key(here.target.digest), ".json")):
+            path.unlink(missing_ok=True)
 
     def generated(self, lock: Path) -> str:
         """The tokens that a lock generates; each is asked once. Raises AgentCompileError when it generates none."""
@@ -154,6 +169,7 @@ def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findi
         bench.end(*_compile(bench, lock, directory, rule))  # once more, with a warm store: that long is a run
         bench.run_s[rule] = time.monotonic() - begin_run
         bench.generated(lock)
+        bench.keep_ceilings()
     courses, kills = list[Course](), 0
     while kills < campaign.quota:
         number = len(courses) * campaign.shares + campaign.share
@@ -220,9 +236,8 @@ def _killed(
 ) -> list[str]:
     """What is wrong with a run that is killed up to `most` times, in `ways`, and resumed to its lock."""
     wrong, before = list[str](), b""
-    forgets = rng.random() < 0.5
-    for path in bench.home.rglob("*.sqlite*") if forgets else ():
-        path.unlink(missing_ok=True)  # what the machine knows of trials, so that they are made
+    if rng.random() < 0.5:
+        bench.forget()
     for _ in range(most):
         begun = (directory / "options.json").exists() and (directory / "events.jsonl").exists()
         resume = ("compile", "--resume", "--run-dir", directory)
