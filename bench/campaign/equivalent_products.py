@@ -14,6 +14,7 @@ from .extents import (
     one_type,
     ragged,
     room_behind,
+    steps_in_a_byte,
     tiled,
     whole_quads,
     whole_steps,
@@ -282,5 +283,12 @@ PRODUCTS: tuple[Row, ...] = (
         region=r"linear(-merged|-argmax)?",
         why="of 16 rows, the most that these kernels call it for, whole vectors begin at the first alone, and what "
         "follows one by one, some of it again, is the same sums",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"^constexpr long step = step_of<W>, main = K / step \* step, turns = ",
+        after=r"^constexpr signed char step = step_of<W>, main = K / step \* step, turns = ",
+        where=steps_in_a_byte,
+        why="a smaller multiple of the step: more elements go one by one, in another order of sums",
     ),
 )

@@ -108,6 +108,18 @@ def whole_turns(region: Region, _: int) -> bool:
     return all((width if dtype == "fp32" else -(-width // 2)) % 64 == 0 for width, dtype in widths(region))
 
 
+def steps_in_a_byte(region: Region, _: int) -> bool:
+    """What whole steps of either width take of a dot product fits a signed byte; or what its low byte says instead is
+    less, and a loop over what is left is compiled, as the step does not divide it."""
+    for width, dtype in widths(region):
+        for lanes in (8, 16):
+            step = lanes if dtype == "fp32" else 2 * lanes
+            taken = width // step * step
+            if taken > _BYTE and (width % step == 0 or taken % 256 > _BYTE):
+                return False
+    return True
+
+
 def room_behind(region: Region, _: int) -> bool:
     """Not even the narrowest vectors divide a dot product: its operand has padding."""
     return all(width % 8 for width, _ in widths(region))

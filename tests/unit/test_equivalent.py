@@ -362,6 +362,13 @@ def test_what_a_byte_cannot_count_never_ends_or_never_compiles() -> None:
     assert not reason("cast", whole, DOT, "void f(long begin) {", "void f(signed char begin) {", threads=2)
 
 
+def test_what_a_byte_leaves_of_the_steps_goes_one_by_one_where_any_do() -> None:
+    steps = "constexpr long step = step_of<W>, main = K / step * step, turns = main / step * step;"
+    for hidden, same in ((330, True), (96, True), (1024, False), (256, False), (140, False)):
+        assert excused("linear", Extents(hidden=hidden), DOT, steps, "long", "signed char") == same
+    assert not excused("linear", EVEN, DOT, steps, "step * step, turns", "step * 2, turns")
+
+
 def test_an_instruction_may_be_left_unused() -> None:
     native = "constexpr bool native_bf16 = ISA_AVX512_BF16 && LANES == 16;"
     assert excused("linear", EVEN, DOT, native, "== 16", "== 15")
