@@ -279,4 +279,17 @@ OTHERS: tuple[Row, ...] = (
         why="a block is whole lines of 16 floats, each array begins a line, and so does what the compiler puts behind: "
         "the last element's place stays its own",
     ),
+    Row(
+        file=r"(rmsnorm-)?gateup-silu-mul/.*/kernel\.cpp",
+        before=r"^each\(stop - row, \[&\]\(auto as, long i\) \{",
+        after=r"^each\(stop - row, \[&\]\(auto as, signed char i\) \{",
+        why="blocks are of 16, 64 or 256 rows: of one that a signed byte does not count the second half is left "
+        "unwritten, and nothing accepts that",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"^for \(long s = 0; s < n; s \+= TILE\)",
+        after=r"^for \(long s = 0; s <= n; s \+= TILE\)",
+        why="a tile of no slots reads, scores and writes nothing",
+    ),
 )

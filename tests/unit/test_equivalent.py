@@ -369,6 +369,23 @@ def test_what_a_byte_leaves_of_the_steps_goes_one_by_one_where_any_do() -> None:
     assert not excused("linear", EVEN, DOT, steps, "step * step, turns", "step * 2, turns")
 
 
+def test_floats_keep_their_order_wherever_single_ones_begin() -> None:
+    whole, floats = "constexpr long whole = K / (2 * LANES) * (2 * LANES);", Extents(hidden=330, dtype="fp32")
+    for new in ("* (2)", "* (2 + LANES)"):
+        assert excused("linear", floats, DOT, whole, "* (2 * LANES)", new)
+        assert not excused("linear", EVEN, DOT, whole, "* (2 * LANES)", new)
+    assert not excused("linear", floats, DOT, whole, "* (2 * LANES)", "* (3 * LANES)")
+
+
+def test_a_tile_of_no_slots_is_no_fault_and_a_block_that_a_byte_does_not_count_is_never_accepted() -> None:
+    file, tiles = "_include/attention.h", "for (long s = 0; s < n; s += TILE)"
+    assert excused("rope-attention-decode", Extents(), file, tiles, "s < n", "s <= n")
+    assert not excused("rope-attention-decode", Extents(), file, tiles, "s += TILE", "s += 2 * (TILE)")
+    assert not excused("rope-attention-decode", Extents(), file, "for (long s = 0; s < n; ++s) {", "s < n", "s <= n")
+    each = "each(stop - row, [&](auto as, long i) {"
+    assert excused("gateup-silu-mul", EVEN, "gateup-silu-mul/packed/kernel.cpp", each, "long i", "signed char i")
+
+
 def test_an_instruction_may_be_left_unused() -> None:
     native = "constexpr bool native_bf16 = ISA_AVX512_BF16 && LANES == 16;"
     assert excused("linear", EVEN, DOT, native, "== 16", "== 15")
