@@ -292,4 +292,11 @@ OTHERS: tuple[Row, ...] = (
         after=r"^for \(long s = 0; s <= n; s \+= TILE\)",
         why="a tile of no slots reads, scores and writes nothing",
     ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"column \+ LANES <= D|weigh<GROUP, D, 1, 0>|column < D; \+\+column|run\.sum\[g\]\[column\]",
+        region=r".*attention.*",
+        unreached=True,
+        why="no columns are left over, which a head's width and the group alone decide",
+    ),
 )

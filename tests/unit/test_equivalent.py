@@ -381,6 +381,9 @@ def test_a_tile_of_no_slots_is_no_fault_and_a_block_that_a_byte_does_not_count_i
     file, tiles = "_include/attention.h", "for (long s = 0; s < n; s += TILE)"
     assert excused("rope-attention-decode", Extents(), file, tiles, "s < n", "s <= n")
     assert not excused("rope-attention-decode", Extents(), file, tiles, "s += TILE", "s += 2 * (TILE)")
+    left = "for (; column + LANES <= D; column += LANES)"
+    assert excuse(region("rope-attention-decode", Extents()), file, left, ";", unreached=True)
+    assert not excuse(region("rope-attention-decode", Extents()), file, left, ";")
     assert not excused("rope-attention-decode", Extents(), file, "for (long s = 0; s < n; ++s) {", "s < n", "s <= n")
     each = "each(stop - row, [&](auto as, long i) {"
     assert excused("gateup-silu-mul", EVEN, "gateup-silu-mul/packed/kernel.cpp", each, "long i", "signed char i")
