@@ -8,6 +8,7 @@ from .extents import (
     fourths,
     in_a_byte,
     kept_by_a_byte,
+    long_shares,
     narrow_groups,
     no_sums,
     two_ranks,
@@ -298,5 +299,19 @@ OTHERS: tuple[Row, ...] = (
         region=r".*attention.*",
         unreached=True,
         why="no columns are left over, which a head's width and the group alone decide",
+    ),
+    Row(
+        file=r"_include/rmsnorm\.h",
+        before=r"whole = K / \(4 \* LANES\) \* \(4 \* LANES\);",
+        after=r"whole = K / \(4 \* \(LANES \+ 1\)\) \* \(4 \* LANES\);|whole = K / \(5 \* LANES\) \* \(4 \* LANES\);",
+        why="a smaller multiple of four vectors: more elements go one by one, in another order of sums",
+    ),
+    Row(
+        file=r"_include/simd\.h",
+        before=r"^const long whole = n / LANES \* LANES;",
+        after=r"^const long whole = n / LANES \+ LANES;",
+        region=r"add",
+        where=long_shares,
+        why="fewer vectors, and the others' elements one by one, some of them again: none is written where it is read",
     ),
 )

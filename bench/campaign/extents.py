@@ -195,6 +195,15 @@ def kept_by_a_byte(region: Region, threads: int) -> bool:
     return all(count // lanes * lanes % 256 <= _BYTE for count in elements(region, threads) for lanes in (8, 16))
 
 
+def long_shares(region: Region, threads: int) -> bool:
+    """So many elements beyond a vector as a share has vectors of either width still end within it, in whole ones."""
+    return all(
+        -(-(count // lanes + lanes) // lanes) * lanes <= count
+        for count in elements(region, threads)
+        for lanes in (8, 16)
+    )
+
+
 def narrow_groups(region: Region, _: int) -> bool:
     """A head has a whole vector of either width, and no more than 16 queries share a key."""
     dims = dict(region.dims)

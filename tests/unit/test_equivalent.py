@@ -331,6 +331,8 @@ def test_single_elements_stand_in_for_vectors_that_are_left_out() -> None:
     for width, same in ((1024, True), (512, True), (256, False), (330, False), (64, True)):
         assert excused("add", Extents(rows=(width,)), SIMD, VECTORS, "long", "signed char") == same
     assert not excused("silu-mul", Extents(rows=(1024,)), SIMD, VECTORS, "long", "signed char")
+    assert excused("add", Extents(rows=(1024,)), SIMD, VECTORS, "* LANES", "+ LANES")
+    assert not excused("add", Extents(rows=(64,)), SIMD, VECTORS, "/ LANES * LANES", "/ LANES * 2 + LANES")
     each = "each(end - begin, [&](auto as, long i) {"
     assert excused("add", Extents(rows=(256,)), "add/plain/kernel.cpp", each, "long i", "signed char i")
     assert not excused("add", Extents(rows=(320,)), "add/plain/kernel.cpp", each, "long i", "signed char i")
