@@ -202,7 +202,8 @@ PRODUCTS: tuple[Row, ...] = (
     Row(
         file=r"_include/dot\.h",
         before=r"whole = K / \(2 \* LANES\) \* \(2 \* LANES\);",
-        after=r"whole = K / \([23] \* LANES\) \* \(((2 \+|[12] \*) LANES|2)\);",
+        after=r"whole = K / \([23] \* LANES\) \* \(((2 \+|[12] \*) LANES|2)\);"
+        r"|whole = K / \(2 \* \(LANES \+ 1\)\) \* \(2 \* LANES\);",
         where=floats,
         why="floats keep their order: single elements follow from `whole` on, some of them a second time",
     ),

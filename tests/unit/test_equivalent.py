@@ -377,6 +377,7 @@ def test_floats_keep_their_order_wherever_single_ones_begin() -> None:
         assert excused("linear", floats, DOT, whole, "* (2 * LANES)", new)
         assert not excused("linear", EVEN, DOT, whole, "* (2 * LANES)", new)
     assert not excused("linear", floats, DOT, whole, "* (2 * LANES)", "* (3 * LANES)")
+    assert excused("linear", floats, DOT, whole, "/ (2 * LANES)", "/ (2 * (LANES + 1))")
 
 
 def test_a_tile_of_no_slots_is_no_fault_and_a_block_that_a_byte_does_not_count_is_never_accepted() -> None:
