@@ -176,6 +176,8 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
         found += [Case(style="normal", length=_near(tried, n), past="edges") for n in (33, 129)]
+        # The largest score in the first of a block's vectors, and others behind its last whole one.
+        found += [Case(style="normal", length=_near(tried, n), past="peaked", place=0.0) for n in (15, 31)]
     return found
 
 

@@ -318,7 +318,7 @@ OTHERS: tuple[Row, ...] = (
         file=r"_include/argmax\.h",
         before=r"key = bits \^ \(\(bits >> 31\) & 0x7fffffff\);",
         after=r"key = bits \^ \(\(bits >> 31\) & 0x7ffffffe\);",
-        why="of two negative logits the lower may win where they differ in float32's last bit alone, which is less than "
-        "both their roundings; bf16 has no such bit",
+        why="of two negative logits the lower may win where they differ in float32's last bit alone, which is less "
+        "than both their roundings; bf16 has no such bit",
     ),
 )
