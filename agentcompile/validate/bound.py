@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node, Use
 from agentcompile.reference import apply_views, keywords
-from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, Facts, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, Facts, rounding
 
 Part = Tensor | None
 """One part of an error; None is exactly zero everywhere."""
@@ -78,11 +78,17 @@ def scaled(part: Part, factor: Tensor) -> Part:
     return None if part is None else part * factor
 
 
-def round_to(value: Bounded, dtype: str) -> Bounded:
-    """`value` held in `dtype`: each element gains one rounding."""
+def round_to(value: Bounded, dtype: str, *, sharp: bool = False) -> Bounded:
+    """`value` held in `dtype`: each element gains one rounding. `sharp`: but for those that are already numbers of that
+    dtype, up to their error, which surely round to them."""
     if dtype not in ROUNDOFF or not value.value.is_floating_point():
         return value
-    return rounded_by(value, rounding(value.wide().abs(), dtype))
+    wide = value.wide()
+    step = rounding(wide.abs(), dtype)
+    if sharp:
+        error, apart = value.error(), (wide.to(TORCH_DTYPES[dtype]).double() - wide).abs()
+        step = torch.where((apart <= error) & (8.0 * error <= step), 0.0, step)
+    return rounded_by(value, step)
 
 
 def rounded_by(value: Bounded, step: Tensor) -> Bounded:
@@ -166,10 +172,13 @@ def owners(graph: Graph) -> dict[str, str]:
     return found
 
 
-def propagate(graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, tokens: int = 1) -> Propagation:
+def propagate(
+    graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, tokens: int = 1, sharp: bool = False
+) -> Propagation:
     """Evaluate `graph` in float64 with errors. Inputs are by value id and stay unchanged, states included.
 
-    Operators without a rule are evaluated by the numeric one, and a note says so.
+    `sharp` is for inputs that make what is held in a narrower type a number of that type. Operators without a rule are
+    evaluated by the numeric one, and a note says so.
     """
     from agentcompile.validate.rules import RULES, numeric
 
@@ -201,7 +210,7 @@ def propagate(graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, token
             results = numeric(context, graph)
         for name, result in zip(node.outputs, results, strict=True):
             held = declared.get(name, table[name].dtype if library else "")
-            narrow = round_to(result, held) if held else result
+            narrow = round_to(result, held, sharp=sharp) if held else result
             if name in last and held == table[name].dtype:
                 out.values[name], out.stored[name] = result, narrow
             else:

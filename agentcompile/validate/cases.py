@@ -32,16 +32,17 @@ Style = Literal[
     "huge",
     "limit",
     "choice",
+    "level",
 ]
-Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced"]
+Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges"]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tried; the first is the everyday one."""
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
 """Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
 
-STEERED, RAISED = 2, 4
-"""The draws of parameters that `choices` writes patterns into, and that has large weights of norms."""
+STEERED, RAISED, LIFTED = 2, 4, 5
+"""The draws of parameters that `choices` writes patterns into, and that have large weights of norms, and less large."""
 _BENT = frozenset({"silu", "gelu", "gelu_tanh"})
 """Operators whose exponential has ends: far out they are lines."""
 _ROWS = 288
@@ -67,7 +68,7 @@ class Case:
     place: float = 0.5
     """Where the special element, row or slot is: 0 first, 1 last."""
     weights: int = 0
-    """Which draw of the parameters; −1 is the one of small integers, `STEERED` and `RAISED` are as said there."""
+    """Which draw of the parameters; −1 is the one of small integers, `STEERED` and so on are as said there."""
     row: int = -1
     """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
     light: bool = False
@@ -108,10 +109,9 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
-    # Of a narrow norm the roundings are then larger than what bends; wide rows of small integers reach as far there.
-    wide = all(port.dtype in ("fp32", "int64", "int32") for port in region.ports)
-    if "rms_norm" in ops and ops & _BENT and wide and _on_host():
-        found += [Case(style="normal", length=everyday, weights=RAISED)]
+    # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
+    if "rms_norm" in ops and ops & _BENT and _on_host():
+        found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
     powers = (1, 2, 16) if attends else (1,)
     return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
 
@@ -175,6 +175,9 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
     if attends and _on_host():
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
+        found += [Case(style="normal", length=_near(tried, n), past="edges") for n in (33, 129)]
+        # The largest score in the first of a block's vectors, and others behind its last whole one.
+        found += [Case(style="normal", length=_near(tried, n), past="peaked", place=0.0) for n in (15, 31)]
     return found
 
 

@@ -17,13 +17,14 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import LENGTHS, RAISED, STEERED, Case
+from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.scores import chosen
-from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
+from agentcompile.validate.styles import halved, styled
+from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
-_RAISED = 256.0
+_GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
 _TILE = (1 << 20) + 7
 """Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
@@ -104,7 +105,7 @@ class Generator:
         ops = {node.op for node in self._readers[value.id]}
         if "rms_norm" in ops or (len(shape) == 1 and "linear" not in ops):
             size = torch.rand(shape, generator=rng) * 1.5 + 0.25
-            size = size * _RAISED if which == RAISED else size
+            size = size * _GAINS.get(which, 1.0)
             return torch.where(torch.rand(shape, generator=rng) < 0.25, -size, size)
         if "linear" in ops and len(shape) == 2:
             return normal(shape, 1.0 / math.sqrt(shape[1]), rng)
@@ -127,7 +128,7 @@ class Generator:
             self._fit(case, found)
         if case.past in ("peaked", "sunk"):
             self._peak(case, found)
-        if case.past in ("ladder", "balanced"):
+        if case.past in ("ladder", "balanced", "edges"):
             self._choose(case, found)
         if case.style == "exact":
             self._even(case, found)
@@ -287,7 +288,7 @@ class Generator:
         return out.values[node.inputs[0].value].wide()
 
     def _choose(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Give the old slots scores, and where they are balanced values, that are chosen; new values are then zero."""
+        """Give the old slots scores, and but for a ladder values, that are chosen; new values are then zero."""
         for node in self._nodes("attention"):
             keys, values = (self._family(node, index) & set(self.region.body.inputs) for index in (1, 2))
             if not keys or not values:
@@ -298,13 +299,17 @@ class Generator:
                 self._query(node, found)[:, :, -1],
                 scale=float(dict(node.attrs)["scale"]),  # type: ignore[arg-type]
                 lengths=self._lengths(case),
-                place=None if case.past == "balanced" else case.place,
+                how=case.past,
+                place=case.place,
                 rng=generator(self._seed, "scores", node.id, case.name),
             )
-            for append in self._nodes("cache_append") if case.past == "balanced" else ():
-                if append.outputs[0] == node.inputs[2].value:
+            # A score of zero is below the top of any edge.
+            hidden = {"balanced": (2,), "edges": (1, 2)}.get(case.past, ())
+            for append in self._nodes("cache_append"):
+                if append.outputs[0] in [node.inputs[index].value for index in hidden]:
                     new = self._source(append.inputs[1].value)
-                    found[new] = torch.zeros_like(found[new])
+                    if new != self._source(node.inputs[0].value):
+                        found[new] = torch.zeros_like(found[new])
 
     def _hide(self, found: dict[str, Tensor]) -> None:
         """Slots that a cache does not hold yet are NaN. Where the region appends, every launch poisons them anew."""
@@ -345,53 +350,3 @@ class Generator:
         """Whether a value is data: not an index, not an angle."""
         angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
         return value.dtype not in ("int64", "int32") and value.id not in angles
-
-
-def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
-    """An activation of the case's style; the last dimension is the features."""
-    x = torch.randn(shape, generator=rng)
-    flat = x.view(-1, shape[-1]) if shape else x.view(1, 1)
-    place = round(case.place * (flat.shape[1] - 1))
-    if case.style == "small":
-        return x * 1e-3
-    if case.style == "tiny":  # still far below one behind a norm, whose eps alone is left of the mean square
-        return x * 1e-12
-    if case.style == "large":
-        return x * 60.0
-    if case.style == "huge":
-        return x * 1e4
-    if case.style == "outliers":
-        flat[:, torch.randint(0, flat.shape[1], (max(1, flat.shape[1] // 64),), generator=rng)] *= 200.0
-    elif case.style == "impulse":
-        only = flat[:, place].abs() + 0.5
-        flat.zero_()
-        flat[:, place] = only
-    elif case.style == "last":
-        flat[:, -1] = flat[:, -1].abs() * 100.0 + 50.0
-    elif case.style == "constant":
-        flat.fill_(float(torch.rand((), generator=rng)) + 0.31)
-    elif case.style == "zeros":
-        flat.zero_()
-    elif case.style == "exact":
-        sparse = torch.rand(flat.shape, generator=rng) < min(1.0, 24.0 / flat.shape[1])
-        sparse[:, 0] = sparse[:, -1] = True
-        signs = torch.randint(0, 2, flat.shape, generator=rng) * 2 - 1
-        flat.copy_(sparse * signs * torch.randint(1, 3, flat.shape, generator=rng))
-    return x
-
-
-def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.Generator) -> Tensor:
-    """Integers of which a large and a small one make a sum that often lies half way between two numbers of `dtype`.
-
-    `place` is that of the only large one of every row, which a product sums; None scatters them.
-    """
-    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double every second integer has a number
-    large = 2 * torch.randint(least // 2, least, shape, generator=rng)
-    small = torch.randint(1, 4, shape, generator=rng)
-    if place is None:
-        found = torch.where(torch.rand(shape, generator=rng) < 0.5, large, small)
-    else:
-        found = small * (torch.rand(shape, generator=rng) < min(1.0, 24.0 / shape[-1]))
-        at = round(place * (shape[-1] - 1))
-        found[..., at] = large[..., at]
-    return (found * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)).float()

@@ -3,11 +3,14 @@
 One feature of the keys alone is not zero, so that the scores of one query of every group, its lead, are what is wanted.
 A ladder has scores from the largest down to where nothing is left of a weight. Balanced values cancel: of three slots
 the weighted values add up to zero, and stay there when all scores are scaled, as a rounded query scales them. What is
-left is the error of the exponential itself, which a result far from zero would hide in its own rounding.
+left is the error of the exponential itself, which a result far from zero would hide in its own rounding. Edges are
+balanced values, too, of slots on either side of where an exponential takes the next power of two, which is where it is
+furthest off, and off the other way on the other side.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +18,12 @@ from torch import Tensor
 
 _DEEPEST = 216.0
 """The end of the ladder: float32 has no weight below e^-104, and two exponents make no power below 2^-300."""
+_HALF = math.log(2.0) / 2.0
+"""How far below the largest score the first edge is."""
+_NEAR = (0.002, 0.004)
+"""How far from the edge its slots are: a query that is rounded to bf16 moves the largest score by 0.0014 at most."""
+_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5}
+"""Old slots that there must be."""
 
 
 def chosen(
@@ -24,32 +33,38 @@ def chosen(
     *,
     scale: float,
     lengths: Sequence[int],
-    place: float | None,
+    how: str,
+    place: float,
     rng: torch.Generator,
 ) -> None:
-    """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64.
+    """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64: a ``ladder``,
+    ``balanced`` values or ``edges``.
 
-    `place`, with a head's own share added, shifts a ladder by that part of a step, and from 0.5 on shuffles it; None is
-    for balanced values.
+    `place`, with a head's own share added, shifts a ladder by that part of a step, and from 0.5 on shuffles it.
     """
     kv_heads, width = keys.shape[1], keys.shape[3]
     group = query.shape[1] // kv_heads
     for b, length in enumerate(lengths):
         old = length - 1
-        for head in range(kv_heads if old >= 3 else 0):
+        for head in range(kv_heads if old >= _FEWEST[how] else 0):
             lead = query[b, head * group + head % group]
             at = int(lead.abs().argmax())
             unit = float(lead[at]) * scale
             if unit == 0.0:
                 continue
-            wanted = (
-                _ladder(old, place + head / kv_heads, rng) if place is not None else -torch.rand(old, generator=rng)
-            )
+            if how == "ladder":
+                wanted = _ladder(old, place + head / kv_heads, rng).double()
+            elif how == "balanced":
+                wanted = -torch.rand(old, generator=rng).double()
+            else:
+                top = float(torch.tensor(_HALF / unit, dtype=torch.float64).to(keys.dtype)) * unit
+                wanted = _edges(old, top, rng)
             keys[b, head, :old] = 0.0
-            keys[b, head, :old, at] = (wanted.double() / unit).to(keys.dtype)
-            if place is None:
+            keys[b, head, :old, at] = (wanted / unit).to(keys.dtype)
+            if how != "ladder":
                 scores = keys[b, head, :old, at].double() * unit
-                values[b, head, :old] = _balanced(scores, width, rng).to(values.dtype)
+                made = _balanced(scores, width, rng) if how == "balanced" else _opposed(scores, width, rng)
+                values[b, head, :old] = made.to(values.dtype)
 
 
 def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:
@@ -66,3 +81,34 @@ def _balanced(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
     parts = s.roll(-1, 1) - s.roll(-2, 1)
     parts = parts / parts.abs().amax(1, keepdim=True).clamp(min=1e-6)
     return torch.zeros(len(scores), width, dtype=torch.float64).scatter_(0, three.T, (parts / s.exp()).T)
+
+
+def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:
+    """Scores [slots]: `top`, then in turn one just below the edge, one just above, and two far below of other sizes."""
+    low, high = _NEAR
+    near = low + (high - low) * torch.rand(count, generator=rng).double()
+    far = 0.4 + 0.2 * torch.rand(count, generator=rng).double()
+    turn = torch.arange(count) % 4
+    scores = torch.stack((top - _HALF - near, top - _HALF + near, -far, -2.0 * far))
+    wanted = scores.gather(0, turn[None])[0]
+    wanted[0] = top
+    return wanted
+
+
+def _opposed(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
+    """Values [slots, width], four a column: opposite ones just below and above the edge, and two small ones far below
+    that make the sums of e^s·v and of e^s·s·v zero."""
+    turn = torch.arange(len(scores)) % 4
+    slots = []
+    for which in range(4):
+        there = (turn == which).nonzero().view(-1)
+        there = there[there > 0]
+        slots.append(there[torch.randint(0, len(there), (width,), generator=rng)])
+    # A size that every dtype holds exactly, so that opposite values are opposite.
+    size = torch.randn(width, generator=rng).to(torch.bfloat16).double()
+    below, above, far, farther = (scores[some] for some in slots)
+    missing = size * (above.exp() - below.exp()), size * (above.exp() * above - below.exp() * below)
+    first = (missing[0] * farther - missing[1]) / (farther - far)
+    second = (missing[1] - missing[0] * far) / (farther - far)
+    made = torch.stack((size, -size, first / far.exp(), second / farther.exp()))
+    return torch.zeros(len(scores), width, dtype=torch.float64).scatter_(0, torch.stack(slots), made)

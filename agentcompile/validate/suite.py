@@ -157,7 +157,8 @@ class _Suite:
         self._use(case.weights)
         inputs = self._generator.draw(case, self._parameters)
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
-        out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens)
+        sharp = case.style == "level"
+        out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens, sharp=sharp)
         for note in out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
         if case.light:

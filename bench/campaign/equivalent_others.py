@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from .excuses import AGAIN, BORDERS, NO_ATTENTION, PREFETCH, QUIET, TIES, Row
-from .extents import fourths, no_sums, two_ranks, whole_cache, whole_lines
+from .extents import (
+    few_heads,
+    fourths,
+    in_a_byte,
+    kept_by_a_byte,
+    long_shares,
+    narrow_groups,
+    no_sums,
+    two_ranks,
+    whole_cache,
+    whole_lines,
+)
 
 OTHERS: tuple[Row, ...] = (
     Row(before=r"__builtin_prefetch|^if \([^;]*\) fetch<AHEAD>\([^;]*\);$|^fetch<AHEAD>\([^;]*\);$", why=PREFETCH),
@@ -69,15 +80,16 @@ OTHERS: tuple[Row, ...] = (
     Row(
         file=r"_include/simd\.h",
         before=r"0x7fff",
-        after=r"0x7ffe|>> 16\) \| 1\)|0x7fff\) >> 16|u >> 1[57]\) & 1\)|u << 16\) & 1\)|u >> 16\) & [02]\)",
+        after=r"0x7ffe|0x7fff - \(\(u|>> 16\) \| 1\)|0x7fff\) >> 16"
+        r"|u >> 1[57]\) & 1\)|u << 16\) & 1\)|u >> 16\) & [02]\)",
         where=no_sums,
         why=TIES,
     ),
     Row(
-        file=r"(position-table|position-tables|embedding)/copy/kernel\.cpp",
+        file=r"(position-table|position-tables|embedding)/copy/kernel\.cpp|(rmsnorm-)?linear-argmax/.*/kernel\.cpp",
         before=r"if \(rank == 0\)",
         after=r"if \((rank == 1|rank != 0|!\(rank == 0\)|rank > 0|rank >= 0)\)",
-        why="any one rank may copy, and the target has two threads or more",
+        why="any rank may copy, or choose among what a launch before has left, and the target has two threads or more",
     ),
     Row(
         file=r"position-tables/copy/kernel\.cpp",
@@ -168,13 +180,14 @@ OTHERS: tuple[Row, ...] = (
     Row(
         file=r"_include/silu\.h",
         before=r"x = \(x > 128\.0f \* 0\.6931472f\) \? splat\(128\.0f \* 0\.6931472f \+ 1\) : x;",
-        after=r"\(x >= 128\.0f \* 0\.6931472f\)|\(x > 128\.0f\)|splat\(128\.0f \+ 1\)",
-        why="from 88.72284 up to 176 exp overflows in two scalings without a clamp, as it does with one",
+        after=r"\(x >= 128\.0f \* 0\.6931472f\)|\(x > 128\.0f\)|splat\(128\.0f \+ 1\)"
+        r"|\(x > \(2\.0f \* 128\.0f\) \* 0\.6931472f\)",
+        why="from 88.72284 up to 177.445 exp overflows in two scalings without a clamp, as it does with one",
     ),
     Row(
         file=r"_include/silu\.h",
         before=r"x = \(x < -150\.0f \* 0\.6931472f\) \? splat\(-150\.0f \* 0\.6931472f\) : x;",
-        after=r"\(x <= -150\.0f \* 0\.6931472f\)|\(x < -150\.0f\)|splat\(-150\.0f\)",
+        after=r"\(x <= -150\.0f \* 0\.6931472f\)|\(x < -150\.0f( \+ 0\.6931472f)?\)|splat\(-150\.0f\)",
         why="from -103.972 down to -150 exp is at most 1.5e-45 with the clamp and without; 1e-30 is always allowed",
     ),
     Row(
@@ -183,5 +196,129 @@ OTHERS: tuple[Row, ...] = (
         after=r"splat\(\((2\.0f \* |-)1\.98|p = p \* \(r \+ 1\) \+ 1\.398",
         why="the highest terms: exp is off by 5e-7 of itself at most, an eighth of the 4e-6 that an activation, and a "
         "sum of weights, is allowed at least",
+    ),
+    Row(
+        file=r"_include/silu\.h",
+        before=r"^x = \(x > 128\.0f \* 0\.6931472f\) \? splat\(.*\) : x;$",
+        after=r"^x = \(x > 128\.0f \* 0\.6931472f\) \? splat\(.*\) : x;$|^;$",
+        region=r".*attention.*",
+        why="weights are of scores less the largest of them: no argument is above zero, where this clamp is",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"next = top > run\.top\[g\] \|\| top != top \?",
+        after=r"next = top >= run\.top\[g\] \|\| top != top \?",
+        why="of two that are equal either is the largest; a zero of the other sign is the same shift of scores",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"wide_columns = std::max<long>\(1, std::min<long>\(D / LANES, 16 / GROUP\)\);",
+        after=r"wide_columns = std::min<long>\(1, std::min<long>\(D / LANES, 16 / GROUP\)\);",
+        where=narrow_groups,
+        why="single columns: each sums for itself, however many go side by side",
+    ),
+    Row(
+        file=r"_include/argmax\.h",
+        before=r"top = std::max\(top, keys\[i\]\);",
+        after=r"top = std::max\(keys\[i\], top\);",
+        why="the larger of two integers, whichever comes first",
+    ),
+    Row(
+        file=r"(add|silu-mul)/plain/kernel\.cpp",
+        before=r"end = std::min\((numel|width), lines \* \(rank \+ 1\) / size \* 32\);",
+        after=r"std::min\((numel|width), lines \* \(rank \+ (1\)|2\) / size) \* 32\);",
+        why=f"every share begins where it did, and goes on over others' elements. {AGAIN}",
+    ),
+    Row(
+        file=r"(add|silu-mul)/plain/kernel\.cpp",
+        before=r"each\(end - begin, \[&\]\(auto as, long i\) \{",
+        after=r"each\(end - begin, \[&\]\(auto as, signed char i\) \{",
+        where=in_a_byte,
+        why="no share has more elements than a signed byte counts",
+    ),
+    Row(
+        file=r"_include/simd\.h",
+        before=r"^const long whole = n / LANES \* LANES;",
+        after=r"^const signed char whole = n / LANES \* LANES;",
+        region=r"add",
+        where=kept_by_a_byte,
+        why="fewer vectors, whose number stays a multiple of a vector's: the others' elements are added one by one",
+    ),
+    Row(
+        file=r"(qknorm-)?rope-attention-decode/split(-fp32)?/kernel\.cpp",
+        before=r"^long loaded = -1;",
+        after=r"^signed char loaded = -1;",
+        where=few_heads,
+        why="it holds the number of a key-value head, of which there are fewer than a signed byte counts",
+    ),
+    Row(
+        file=r"embedding/packed-fp32/kernel\.cpp",
+        before=r"for \(long j = 0; j < group && k \* group \+ j < hidden; \+\+j\)",
+        after=r"k \* group( - j)? < hidden;|\+ j <= hidden;|a\.y\[k \* group( - j)?\] ="
+        r"|tile\[k \* group \* 16( - j)?\];",
+        why="a group is one element: j is zero, and every k is below hidden",
+    ),
+    Row(
+        file=r".*",
+        before=r"^for \(long (\w+) = ",
+        after=r"^for \(signed char (\w+) = ",
+        mutators=("cast",),
+        why="what a signed byte counts it counts as before; a bound that it cannot reach is a loop without an end, "
+        "which nothing accepts. Bounds follow from the extents, and lengths are tried up to the longest",
+    ),
+    Row(
+        file=r"_include/(dot|gemv|attention|attention_head|rmsnorm|norm_operand)\.h",
+        before=r"^template <.*\blong [A-Z]+\b.*>",
+        after=r"^template <.*\bsigned char [A-Z]+\b.*>",
+        mutators=("cast",),
+        why="an argument that does not fit does not compile, and one that does is the same",
+    ),
+    Row(
+        file=r"(rmsnorm-)?gateup-silu-mul/.*/kernel\.cpp",
+        before=r"^alignas\(64\) float gate\[BLOCK\], up\[BLOCK\];",
+        after=r"(gate|up)\[\(?BLOCK\)? [-+] 1\]",
+        why="a block is whole lines of 16 floats, each array begins a line, and so does what the compiler puts behind: "
+        "the last element's place stays its own",
+    ),
+    Row(
+        file=r"(rmsnorm-)?gateup-silu-mul/.*/kernel\.cpp",
+        before=r"^each\(stop - row, \[&\]\(auto as, long i\) \{",
+        after=r"^each\(stop - row, \[&\]\(auto as, signed char i\) \{",
+        why="blocks are of 16, 64 or 256 rows: of one that a signed byte does not count the second half is left "
+        "unwritten, and nothing accepts that",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"^for \(long s = 0; s < n; s \+= TILE\)",
+        after=r"^for \(long s = 0; s <= n; s \+= TILE\)",
+        why="a tile of no slots reads, scores and writes nothing",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"column \+ LANES <= D|weigh<GROUP, D, 1, 0>|column < D; \+\+column|run\.sum\[g\]\[column\]",
+        region=r".*attention.*",
+        unreached=True,
+        why="no columns are left over, which a head's width and the group alone decide",
+    ),
+    Row(
+        file=r"_include/rmsnorm\.h",
+        before=r"whole = K / \(4 \* LANES\) \* \(4 \* LANES\);",
+        after=r"whole = K / \(4 \* \(LANES \+ 1\)\) \* \(4 \* LANES\);|whole = K / \(5 \* LANES\) \* \(4 \* LANES\);",
+        why="a smaller multiple of four vectors: more elements go one by one, in another order of sums",
+    ),
+    Row(
+        file=r"_include/simd\.h",
+        before=r"^const long whole = n / LANES \* LANES;",
+        after=r"^const long whole = n / LANES \+ LANES;",
+        region=r"add",
+        where=long_shares,
+        why="fewer vectors, and the others' elements one by one, some of them again: none is written where it is read",
+    ),
+    Row(
+        file=r"_include/argmax\.h",
+        before=r"key = bits \^ \(\(bits >> 31\) & 0x7fffffff\);",
+        after=r"key = bits \^ \(\(bits >> 31\) & 0x7ffffffe\);",
+        why="of two negative logits the lower may win where they differ in float32's last bit alone, which is less "
+        "than both their roundings; bf16 has no such bit",
     ),
 )

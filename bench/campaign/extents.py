@@ -5,6 +5,7 @@ A share of rows is a static range (`templates/_include/gemv.h`), so what holds o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from agentcompile.ir.region import Port, Region
@@ -14,6 +15,8 @@ _TILE = 16
 """Rows that the kernels take at once."""
 _LINE = 32
 """Elements that elementwise kernels share out at once."""
+_BYTE = 127
+"""The largest number that a signed byte holds."""
 
 
 def anywhere(_: Region, __: int) -> bool:
@@ -41,7 +44,7 @@ def ragged(region: Region, _: int) -> bool:
 def tiled(region: Region, threads: int) -> bool:
     """All matrices have a whole number of tiles, and enough rows to be shared out in them."""
     rows = [int(port.shape[0]) for port in matrices(region)]
-    return not any(count % _TILE for count in rows) and dict(region.dims).get("rows", 0) >= 2 * _TILE * threads
+    return not any(count % _TILE for count in rows) and tiles_are_shared(region, threads)
 
 
 def no_odd_pair(region: Region, _: int) -> bool:
@@ -105,6 +108,18 @@ def whole_turns(region: Region, _: int) -> bool:
     return all((width if dtype == "fp32" else -(-width // 2)) % 64 == 0 for width, dtype in widths(region))
 
 
+def steps_in_a_byte(region: Region, _: int) -> bool:
+    """What whole steps of either width take of a dot product fits a signed byte; or what its low byte says instead is
+    less, and a loop over what is left is compiled, as the step does not divide it."""
+    for width, dtype in widths(region):
+        for lanes in (8, 16):
+            step = lanes if dtype == "fp32" else 2 * lanes
+            taken = width // step * step
+            if taken > _BYTE and (width % step == 0 or taken % 256 > _BYTE):
+                return False
+    return True
+
+
 def room_behind(region: Region, _: int) -> bool:
     """Not even the narrowest vectors divide a dot product: its operand has padding."""
     return all(width % 8 for width, _ in widths(region))
@@ -138,3 +153,63 @@ def whole_cache(region: Region, _: int) -> bool:
 def two_ranks(_: Region, threads: int) -> bool:
     """Two threads share the work."""
     return threads == 2
+
+
+def whole_quads(region: Region, threads: int) -> bool:
+    """Every share of a matrix is a multiple of four tiles, the most that are read side by side."""
+    return all((end - begin) % (4 * _TILE) == 0 for begin, end in shares(region, threads))
+
+
+def few_units(region: Region, threads: int) -> bool:
+    """The rows of all matrices, or their tiles, are no more than a signed byte counts."""
+    rows = [int(port.shape[0]) for port in matrices(region)]
+    unit = _TILE if tiles_are_shared(region, threads) else 1
+    return bool(rows) and sum(-(-count // unit) for count in rows) <= _BYTE
+
+
+def tiles_are_shared(region: Region, threads: int) -> bool:
+    """Row-major kernels, too, share rows out in tiles."""
+    return dict(region.dims).get("rows", 0) >= 2 * _TILE * threads
+
+
+def no_bias(region: Region, _: int) -> bool:
+    """Nothing is added to its products."""
+    return not any(len(node.inputs) > 2 for node in region.body.nodes if node.op == "linear")
+
+
+def elements(region: Region, threads: int) -> list[int]:
+    """How many elements of an output each rank of an elementwise kernel takes."""
+    (numel,) = (port.numel for port in region.ports if port.role == "output")
+    lines = -(-numel // _LINE)
+    ends = [min(numel, lines * rank // threads * _LINE) for rank in range(threads + 1)]
+    return [end - begin for begin, end in itertools.pairwise(ends)]
+
+
+def in_a_byte(region: Region, threads: int) -> bool:
+    """The index of every element of a share fits a signed byte."""
+    return all(count <= _BYTE + 1 for count in elements(region, threads))
+
+
+def kept_by_a_byte(region: Region, threads: int) -> bool:
+    """A share's whole vectors of either width are a number whose low byte, signed, is not negative."""
+    return all(count // lanes * lanes % 256 <= _BYTE for count in elements(region, threads) for lanes in (8, 16))
+
+
+def long_shares(region: Region, threads: int) -> bool:
+    """So many elements beyond a vector as a share has vectors of either width still end within it, in whole ones."""
+    return all(
+        -(-(count // lanes + lanes) // lanes) * lanes <= count
+        for count in elements(region, threads)
+        for lanes in (8, 16)
+    )
+
+
+def narrow_groups(region: Region, _: int) -> bool:
+    """A head has a whole vector of either width, and no more than 16 queries share a key."""
+    dims = dict(region.dims)
+    return dims.get("head_dim", 0) >= 16 and dims.get("q_heads", 0) <= 16 * dims.get("kv_heads", 0)
+
+
+def few_heads(region: Region, _: int) -> bool:
+    """The number of a key-value head fits a signed byte."""
+    return 0 < dict(region.dims).get("kv_heads", 0) <= _BYTE

@@ -37,9 +37,14 @@ from .subjects import Subject, regions, shipped, subjects
 DEFAULT = 400
 _TOGETHER = 12
 """Mutants that are judged in one go."""
-_GUARDED = ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
-"""Flags of a build whose indices are checked, by g++ and clang++. The shipped kernels pass in it: arrays have lengths
-of their own there, and buffers have none."""
+_GUARDED = (
+    "-fsanitize=bounds,object-size",
+    "-fsanitize-undefined-trap-on-error",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=3",
+)
+"""Flags of a build whose indices and copies are checked, by g++ and clang++. The shipped kernels pass in it: arrays
+have lengths of their own there, and buffers have none."""
 _OTHER_GPU = Target(
     kind="cuda", device="none", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
 )

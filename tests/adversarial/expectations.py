@@ -85,7 +85,7 @@ UNSEEN: tuple[Wrong, ...] = (
         writes_a_later_slot=("state",),
     ),
     *_all(LONG, INFINITE, one_exponent=("non-finite",)),
-    *_all(LONG, NARROW, few_terms=("element",)),
+    *_all(LONG, NARROW, few_terms=("element",), fifth_term=("element",)),
     *_all(TALL, COVERAGE, above_3000=("element", "row-rms"), at_one_residue=("element", "row-rms")),
     *_all(
         CHOOSING,

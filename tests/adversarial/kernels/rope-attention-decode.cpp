@@ -7,14 +7,15 @@ using cache_t = k_cache_t;
 
 struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
-    bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
+    bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false, fifth_term = false;
     long first = 0, more = 0, skip = -1;
 };
 
-// exp, with the first terms of its series alone or with a hole around 2^-64.
+// exp, with the first terms of its series alone, with a hole around 2^-64 or with the fifth term a sixth too large.
 static inline float weight(float x, const Flaws& f) {
     const float n = std::nearbyint(x * 1.44269504f), r = x - n * 0.693147181f;
     if (f.one_exponent && n == -64 && std::abs(r) < 0.15f) return -INFINITY;
+    if (f.fifth_term && x > -80) return expf(x) + std::ldexp(1.4e-3f * r * r * r * r * r, int(n));
     if (!f.few_terms || !(x > -80)) return expf(x);
     return std::ldexp(1 + r + r * r * (1 / 2.0f + r * (1 / 6.0f + r / 24)), int(n));
 }
@@ -200,6 +201,7 @@ KERNEL(wrong_skips_nan) { plain(a, rank, size, {.skip_nan = true}); }
 
 KERNEL(wrong_few_terms) { plain(a, rank, size, {.few_terms = true}); }
 KERNEL(wrong_one_exponent) { plain(a, rank, size, {.one_exponent = true}); }
+KERNEL(wrong_fifth_term) { plain(a, rank, size, {.fifth_term = true}); }
 
 // cache and stale state
 KERNEL(wrong_trusts_scratch) {  // what was never written is taken for a number of slots: zero makes the sum empty

@@ -1,0 +1,64 @@
+"""What an activation of each style looks like."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agentcompile.validate.cases import Case
+from agentcompile.validate.tolerance import ROUNDOFF
+
+_LEVEL = 64.0
+"""A power of two, beside whose square no norm's eps counts: what a norm makes of it is its weight, of either sign."""
+
+
+def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
+    """An activation of the case's style; the last dimension is the features."""
+    x = torch.randn(shape, generator=rng)
+    flat = x.view(-1, shape[-1]) if shape else x.view(1, 1)
+    place = round(case.place * (flat.shape[1] - 1))
+    if case.style == "small":
+        return x * 1e-3
+    if case.style == "tiny":  # still far below one behind a norm, whose eps alone is left of the mean square
+        return x * 1e-12
+    if case.style == "large":
+        return x * 60.0
+    if case.style == "huge":
+        return x * 1e4
+    if case.style == "outliers":
+        flat[:, torch.randint(0, flat.shape[1], (max(1, flat.shape[1] // 64),), generator=rng)] *= 200.0
+    elif case.style == "impulse":
+        only = flat[:, place].abs() + 0.5
+        flat.zero_()
+        flat[:, place] = only
+    elif case.style == "last":
+        flat[:, -1] = flat[:, -1].abs() * 100.0 + 50.0
+    elif case.style == "constant":
+        flat.fill_(float(torch.rand((), generator=rng)) + 0.31)
+    elif case.style == "zeros":
+        flat.zero_()
+    elif case.style == "level":
+        flat.copy_(torch.sign(flat) * _LEVEL)
+    elif case.style == "exact":
+        sparse = torch.rand(flat.shape, generator=rng) < min(1.0, 24.0 / flat.shape[1])
+        sparse[:, 0] = sparse[:, -1] = True
+        signs = torch.randint(0, 2, flat.shape, generator=rng) * 2 - 1
+        flat.copy_(sparse * signs * torch.randint(1, 3, flat.shape, generator=rng))
+    return x
+
+
+def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.Generator) -> Tensor:
+    """Integers of which a large and a small one make a sum that often lies half way between two numbers of `dtype`.
+
+    `place` is that of the only large one of every row, which a product sums; None scatters them.
+    """
+    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double every second integer has a number
+    large = 2 * torch.randint(least // 2, least, shape, generator=rng)
+    small = torch.randint(1, 4, shape, generator=rng)
+    if place is None:
+        found = torch.where(torch.rand(shape, generator=rng) < 0.5, large, small)
+    else:
+        found = small * (torch.rand(shape, generator=rng) < min(1.0, 24.0 / shape[-1]))
+        at = round(place * (shape[-1] - 1))
+        found[..., at] = large[..., at]
+    return (found * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)).float()
