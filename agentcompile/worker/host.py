@@ -44,7 +44,8 @@ class Host:
         whether the process is as it was."""
         implementation, native = request.implementation, request.implementation.source.language != "library"
         watch = Watch(self._probes)
-        run = runner(implementation, request.region, self._executor)
+        spoil = self._probes.spoil_stack
+        run = runner(implementation, request.region, self._executor, spoil)
         watch.loaded()
         report = validate(
             request.region,
@@ -53,7 +54,7 @@ class Host:
             seed=request.seed,
             repeats=request.repeats,
             depth=request.depth,
-            serial=in_turn(implementation, self._setup.target.threads),
+            serial=in_turn(implementation, self._setup.target.threads, spoil),
             house=house(),
             launches=request.launches if native else 0,
             loop=watch.within(looper(self._probes, binder(implementation))) if native else None,

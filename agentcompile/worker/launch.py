@@ -36,14 +36,20 @@ def workspaces(source: Source) -> dict[str, torch.Tensor]:
     return {name: torch.zeros(count, dtype=_DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
 
 
-def runner(implementation: Implementation, region: Region, executor: Executor) -> Callable[[Buffers], None]:
-    """What launches a candidate once on the buffers it is given, output buffers included."""
+def runner(
+    implementation: Implementation, region: Region, executor: Executor, before: Call | None = None
+) -> Callable[[Buffers], None]:
+    """What launches a candidate once on the buffers it is given, output buffers included; `before` runs ahead of each
+    of its launches."""
     source = implementation.source
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
     binary = Library(Path(implementation.binary.path))
-    return lambda buffers: Program(executor, bind(source, binary, buffers)).run()
+    ahead = [before] if before is not None else []
+    return lambda buffers: Program(
+        executor, [c for call in bind(source, binary, buffers) for c in (*ahead, call)]
+    ).run()
 
 
 def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
@@ -52,8 +58,11 @@ def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
     return lambda buffers: bind(implementation.source, binary, buffers)
 
 
-def in_turn(implementation: Implementation, threads: int) -> Callable[[Buffers, bool], None] | None:
-    """What runs a candidate's ranks one after another in this thread, in order or backwards; None for library calls."""
+def in_turn(
+    implementation: Implementation, threads: int, before: Call | None = None
+) -> Callable[[Buffers, bool], None] | None:
+    """What runs a candidate's ranks one after another in this thread, in order or backwards, each behind `before`; None
+    for library calls."""
     source = implementation.source
     if source.language == "library":
         return None
@@ -65,6 +74,8 @@ def in_turn(implementation: Implementation, threads: int) -> Callable[[Buffers, 
             pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
             ranks = range(threads)
             for rank in reversed(ranks) if backwards else ranks:
+                if before is not None:
+                    kernel(before.address)(ctypes.addressof(pointers), rank, threads)
                 kernel(call.address)(ctypes.addressof(pointers), rank, threads)
 
     return run

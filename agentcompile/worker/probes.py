@@ -53,6 +53,13 @@ extern "C" void thread_state(const state_args& a, int rank, int size) {
     mine[2] = int64_t(bits);
 }
 
+// What is free of this thread's stack becomes NaN in every type: a kernel that reads what it never wrote shows it.
+extern "C" __attribute__((noinline)) void spoil_stack(const state_args& a, int rank, int size) {
+    char room[1 << 15];
+    std::memset(room, 0xff, sizeof room);
+    asm volatile("" : : "r"(room) : "memory");
+}
+
 extern "C" void process_state(const state_args& a, int rank, int size) {
     if (rank != 0) return;
     for (int number = 1; number <= 64; ++number) {
@@ -126,6 +133,8 @@ class Probes:
         self._process = torch.zeros(SIGNALS + 1, dtype=torch.int64)
         calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]
         self._state = Program(executor, calls)
+        self.spoil_stack = self.call("spoil_stack", [self._threads])
+        """A launch that fills what is free of its threads' stacks."""
         self.awake: frozenset[int] = frozenset()
         """The process's threads after PyTorch had last started all of its own."""
 

@@ -159,17 +159,6 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findings:
     quiet = {rule: bench.root / f"quiet-{rule}.lock.toml" for rule in RULES}
-    for rule, lock in quiet.items():
-        directory = bench.root / rule
-        code, said = bench.end(*_compile(bench, lock, directory, rule))
-        if code:
-            raise AgentCompileError(f"the undisturbed run ended with exit code {code}: {said}")
-        begin_run = time.monotonic()
-        shutil.rmtree(directory)
-        bench.end(*_compile(bench, lock, directory, rule))  # once more, with a warm store: that long is a run
-        bench.run_s[rule] = time.monotonic() - begin_run
-        bench.generated(lock)
-        bench.keep_ceilings()
     courses, kills = list[Course](), 0
     while kills < campaign.quota:
         number = len(courses) * campaign.shares + campaign.share
@@ -177,7 +166,10 @@ def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findi
         if told is None and campaign.over:
             break
         if told is None:
-            course = _course(bench, quiet[rule_of(number)], number, campaign.seed, min(KILLS, campaign.quota - kills))
+            rule = rule_of(number)
+            if rule not in bench.run_s:
+                _undisturbed(bench, quiet[rule], rule)
+            course = _course(bench, quiet[rule], number, campaign.seed, min(KILLS, campaign.quota - kills))
             ledger.keep(str(number), asdict(course))
         else:
             course = decode(Course, cast(Json, told))
@@ -185,8 +177,24 @@ def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findi
         kills += len(course.ways)
         wrong = sum(len(one.wrong) for one in courses)
         say(f"{kills} kills, {len(courses)} runs to a lock, {wrong} failures")
-    locks = tuple(read_lock(lock).content_hash for lock in quiet.values())
-    return Findings(courses=tuple(courses), run_s=max(bench.run_s.values()), locks=locks, seed=campaign.seed)
+    locks = tuple(read_lock(lock).content_hash for lock in quiet.values() if lock.exists())
+    return Findings(
+        courses=tuple(courses), run_s=max(bench.run_s.values(), default=0.0), locks=locks, seed=campaign.seed
+    )
+
+
+def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
+    """Make the lock that those of killed runs are held against, and see how long a run takes with a warm store."""
+    directory = bench.root / rule
+    code, said = bench.end(*_compile(bench, lock, directory, rule))
+    if code:
+        raise AgentCompileError(f"the undisturbed run ended with exit code {code}: {said}")
+    begin_run = time.monotonic()
+    shutil.rmtree(directory)
+    bench.end(*_compile(bench, lock, directory, rule))
+    bench.run_s[rule] = time.monotonic() - begin_run
+    bench.generated(lock)
+    bench.keep_ceilings()
 
 
 def rule_of(number: int) -> str:
@@ -271,8 +279,11 @@ def _killed(
 def _kill(
     process: subprocess.Popen[bytes], way: str, bench: _Bench, lock: Path, run_s: float, rng: random.Random
 ) -> bool:
-    """Kill something at a moment of chance; False when the process was done before that."""
-    until = time.monotonic() + rng.uniform(0.0, 1.1) * run_s
+    """Kill something at a moment of chance; False when the process was done before that.
+
+    Early moments are likelier: a run that was resumed has less to do than one that begins.
+    """
+    until = time.monotonic() + rng.random() * rng.uniform(0.0, 1.1) * run_s
     end = time.monotonic() + (_LIMIT_S if way == "lock" else 0.0)
     while process.poll() is None and time.monotonic() < max(until, end):
         if way == "lock" and any(path != lock for path in lock.parent.glob(f"*{lock.name}*")):

@@ -77,3 +77,11 @@ def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(judge: W
     found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[rows] = 1;")
     assert isinstance(found, Incorrect), found
     assert [check.name for check in found.report.checks if not check.ok] == ["redzone"]
+
+
+def test_a_kernel_that_reads_what_it_never_wrote_is_incorrect(judge: WorkerJudge) -> None:
+    """Nearly always there is some finite number on the stack, and zero weights make nothing of it."""
+    found = verdict(judge, "volatile float pad[16]; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
+    assert isinstance(found, Incorrect), found
+    found = verdict(judge, "volatile float pad[16] = {}; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
+    assert isinstance(found, Prepared), found
