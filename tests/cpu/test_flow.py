@@ -17,7 +17,7 @@ from agentcompile.past import disturbed
 from agentcompile.replay import replay_lock
 from agentcompile.session import RunDirectory
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
+from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT, SECONDS
 from tests.cpu.courses import Course
 from tests.models.tiny import Stepper
 
@@ -62,8 +62,9 @@ def again(compiled: Course, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
         agentcompile.compile(
-            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, emit=events.append
-        )
+            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, seconds=SECONDS,
+            emit=events.append,
+        )  # fmt: skip
     return out, events
 
 
@@ -143,13 +144,14 @@ def test_a_step_of_library_calls_gives_the_tokens_of_the_captured_graph(
     assert list(made.tokens) == flows.greedy_on(reference(warm, model, lock), IDS[:9], 12)
 
 
+@pytest.mark.alone
 def test_the_sample_compiles_and_its_lock_writes_what_eager_writes(
     warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "sample.lock.toml"
     done = flows.cli(
         warm, "compile", flows.SAMPLE, "--context", SAMPLE_CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET,
-        "--out", lock, limit_s=900,
+        "--seconds", SECONDS, "--out", lock, limit_s=900,
     )  # fmt: skip
     assert done.code == 0, done.err
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
