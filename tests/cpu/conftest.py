@@ -18,8 +18,6 @@ CONTEXT = 48
 """Tokens of the tiny models' caches."""
 SAMPLE_CONTEXT = 96
 BUDGET = 1
-SECONDS = 20
-"""Of a search. What it need not do is then left out: tests say of no run that it searched for long."""
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +79,7 @@ def planted(common: Path, warm: Path, checkpoint: Callable[[str, str], Path]) ->
 def course(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str, str], Path]) -> Course:
     """The tiny Qwen3 in fp32, compiled by the command line with hardly a budget, and ended on the way again and again.
     Everything of it lies in one folder, its home too."""
-    settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--seconds", SECONDS)
+    settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
     return courses.course(checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course"), *settings)
 
 

@@ -17,7 +17,7 @@ from agentcompile.past import disturbed
 from agentcompile.replay import replay_lock
 from agentcompile.session import RunDirectory
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT, SECONDS
+from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
 from tests.cpu.courses import Course
 from tests.models.tiny import Stepper
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Make = Callable[[str, str], Path]
 MODELS = [(name, dtype) for name in ("tiny-qwen3", "tiny-llama") for dtype in ("fp32", "bf16")]
+SECONDS = 20
+"""Of the sample's search and tuning: what it writes does not depend on how long it looked for something faster."""
 IDS = [int(i) for i in torch.randint(2, 500, (40,), generator=torch.Generator().manual_seed(7))]
 
 
@@ -62,9 +64,8 @@ def again(compiled: Course, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
         agentcompile.compile(
-            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, seconds=SECONDS,
-            emit=events.append,
-        )  # fmt: skip
+            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, emit=events.append
+        )
     return out, events
 
 

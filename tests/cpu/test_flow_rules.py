@@ -13,12 +13,10 @@ from agentcompile.lockfile import Lock, read_lock
 from agentcompile.past import disturbed
 from agentcompile.session import RunDirectory
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT, SECONDS
+from tests.cpu.conftest import BUDGET, CONTEXT
 from tests.cpu.courses import Course
 
-SETTINGS: tuple[object, ...] = (
-    "--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--seconds", SECONDS,
-)  # fmt: skip
+SETTINGS: tuple[object, ...] = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
 
 
 def compiled_by(rule: str, home: Path, model: Path, folder: Path) -> tuple[Lock, list[Event]]:
