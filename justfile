@@ -35,10 +35,13 @@ lint: setup
     "{{ bin }}/ruff" check .
     "{{ bin }}/ruff" format --check .
 
-# Types: mypy strict, then pyright.
+# Types: mypy strict and pyright, beside one another.
 types: setup
-    "{{ bin }}/mypy"
-    "{{ bin }}/pyright"
+    #!/usr/bin/env bash
+    set -euo pipefail
+    "{{ bin }}/mypy" & first=$!
+    "{{ bin }}/pyright" || { wait $first || true; exit 1; }
+    wait $first
 
 # What may import what.
 contracts: setup

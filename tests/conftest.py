@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-ALONE = ("test_flow", "test_faults", "test_generate", "test_judge", "test_measure", "test_bench", "test_deaths")
-"""Files whose tests time kernels or end processes, on machines that may have two cores: nothing runs beside them."""
+TIMED = {"course", "moved", "asked"}
+"""Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
@@ -24,9 +24,9 @@ if importlib.util.find_spec("hypothesis"):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by file what runs alone."""
+    """Whatever needs a run that was timed is alone, too."""
     for item in items:
-        if item.path.name.startswith(ALONE):
+        if TIMED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.alone)
 
 

@@ -27,6 +27,7 @@ from .building import build_of
 from .course import say, threads_of, whole
 from .identity import Identity, Job, identity_of
 from .partial import FIRST_COMPILE, PartialFile, Progress, open_partial
+from .rates import wait_for_calm
 from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
 from .report import arm_table, figure_table
 from .serving import own_command
@@ -54,11 +55,12 @@ _EXIT_CODES = (
 )
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Run the recipe with its own arguments, from the start or, with --resume, from where it was cut.
 
-    Returns 0, also when a figure falls short: the table says so; 7 (undecided) when --minutes ended it before all was
-    found. Raises AgentCompileError for a partial result that cannot be gone on from, and Stopped for a signal.
+    `calm` is called before every visit: it waits for others to leave the machine alone. Returns 0, also when a figure
+    falls short: the table says so; 7 (undecided) when --minutes ended it before all was found. Raises AgentCompileError
+    for a partial result that cannot be gone on from, and Stopped for a signal.
     """
     asked = _parse(arguments)
     until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
@@ -71,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
     with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=say) as file:
         command = ["agentcompile", "bench", "figures", *arguments]
         rounds = len(jobs) * asked.processes * asked.rounds
-        found = whole(lambda: _find(jobs, asked, machine, file), file, command, minutes=asked.minutes, rounds=rounds)
+        found = whole(
+            lambda: _find(jobs, asked, machine, file, calm), file, command, minutes=asked.minutes, rounds=rounds
+        )
         if found is None:
             return ExitCode.UNDECIDED
         imported, parts = found
@@ -147,7 +151,11 @@ def _identity(
 
 
 def _find(
-    jobs: Sequence[Job], asked: argparse.Namespace, machine: Machine, file: PartialFile
+    jobs: Sequence[Job],
+    asked: argparse.Namespace,
+    machine: Machine,
+    file: PartialFile,
+    calm: Callable[[float], None],
 ) -> tuple[Imported, list[Part]]:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
     work = Path(tempfile.mkdtemp(prefix="figures."))
@@ -171,6 +179,7 @@ def _find(
                 say=say,
                 keep=file.keep,
                 pause=file.pause,
+                calm=calm,
             )
             for job in jobs:
                 if asked.retry_failed:

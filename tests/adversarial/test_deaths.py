@@ -12,6 +12,8 @@ from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.judge import Limits, Prepared, WorkerJudge
 from tests.cpu import jobs
 
+pytestmark = pytest.mark.alone
+
 LIMITS = Limits(build_s=60.0, validate_s=8.0, measure_s=20.0, per_gigabyte_s=20.0)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +21,66 @@ BUDGET = 1
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home that the flow's tests share, so that the machine is measured once and each kernel built once."""
-    return tmp_path_factory.mktemp("warm")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests: where they run in several processes, all of these have it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "common"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Whoever makes something in `folder` makes it alone: the others wait, and find it."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "held").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def warm(common: Path) -> Path:
+    """A home that the flow's tests share, so that the machine is measured once and each kernel built once."""
+    path = common / "warm"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def checkpoint(common: Path) -> Callable[[str, str], Path]:
     """A preset's checkpoint with seeded random weights, by name and dtype."""
     from bench.models.presets import materialise
 
-    root = tmp_path_factory.mktemp("checkpoints")
+    root = common / "checkpoints"
 
     def make(name: str, dtype: Any) -> Path:
-        return materialise(name, root / f"{name}-{dtype}", dtype=dtype)
+        with one_at_a_time(root):
+            return materialise(name, root / f"{name}-{dtype}", dtype=dtype)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def planted(
-    tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]
-) -> Callable[[str, str], Path]:
+def planted(common: Path, warm: Path, checkpoint: Callable[[str, str], Path]) -> Callable[[str, str], Path]:
     """The lock of a preset (or `sample`) whose decode step is all kernels, by name and dtype."""
-    root = tmp_path_factory.mktemp("locks")
+    root = common / "locks"
 
     def make(name: str, dtype: str) -> Path:
         out = root / f"{name}-{dtype}.lock.toml"
         model = flows.SAMPLE if name == "sample" else checkpoint(name, dtype)
-        return out if out.exists() else flows.write(warm, model, SAMPLE_CONTEXT if name == "sample" else CONTEXT, out)
+        with one_at_a_time(root):
+            context = SAMPLE_CONTEXT if name == "sample" else CONTEXT
+            return out if out.exists() else flows.write(warm, model, context, out)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]) -> Course:
-    """The tiny Qwen3 in fp32, compiled by the command line with hardly a budget, and ended four times on the way."""
+def course(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str, str], Path]) -> Course:
+    """The tiny Qwen3 in fp32, compiled by the command line with hardly a budget, and ended on the way again and again.
+    Everything of it lies in one folder, its home too."""
     settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
-    return courses.course(warm, checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course"), *settings)
+    return courses.course(checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course"), *settings)
 
 
 @pytest.fixture(scope="session")

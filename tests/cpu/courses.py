@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,8 @@ from tests.cpu import flows
 
 LIMIT_S = 600.0
 """Longer than a run of a few candidates takes on a machine that has much else to do."""
+STAGES = 8
+"""Until the plan is covered: every kind of fact was noted, and the step is not measured yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +32,19 @@ class Leg:
 class Course:
     """A run in several processes: each but the last was ended from outside."""
 
+    root: Path
+    """Where all the rest lies."""
     home: Path
     model: Path
     run: Path
     lock: Path
     legs: dict[str, Leg]
+    packed: Path
+    """Its archive, of when its plan was covered."""
+    covered: Path
+    """The run as it was then."""
+    noted: Path
+    """What its store had then, but for binaries."""
 
 
 def processes(home: Path) -> tuple[int, ...]:
@@ -79,18 +90,27 @@ def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, 
     return Leg(code=process.returncode, err=err, left=processes(home))
 
 
-def course(home: Path, model: Path, root: Path, *settings: object) -> Course:
-    """A run that is terminated, interrupted, and killed three times, and resumed each time until it is done."""
-    run, lock = root / "run", root / "agentcompile.lock.toml"
-    start: list[object] = ["compile", model, *settings, "--out", lock, "--run-dir", run]
+def course(model: Path, root: Path, *settings: object) -> Course:
+    """A run that is terminated, interrupted, and killed four times, and resumed each time until it is done; before its
+    step is measured it is packed."""
+    made = Course(
+        root=root, home=root / "home", model=Path(shutil.copytree(model, root / "model")), run=root / "run",
+        lock=root / "agentcompile.lock.toml", legs={}, packed=root / "x.run.tar.xz", covered=root / "covered",
+        noted=root / "noted",
+    )  # fmt: skip
+    home, run = made.home, made.run
+    start: list[object] = ["compile", made.model, *settings, "--out", made.lock, "--run-dir", run]
     resume: list[object] = ["compile", "--resume", "--run-dir", run]
-    legs = {
-        "terminated": leg(home, start, run, "trial-started", 1, signal.SIGTERM),
-        "interrupted": leg(home, resume, run, "trial-finished", 1, signal.SIGINT),
-        "killed in the search": leg(home, resume, run, "trial-finished", 3, signal.SIGKILL),
-        "killed after a choice": leg(home, resume, run, "choice-made", 1, signal.SIGKILL),
-        "killed between steps": leg(home, resume, run, "steps-timed", 1, signal.SIGKILL),
-    }
+    made.legs["terminated"] = leg(home, start, run, "trial-started", 1, signal.SIGTERM)
+    made.legs["interrupted"] = leg(home, resume, run, "trial-finished", 1, signal.SIGINT)
+    made.legs["killed in the search"] = leg(home, resume, run, "trial-finished", 3, signal.SIGKILL)
+    made.legs["killed after a choice"] = leg(home, resume, run, "choice-made", 1, signal.SIGKILL)
+    made.legs["killed before the step"] = leg(home, resume, run, "stage-finished", STAGES, signal.SIGKILL)
+    packed = flows.verb(home, "runs", "pack", run, "--out", made.packed)
+    assert packed.code == 0, packed.err
+    shutil.copytree(run, made.covered, ignore=shutil.ignore_patterns("control.sock"))
+    shutil.copytree(home / "cache/store", made.noted, ignore=shutil.ignore_patterns("*.so", "*.h", "*.gch"))
+    made.legs["killed between steps"] = leg(home, resume, run, "steps-timed", 1, signal.SIGKILL)
     done = flows.cli(home, *resume, limit_s=LIMIT_S)
-    legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))
-    return Course(home=home, model=model, run=run, lock=lock, legs=legs)
+    made.legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))
+    return made

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,15 @@ def terminated(words: str, command: list[str], environment: dict[str, str]) -> t
             break
     rest, _ = process.communicate(timeout=60)
     return process.returncode, "".join([*said, rest])
+
+
+IMPATIENT = """
+import sys
+from agentcompile.bench.figures.recipe import run
+from agentcompile.exits import guarded
+sys.exit(guarded(lambda: run(sys.argv[1:], calm=lambda _: None)))
+"""
+"""The recipe as a program that does not wait for a machine without other work."""
 
 
 def only(cache: Path) -> Partial:
@@ -126,14 +135,15 @@ def test_an_arm_that_failed_keeps_its_reason_unless_it_is_to_be_tried_again(tmp_
 
 def test_the_recipe_goes_on_where_its_time_ended_and_where_a_signal_came(tmp_path: Path) -> None:
     cache, out = tmp_path / "cache", tmp_path / "out.json"
-    command = [
-        *(sys.executable, "-m", "agentcompile.bench.figures", "--model", "sample", "--arms", "hf-eager"),
-        *("--rounds", "2", "--processes", "1", "--threads", "1", "--cache", str(cache), "--out", str(out)),
+    asked = [
+        *("--model", "sample", "--arms", "hf-eager", "--rounds", "2", "--processes", "1", "--threads", "1"),
+        *("--cache", str(cache), "--out", str(out)),
     ]
+    command = [sys.executable, "-c", IMPATIENT, *asked]
     environment = flows.environment(tmp_path / "home")
 
-    def end(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [*command, *more]
+    def end(*more: str, program: Sequence[str] = ("-c", IMPATIENT)) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, *program, *asked, *more]
         return subprocess.run(
             words, env=environment, cwd=flows.ROOT, capture_output=True, text=True, timeout=300, check=False
         )
@@ -145,7 +155,7 @@ def test_the_recipe_goes_on_where_its_time_ended_and_where_a_signal_came(tmp_pat
     imported = only(cache).imported
     assert imported is not None
 
-    refused = end("--resume", "--seed", "5")
+    refused = end("--resume", "--seed", "5", program=("-m", "agentcompile.bench.figures"))
     assert refused.returncode == 2, refused.stderr
     assert "seed: 0 there, 5 here" in refused.stderr
 

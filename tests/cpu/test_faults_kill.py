@@ -41,18 +41,27 @@ def test_an_interrupted_run_ends_with_its_code_and_says_how_it_goes_on(course: C
 def test_a_kill_is_a_kill(course: Course) -> None:
     assert course.legs["killed in the search"].code == -signal.SIGKILL
     assert course.legs["killed after a choice"].code == -signal.SIGKILL
+    assert course.legs["killed before the step"].code == -signal.SIGKILL
     assert course.legs["killed between steps"].code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
     "name",
-    ["terminated", "interrupted", "killed in the search", "killed after a choice", "killed between steps", "done"],
+    [
+        "terminated",
+        "interrupted",
+        "killed in the search",
+        "killed after a choice",
+        "killed before the step",
+        "killed between steps",
+        "done",
+    ],
 )
 def test_no_process_outlives_its_run(name: str, course: Course) -> None:
     assert course.legs[name].left == ()
 
 
-def test_a_run_that_was_ended_five_times_reaches_its_lock(course: Course) -> None:
+def test_a_run_that_was_ended_six_times_reaches_its_lock(course: Course) -> None:
     assert course.legs["done"].code == 0, course.legs["done"].err
     assert {plan.phase for plan in read_lock(course.lock).plan} == {"decode", "prefill"}
 

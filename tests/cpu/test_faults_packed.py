@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +20,7 @@ from agentcompile.options import Options
 from agentcompile.past import disturbed
 from agentcompile.session import RunDirectory
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT
-from tests.cpu.courses import LIMIT_S, leg
-
-STAGES = 8
-"""Until the kill: the plan is covered, so every kind of fact was noted, and the step is not measured yet."""
+from tests.cpu.courses import LIMIT_S, Course
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,38 +33,35 @@ class Moved:
     second: RunDirectory
     other: Options
     resumed: flows.Ended
+    strayed: bool
+    """Whether something was written where the first run was."""
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str, str], Path]) -> Moved:
+def moved(tmp_path_factory: pytest.TempPathFactory, course: Course) -> Moved:
     """Checkpoint, data, run and lock lie elsewhere the second time, and nothing of the first place can be found."""
     root = tmp_path_factory.mktemp("moved")
-    homes, runs = (root / "home1", root / "home2"), (root / "run1", root / "run2")
-    models = (root / "model1", root / "model2")
-    shutil.copytree(checkpoint("tiny-qwen3", "fp32"), models[0])
-    start: list[object] = [
-        "compile", models[0], "--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET,
-        "--out", root / "one.lock.toml", "--run-dir", runs[0],
-    ]  # fmt: skip
-    ended = leg(homes[0], start, runs[0], "stage-finished", STAGES, signal.SIGKILL)
-    assert ended.code == -signal.SIGKILL, ended.err
-    file = root / "x.run.tar.xz"
-    done = flows.verb(homes[0], "runs", "pack", runs[0], "--out", file)
-    assert done.code == 0, done.err
-    models[0].rename(models[1])
-    homes[0].rename(root / "away")
-    flags = ("--run-dir", runs[1], "--model", models[1], "--out", root / "two.lock.toml")
-    done = flows.verb(homes[1], "runs", "unpack", file, *flags, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["warnings"] == []
-    resumed = flows.cli(homes[1], "compile", "--resume", "--run-dir", runs[1], limit_s=LIMIT_S)
+    home, run, away = root / "home", root / "run", root / "away"
+    model, file = Path(shutil.copytree(course.model, root / "model")), Path(shutil.copy(course.packed, root))
+    course.root.rename(away)
+    try:
+        flags = ("--run-dir", run, "--model", model, "--out", root / "two.lock.toml")
+        done = flows.verb(home, "runs", "unpack", file, *flags, "--json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["warnings"] == []
+        resumed = flows.cli(home, "compile", "--resume", "--run-dir", run, limit_s=LIMIT_S)
+    finally:
+        if strayed := course.root.exists():
+            shutil.rmtree(course.root)
+        away.rename(course.root)
     return Moved(
-        first=RunDirectory.open(runs[0]),
-        store=root / "away/cache/store",
+        first=RunDirectory.open(course.covered),
+        store=course.noted,
         contents=read(file),
-        second=RunDirectory.open(runs[1]),
-        other=Options(home=str(homes[1]), out=str(root / "two.lock.toml")),
+        second=RunDirectory.open(run),
+        other=Options(home=str(home), out=str(root / "two.lock.toml")),
         resumed=resumed,
+        strayed=strayed,
     )
 
 
@@ -86,7 +77,7 @@ def asked(trial: Trial) -> tuple[str, str, int]:
 def test_a_run_goes_on_where_nothing_of_its_first_place_is_left(moved: Moved) -> None:
     assert moved.resumed.code == 0, moved.resumed.err
     assert {plan.phase for plan in read_lock(Path(moved.other.out)).plan} == {"decode", "prefill"}
-    assert not moved.first.path.with_name("one.lock.toml").exists()
+    assert not moved.strayed
 
 
 def test_no_finished_trial_is_repeated(moved: Moved) -> None:

@@ -137,6 +137,7 @@ def fell_back(found: Written, events: list[Event]) -> None:
     assert (checks[0].ok, checks[-1].ok) == (False, True)
 
 
+@pytest.mark.alone
 def test_a_step_that_lost_a_kernel_is_timed_again_and_the_lock_has_its_own_time(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_what_a_rule_took_that_times_no_step_goes_through_the_gate(
     assert not lock.evidence.steps
 
 
+@pytest.mark.alone
 def test_what_a_person_took_goes_through_the_gate_and_the_step_is_timed_without_it(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def test_what_a_person_took_goes_through_the_gate_and_the_step_is_timed_without_
     assert step.step_ns > 100 * STALE_NS
 
 
+@pytest.mark.alone
 def test_an_approved_kernel_that_makes_the_model_wrong_falls_back_all_the_same(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -198,6 +201,7 @@ def test_an_approved_kernel_that_makes_the_model_wrong_falls_back_all_the_same(
     assert step.step_ns > 100 * STALE_NS
 
 
+@pytest.mark.alone
 def test_the_right_choice_of_a_person_is_held_against_float32_too(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing, contrast, measurement
 from tests.cpu import jobs
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(build_s=30.0, validate_s=10.0, measure_s=20.0, per_gigabyte_s=20.0)
 HANG = 'for (;;) asm volatile("");'

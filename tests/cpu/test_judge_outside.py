@@ -21,6 +21,8 @@ from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing
 from tests.cpu import jobs
 
+pytestmark = pytest.mark.alone
+
 LIMITS = Limits(build_s=30.0, validate_s=3.0, measure_s=20.0, per_gigabyte_s=20.0)
 
 
@@ -84,7 +86,6 @@ def test_a_library_without_its_entry_is_a_verdict(judge: WorkerJudge) -> None:
     assert "has no entry 'kernel'" in found.detail
 
 
-@pytest.mark.alone
 def test_a_file_that_lost_its_end_is_named_when_it_is_timed_and_the_others_are_timed(judge: WorkerJudge) -> None:
     found = [one for _, one in judge.prepare([jobs.job(), jobs.job(jobs.RIGHT + "/* cut */", name="cut")])]
     good, cut = (one for one in found if isinstance(one, Prepared))
@@ -165,7 +166,6 @@ def test_a_candidate_whose_workers_always_die_from_outside_is_disturbed_and_the_
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-@pytest.mark.alone
 def test_an_arm_that_is_disturbed_while_it_is_timed_is_named_and_the_others_are_timed(
     judge: WorkerJudge, tmp_path: Path
 ) -> None:

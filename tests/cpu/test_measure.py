@@ -19,6 +19,8 @@ from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from tests.cpu import jobs
 
+pytestmark = pytest.mark.alone
+
 W = Need(name="w", numel=1000, dtype=torch.bfloat16, scale=0.05)
 N = Need(name="n", numel=7, dtype=torch.float32, scale=0.1, offset=1.0)
 

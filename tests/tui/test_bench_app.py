@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.alone
+
 
 def test_the_recipe_measures_the_app_and_says_what_it_left_out(tmp_path: Path) -> None:
     out = tmp_path / "app.json"

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from agentcompile.tui.gauge import Gauge
 from recorded import lines, run_directory
 
 from agentcompile.session import EVENTS
+
+pytestmark = pytest.mark.alone
 
 WRITER = """
 import sys, time

@@ -100,6 +100,7 @@ def test_the_compiler_goes_on_when_the_app_ends(held: Held, how: signal.Signals)
         assert terminal.end() == 0
 
 
+@pytest.mark.alone
 def test_a_compile_is_begun_left_found_again_and_stopped_by_keys_alone(tmp_path: Path, repository: Path) -> None:
     model, run = repository / "bench" / "models" / "sample", tmp_path / "run"
     home = {"AGENTCOMPILE_HOME": str(tmp_path / "home")}

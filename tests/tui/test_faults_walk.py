@@ -23,6 +23,8 @@ from agentcompile.session import RunDirectory
 from agentcompile.unlock import open_lock
 from tests.cpu import flows
 
+pytestmark = pytest.mark.alone
+
 ASKED = ["--context=64", "--budget=40", "--threads=1"]
 PATIENCE_S = 300
 
