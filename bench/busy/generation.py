@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Protocol
 
+from agentcompile.options import Options
+
 from .neighbours import neighbours
 
 _BLOCKS = 4
@@ -72,12 +74,20 @@ class Timed(Protocol):
 
 
 def measure_lock(
-    lock: Path, model: str | Path = "", *, spinning: int = 2, tokens: int = 64, runs: int = 200, device: str = "cpu"
+    lock: Path,
+    model: str | Path = "",
+    *,
+    spinning: int = 2,
+    tokens: int = 64,
+    runs: int = 200,
+    device: str = "cpu",
+    options: Options | None = None,
 ) -> Generation:
-    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises."""
+    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises. `options` say
+    where it was compiled: what was validated there is not validated again."""
     import agentcompile
 
-    loaded = agentcompile.load(lock, model=model)
+    loaded = agentcompile.load(lock, model=model, options=options)
 
     def generate() -> Timed:
         made = loaded.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)

@@ -80,11 +80,33 @@ def run(arguments: Sequence[str]) -> int:
         if asked.model in MAKERS and not (model / "tokenizer.json").exists():
             for path in SAMPLE.glob("tokenizer*.json"):
                 shutil.copy(path, model)
-        compiles = [compiled(model, folder, spinning, asked) for spinning in (0, asked.spinning)]
-        lock = folder / "0.lock.toml"
+        compiles: list[Compiled] = []
+        for spinning in (0, asked.spinning):
+            compiles.append(compiled(model, folder, spinning, asked))
+            _write(asked, arguments, begun, compiles)  # what was measured stays when the rest is not
         generated = measure_lock(
-            lock, str(model), spinning=asked.spinning, tokens=64, runs=asked.runs, device=asked.target
+            folder / "0.lock.toml",
+            spinning=asked.spinning,
+            tokens=64,
+            runs=asked.runs,
+            device=asked.target,
+            options=resolve({"model": str(model), "target": asked.target, "home": str(folder / "home-0")}).options,
         )
+    _write(asked, arguments, begun, compiles, generated)
+    for figure, value in figures(compiles, generated).items():
+        print(f"{figure:<44} {value:.3g}")
+    return ExitCode.OK
+
+
+def _write(
+    asked: argparse.Namespace,
+    arguments: Sequence[str],
+    begun: Mapping[str, Any],
+    compiles: Sequence[Compiled],
+    generated: Generation | None = None,
+) -> None:
+    """Write what is known so far."""
+    made = {**asdict(generated), "ratio": generated.ratio, "decode_ratio": generated.decode_ratio} if generated else {}
     result = {
         "version": VERSION,
         "command": " ".join(["agentcompile", "bench", "busy", *nameless(list(arguments))]),
@@ -93,23 +115,18 @@ def run(arguments: Sequence[str]) -> int:
         "model": Path(asked.model).name,
         "seconds": asked.seconds,
         "compiles": [asdict(one) for one in compiles],
-        "generation": {
-            **asdict(generated),
-            "ratio": round(generated.ratio, 3),
-            "decode_ratio": round(generated.decode_ratio, 3),
-        },
+        "generation": {name: round(one, 3) if isinstance(one, float) else one for name, one in made.items()},
         "figures": figures(compiles, generated),
     }
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for figure, value in figures(compiles, generated).items():
-        print(f"{figure:<44} {value:.3g}")
-    return ExitCode.OK
 
 
-def figures(compiles: Sequence[Compiled], generated: Generation) -> Mapping[str, float]:
-    """What the project holds itself to."""
+def figures(compiles: Sequence[Compiled], generated: Generation | None) -> Mapping[str, float]:
+    """What the project holds itself to, as far as it was measured."""
+    if len(compiles) < 2:
+        return {}
     quiet, busy = compiles
-    return {
+    found = {
         "quiet compile, s": quiet.seconds,
         "busy compile, s": busy.seconds,
         "busy compile over quiet": busy.seconds / quiet.seconds,
@@ -118,6 +135,11 @@ def figures(compiles: Sequence[Compiled], generated: Generation) -> Mapping[str,
         "speed-up of the quiet lock, quiet machine": quiet.speedup,
         "speed-up of the busy lock, quiet machine": busy.speedup,
         "busy lock's share of the quiet speed-up": busy.speedup / quiet.speedup,
+    }
+    if generated is None:
+        return found
+    return {
+        **found,
         "generation beside neighbours over quiet": generated.ratio,
         "decode beside neighbours over quiet": generated.decode_ratio,
     }
