@@ -46,6 +46,7 @@ from agentcompile.store import Store
 from agentcompile.time_budget import TimeBudget
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
+from agentcompile.worker.gpu_turns import TURN_NS
 from agentcompile.worker.protocol import StepArm, TimeSteps
 from agentcompile.worker.wrong import WrongOutput
 from tests.cpu import flows
@@ -225,6 +226,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(device_step.Call, "of", staticmethod(bound))
     monkeypatch.setattr(gpu_timing, "Module", lambda path: path)
     monkeypatch.setattr(gpu_timing.Stopwatch, "elapsed", elapsed)
+    monkeypatch.setattr(gpu_timing, "Turns", lambda: SimpleNamespace(shared=True, turn_ns=lambda: TURN_NS))
     return found
 
 
@@ -254,6 +256,7 @@ def test_a_worker_times_both_chunks_in_interleaved_rounds(
     box.close()
     assert len(samples.rounds) == 3
     assert samples.batch == 1
+    assert samples.turn_ns == TURN_NS, "others were seen on the device"
     assert samples.clock.doubling == (2.0, 2.0)
     assert all(len(timed.intervals_ns) == 2 for timed in samples.rounds)
     assert len(ran) % len([call for call in programs[1].calls if isinstance(call, NativeCall)]) == 0
