@@ -111,7 +111,8 @@ class Tuner:
             job = self.job(subject, first)
             if first.id not in self._prepared and not check.errors(self.findings(job)):
                 wanted.append(job)
-        for job, result in self._judge.prepare(self._begun(wanted)):
+        for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
+            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
             (self._prepared if isinstance(result, Prepared) else self._unfit)[job.candidate.id] = result  # type: ignore[assignment]
 
     def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
