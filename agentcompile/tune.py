@@ -113,7 +113,10 @@ class Tuner:
                 wanted.append(job)
         for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
-            (self._prepared if isinstance(result, Prepared) else self._unfit)[job.candidate.id] = result  # type: ignore[assignment]
+            if isinstance(result, Prepared):
+                self._prepared[job.candidate.id] = result
+            else:
+                self._unfit[job.candidate.id] = result
 
     def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
