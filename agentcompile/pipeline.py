@@ -59,9 +59,9 @@ GRACE_S = 1.5
 nothing is timed they decide, and are waited for as long as they may take."""
 CONFIRM_S = 3.0
 """What the finalists of a region take at least to be timed afresh, in three processes."""
-HEAD_S = 1.0
-"""What one candidate of a region takes on a quiet machine: built, validated and timed on a CPU."""
-LEAST_S = 1.7
+HEAD_S = 0.7
+"""What one candidate of a region takes on a quiet machine of two cores: built, validated and timed on a CPU."""
+LEAST_S = 1.2
 """The same with its share of what is timed afresh, as told beforehand: about half of the regions are."""
 
 
