@@ -105,12 +105,11 @@ class Tuner:
         another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
         wanted: list[Job] = []
         for subject in subjects:
-            first = next(iter(self._advised(subject).sorted(tuple(subject.space))), None)
-            if first is None or self._known(subject, first, POLICY.search_rounds, "search") is not None:
-                continue
-            job = self.job(subject, first)
-            if first.id not in self._prepared and not check.errors(self.findings(job)):
-                wanted.append(job)
+            for first in self._leading(subject)[:1]:
+                job = self.job(subject, first)
+                known = first.id in self._prepared or self._known(subject, first, POLICY.search_rounds, "search")
+                if not known and not check.errors(self.findings(job)):
+                    wanted.append(job)
         for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
             if isinstance(result, Prepared):
@@ -121,12 +120,15 @@ class Tuner:
     def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
         Behind the first `fresh` only those that are known."""
-        order = self._advised(subject).sorted(tuple(subject.space))
-        first = {candidate.template: candidate for candidate in reversed(order)}
-        heads = [candidate for candidate in order if first[candidate.template] is candidate]
-        rounds = POLICY.search_rounds
+        heads, rounds = self._leading(subject), POLICY.search_rounds
         late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
         return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
+
+    def _leading(self, subject: Subject) -> list[Candidate]:
+        """The most promising candidate of each template, best first."""
+        order = self._advised(subject).sorted(tuple(subject.space))
+        first = {candidate.template: candidate for candidate in reversed(order)}
+        return [candidate for candidate in order if first[candidate.template] is candidate]
 
     def search(
         self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]

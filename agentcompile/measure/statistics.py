@@ -291,21 +291,24 @@ def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = P
     core for much of what was kept, its intervals had to be taken again and again, or they hold others' turns on a
     shared GPU: those that are longer than a turn, or far longer than usual."""
 
-    def disturbs(process: Samples, timed: Round, at: int) -> bool:
-        waited = timed.waited_ns[at] > policy.busy_wait_share * sum(timed.intervals_ns[at])
-        if waited or sum(timed.taken[at : at + 1]) > 2 + policy.retakes:
-            return True
-        if not process.turn_ns:
-            return False
-        usual = min(_usual_ns(process, at, policy), process.turn_ns / (1.0 + policy.max_stretch))
-        return _stretched(timed, at, usual, policy)
-
-    rounds = [(process, timed) for process in timing.processes for timed in process.rounds]
+    total = sum(len(process.rounds) for process in timing.processes)
     hit = sum(
-        process.others > policy.others_share and any(disturbs(process, timed, at) for at in arms)
-        for process, timed in rounds
+        _rounds_disturbed(process, arms, policy) for process in timing.processes if process.others > policy.others_share
     )
-    return hit / len(rounds) if rounds else 0.0
+    return hit / total if total else 0.0
+
+
+def _rounds_disturbed(process: Samples, arms: Collection[int], policy: Policy) -> int:
+    """How many rounds of one process are, as `share_disturbed` says."""
+    longest_ns = process.turn_ns / (1.0 + policy.max_stretch)
+    usual = {at: min(_usual_ns(process, at, policy), longest_ns) for at in arms} if process.turn_ns else {}
+
+    def disturbs(timed: Round, at: int) -> bool:
+        waited = timed.waited_ns[at] > policy.busy_wait_share * sum(timed.intervals_ns[at])
+        again = sum(timed.taken[at : at + 1]) > 2 + policy.retakes
+        return waited or again or (at in usual and _stretched(timed, at, usual[at], policy))
+
+    return sum(any(disturbs(timed, at) for at in arms) for timed in process.rounds)
 
 
 def _quickest(timing: Timing, arm: int, baseline: int) -> list[list[_Pair]]:

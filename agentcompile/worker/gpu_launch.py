@@ -21,10 +21,10 @@ def device_runner(source: Source, region: Region, module: Module, arch: str) -> 
     Raises AgentCompileError (environment) when the driver refuses a launch; RuntimeError from PyTorch when a kernel
     failed while it ran, after which the context is of no more use.
     """
-    bound: dict[tuple[int, ...], list[Call]] = {}
+    bound: dict[frozenset[tuple[str, int]], list[Call]] = {}
 
     def run(buffers: Buffers) -> None:
-        places = tuple(tensor.data_ptr() for tensor in buffers.values())
+        places = frozenset((name, tensor.data_ptr()) for name, tensor in buffers.items())
         if (calls := bound.get(places)) is None:  # a generation's launches are on a few sets of buffers
             calls = bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch))
             bound[places] = calls

@@ -75,19 +75,18 @@ class Timed(Protocol):
 
 def measure_lock(
     lock: Path,
-    model: str | Path = "",
     *,
     spinning: int = 2,
     tokens: int = 64,
     runs: int = 200,
     device: str = "cpu",
-    options: Options | None = None,
+    options: Options,
 ) -> Generation:
-    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises. `options` say
-    where it was compiled: what was validated there is not validated again."""
+    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises. `options` name
+    the model, and the home where it was compiled: what was validated there is not validated again."""
     import agentcompile
 
-    loaded = agentcompile.load(lock, model=model, options=options)
+    loaded = agentcompile.load(lock, options=options)
 
     def generate() -> Timed:
         made = loaded.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)

@@ -29,7 +29,7 @@ from agentcompile.ir.codec import decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import judge_of, this_machine
+from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve
 from agentcompile.past import disturbed
 from agentcompile.probe import ceiling, ceiling_key
@@ -92,15 +92,19 @@ class _Bench:
             status = -1
         return status, (self.root / "said").read_text(errors="replace")[-300:]
 
+    def here(self) -> Machine:
+        """The machine as its runs find it."""
+        return this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
+
     def keep_ceilings(self) -> None:
         """Keep the machine's limits as a calm machine does: a crowded one would measure them in every run."""
-        here = this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
+        here = self.here()
         with judge_of(here, 0) as judge:
             ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
 
     def forget(self) -> None:
         """Forget what the machine knows of trials and of its limits, so that they are measured again."""
-        here = this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
+        here = self.here()
         for path in (*self.home.rglob("*.sqlite*"), here.store.path(ceiling_key(here.target.digest), ".json")):
             path.unlink(missing_ok=True)
 

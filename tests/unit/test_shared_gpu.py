@@ -105,7 +105,7 @@ def test_what_is_longer_than_a_turn_is_contended_and_what_fits_is_not() -> None:
 
 
 def test_a_long_launch_that_seems_faster_keeps_its_kernel_as_contended() -> None:
-    """Too few turns are alike for a claim, and it is not given back to PyTorch."""
+    """Too few turns are alike for a claim, and the region does not fall back for that."""
     found = [measurement(timed((3_000_000.0, 4_500_000.0), seed), 0, 1, bytes=1, claim=0.01) for seed in range(20)]
     assert all(one.contended for one in found)
     assert all(one.comparison == "FASTER" or seems_faster(one) for one in found)
