@@ -36,6 +36,7 @@ from agentcompile.options import Options
 from agentcompile.pace import Pace
 from agentcompile.past import Past, lengths_key
 from agentcompile.plans import NEAR, Planned, contenders, estimate, plan
+from agentcompile.probe import cpus_at_once, others_running
 from agentcompile.proving import StepClock, policy_digest
 from agentcompile.ready import Ready, counsel, prepare, started
 from agentcompile.rivals import Everywhere, RunnersUp
@@ -45,7 +46,7 @@ from agentcompile.stages import shared, stage
 from agentcompile.steering import Steering
 from agentcompile.step_timer import Admitted
 from agentcompile.survey import Survey
-from agentcompile.time_budget import TimeBudget, part_of
+from agentcompile.time_budget import TimeBudget, floor_of, part_of
 from agentcompile.tune import Tuner
 from agentcompile.untimed import Estimates
 
@@ -59,10 +60,6 @@ GRACE_S = 1.5
 nothing is timed they decide, and are waited for as long as they may take."""
 CONFIRM_S = 3.0
 """What the finalists of a region take at least to be timed afresh, in three processes."""
-HEAD_S = 0.7
-"""What one candidate of a region takes on a quiet machine of two cores: built, validated and timed on a CPU."""
-LEAST_S = 1.2
-"""The same with its share of what is timed afresh, as told beforehand: about half of the regions are."""
 
 
 def compile_model(
@@ -131,10 +128,8 @@ def compile_model(
 def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
-        if survey.left() < 2 * HEAD_S * len(ready.subjects):
-            text = f"at least one candidate of each of {len(ready.subjects)} regions is tried, and what serves the step"
-            took = f"about {LEAST_S * len(ready.subjects):.0f} s on a quiet machine"
-            emit(Warned(text=f"{text} is timed afresh, whatever `seconds` says: {took}"))
+        if least := floor_of(len(ready.subjects), survey.left(), others_running(), cpus_at_once()):
+            emit(Warned(text=least))
         survey.obey()
         survey.look(budget)
         chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()

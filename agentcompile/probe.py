@@ -96,6 +96,26 @@ def cpus_at_once(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -
     return max(1, min(cpus, _quota(root) or cpus))
 
 
+def others_running(*, root: Path = _ROOT) -> int:
+    """Threads of other processes that want the cores of this process now: running or ready to. 0 where nobody says."""
+    load, tasks = root / "proc/loadavg", root / "proc/self/task"
+    try:
+        ready = _ready(load)
+        if ready <= 1:  # this thread alone: the usual case costs one look
+            return 0
+        states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in tasks.iterdir()]
+        ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
+    except (OSError, ValueError, IndexError):
+        return 0
+    # Where this process may use some cores alone, others are spread over all of them.
+    cores = len(os.sched_getaffinity(0))
+    return round(max(ready - states.count(b"R"), 0) * cores / (os.cpu_count() or 1))
+
+
+def _ready(load: Path) -> int:
+    return int(load.read_text("ascii").split()[3].partition("/")[0])
+
+
 def ceiling_key(target: str) -> str:
     """What ceilings are kept under, from the target's digest."""
     return digest("ceiling/1", target)

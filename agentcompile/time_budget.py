@@ -23,6 +23,10 @@ TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
 """Share after which no alternative is tried in the step: what is left is for the plan beside PyTorch."""
 LEAST_S = 1.0
 """For one timing however late it is: processes have to start."""
+HEAD_S = 0.7
+"""What one candidate of a region takes on a quiet machine of two cores: built, validated and timed on a CPU."""
+REGION_S = 1.2
+"""The same with its share of what is timed afresh: about half of the regions are."""
 
 
 class TimeBudget:
@@ -58,6 +62,22 @@ class TimeBudget:
 
     def _until(self, shares: Mapping[str, float]) -> float:
         return self.seconds * shares[self._kind] - self.elapsed_s if self.seconds < math.inf else math.inf
+
+
+def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
+    """What a search of so many regions takes at least, where `left_s` are few for it; else nothing.
+
+    `others` are threads of other processes that run on its `cores` now, and take a fair share of them.
+    """
+    slower = (cores + others) / cores
+    if left_s >= 2 * HEAD_S * regions * slower:
+        return ""
+    took = f"about {REGION_S * regions:.0f} s on a quiet machine"
+    if others:
+        beside = "the thread" if others == 1 else f"the {others} threads"
+        took += f", {REGION_S * regions * slower:.0f} s beside {beside} of others that run now"
+    text = f"at least one candidate of each of {regions} regions is tried, and what serves the step is timed afresh"
+    return f"{text}, whatever `seconds` says: {took}"
 
 
 def any_time() -> float:

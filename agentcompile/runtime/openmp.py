@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from agentcompile.probe import others_running
+
 _SOFT = 1
 
 
@@ -55,7 +57,7 @@ def fair_threads() -> Iterator[None]:
     for milliseconds, and a prompt has hundreds of operators. The models tried gave the same bits with any number.
     """
     count = torch.get_num_threads()
-    fair = max(1, min(count, _cores() - _others())) if count > 1 else count
+    fair = max(1, min(count, _cores() - others_running())) if count > 1 else count
     with _threads(fair):
         yield
 
@@ -75,24 +77,6 @@ def _threads(wanted: int) -> Iterator[None]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _others(process: Path = Path("/proc/self"), load: Path = Path("/proc/loadavg")) -> int:
-    """Threads of other processes that want this process's cores now: running or ready to. 0 where nobody says."""
-    try:
-        ready = _ready(load)
-        if ready <= 1:  # this thread alone: the usual case costs one look
-            return 0
-        states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in (process / "task").iterdir()]
-        ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
-    except (OSError, ValueError, IndexError):
-        return 0
-    # Where this process may use some cores alone, others are spread over all of them.
-    return round(max(ready - states.count(b"R"), 0) * _cores() / (os.cpu_count() or 1))
-
-
-def _ready(load: Path) -> int:
-    return int(load.read_text("ascii").split()[3].partition("/")[0])
 
 
 @functools.cache

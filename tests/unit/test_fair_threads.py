@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentcompile import probe
 from agentcompile.runtime import openmp
 
 
@@ -21,14 +22,19 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def proc(root: Path, ready: str, states: str) -> tuple[Path, Path]:
+def proc(root: Path, ready: str, states: str) -> Path:
     """A process whose tasks have those states, on a machine with so many tasks ready."""
     for at, state in enumerate(states):
-        task = root / "self" / "task" / str(at)
+        task = root / "proc" / "self" / "task" / str(at)
         task.mkdir(parents=True)
         (task / "stat").write_text(f"{at} (a name) R) {state} 1 2 3\n")
-    (root / "loadavg").write_text(f"0.00 0.01 0.05 {ready}/80 123\n")
-    return root / "self", root / "loadavg"
+    (root / "proc" / "loadavg").write_text(f"0.00 0.01 0.05 {ready}/80 123\n")
+    return root
+
+
+def cores(own: int, all: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(own)))
+    monkeypatch.setattr(os, "cpu_count", lambda: all)
 
 
 @pytest.mark.parametrize(
@@ -37,28 +43,28 @@ def proc(root: Path, ready: str, states: str) -> tuple[Path, Path]:
 def test_what_is_ready_and_not_ours_wants_our_cores(
     ready: str, states: str, others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openmp, "_cores", lambda: os.cpu_count() or 1)
-    assert openmp._others(*proc(tmp_path, ready, states)) == others
+    cores(2, 2, monkeypatch)
+    assert probe.others_running(root=proc(tmp_path, ready, states)) == others
 
 
 def test_a_thread_of_ours_that_just_went_to_sleep_is_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = iter((2, 1))
-    monkeypatch.setattr(openmp, "_ready", lambda load: next(looks))
-    assert openmp._others(*proc(tmp_path, "2", "RS")) == 0
+    monkeypatch.setattr(probe, "_ready", lambda load: next(looks))
+    assert probe.others_running(root=proc(tmp_path, "2", "RS")) == 0
 
 
 def test_a_machine_that_does_not_say_has_no_others(tmp_path: Path) -> None:
-    assert openmp._others(tmp_path, tmp_path / "none") == 0
-    (tmp_path / "odd").write_text("no numbers")
-    assert openmp._others(tmp_path, tmp_path / "odd") == 0
+    assert probe.others_running(root=tmp_path) == 0
+    proc(tmp_path, "2", "R")
+    (tmp_path / "proc" / "loadavg").write_text("no numbers")
+    assert probe.others_running(root=tmp_path) == 0
 
 
 def test_of_cores_that_are_some_of_all_others_want_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openmp, "_cores", lambda: 2)
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert openmp._others(*proc(tmp_path, "17", "R")) == 2
+    cores(2, 16, monkeypatch)
+    assert probe.others_running(root=proc(tmp_path, "17", "R")) == 2
 
 
 @pytest.mark.parametrize(("others", "threads"), [(0, 2), (1, 2), (2, 1), (3, 1), (9, 1)])
@@ -66,7 +72,7 @@ def test_threads_are_fewer_where_cores_are_wanted_and_as_before_afterwards(
     others: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openmp, "_cores", lambda: 3)
-    monkeypatch.setattr(openmp, "_others", lambda: others)
+    monkeypatch.setattr(openmp, "others_running", lambda: others)
     with contextlib.suppress(KeyError), openmp.fair_threads():
         assert torch.get_num_threads() == threads
         raise KeyError
@@ -75,6 +81,6 @@ def test_threads_are_fewer_where_cores_are_wanted_and_as_before_afterwards(
 
 def test_one_thread_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(openmp, "_others", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(openmp, "others_running", lambda: pytest.fail("asked"))
     with openmp.fair_threads():
         assert torch.get_num_threads() == 1

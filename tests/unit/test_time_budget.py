@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from agentcompile.events import Event, SearchProgress, StepsTimed, TrialFinished, Warned
 from agentcompile.pace import Pace
 from agentcompile.tables import pace_line
-from agentcompile.time_budget import TimeBudget, any_time, part_of
+from agentcompile.time_budget import TimeBudget, any_time, floor_of, part_of
 from tests.unit import fakes
 from tests.unit.runs import TIMING, measured, trial
 
@@ -51,6 +52,24 @@ def test_a_part_of_the_time_ends_when_its_share_is_used() -> None:
     assert part_of(any_time, 0.5)() == math.inf
     clock.now += 100
     assert part_of(budget.left, 0.5)() <= 0
+
+
+@pytest.mark.parametrize(
+    ("left_s", "others", "said"),
+    [
+        (60, 0, ""),
+        (20, 0, "about 24 s on a quiet machine$"),
+        (60, 2, ""),
+        (50, 2, "about 24 s on a quiet machine, 48 s beside the 2 threads of others that run now$"),
+        (20, 1, ", 36 s beside the thread of others that run now$"),
+        (math.inf, 9, ""),
+    ],
+)
+def test_what_a_search_takes_at_least_is_said_as_the_machine_is_now(left_s: float, others: int, said: str) -> None:
+    text = floor_of(20, left_s, others, cores=2)
+    assert bool(text) == bool(said)
+    assert re.search(said, text)
+    assert not said or "one candidate of each of 20 regions" in text
 
 
 def told(disturbed: float) -> list[Event]:
