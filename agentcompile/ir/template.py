@@ -29,7 +29,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """A scratch buffer of a candidate; `count` is an expression over dims and params, in elements of `dtype`."""
+    """A scratch buffer of a candidate; `count` is an expression over dims and params, in elements of `dtype`.
+
+    One that is `zero` at first is filled once, before the first launch; every launch leaves it as zeros again.
+    """
 
     name: str
     dtype: Literal["fp32", "int64", "int32", "bf16"]

@@ -139,9 +139,12 @@ class Rig:
         return Result(tensors=found, pattern=pattern)
 
     def redzones(self, where: str) -> None:
-        """Check that nothing around the buffers changed since it was last asked."""
+        """Check that nothing around the buffers changed since it was last asked, and that what starts as zeros holds
+        zeros again: what a launch leaves there the next one meets, on other inputs."""
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
+        left = [name for name, _, _, zeroed in self._facts.workspaces if zeroed and bool(self._buffers[name].any())]
+        self._tally.claim("workspace", not left, f"{where}: {', '.join(left)} starts as zeros and is not zeros again")
 
     def _beside(self, appends: list[Append], pattern: Poison, where: str, inputs: Mapping[str, Tensor]) -> None:
         for append in appends:

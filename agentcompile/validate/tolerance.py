@@ -84,7 +84,8 @@ class Facts:
     layouts: tuple[tuple[str, str], ...] = ()
     """Port family to the layout its weights are packed in; absent: row-major."""
     workspaces: tuple[tuple[str, str, int, bool], ...] = ()
-    """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch."""
+    """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch; every launch
+    leaves zeros there."""
     in_place: tuple[tuple[str, str], ...] = ()
     """Outputs, and the inputs that each may lie in the buffer of."""
     pitched: tuple[tuple[str, str], ...] = ()

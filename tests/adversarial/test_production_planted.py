@@ -118,7 +118,7 @@ def test_a_kernel_that_counts_in_its_workspace_is_not_accepted(judge: WorkerJudg
     launches = (type(launch)(entry=launch.entry, arguments=(*launch.arguments, "n")),)
     source = Source(language="cpp", text=plain.source.text, launches=launches, workspaces=(("n", "int64", 8, True),))
     counting = Job(candidate=plain.candidate, region=plain.region, template=plain.template, source=source)
-    assert "endurance" in failed(verdicts(judge, {"one": counting}, "accept")["one"])
+    assert "workspace" in failed(verdicts(judge, {"one": counting}, "search")["one"])
 
 
 def test_a_right_kernel_is_accepted_after_every_launch_of_a_generation(judge: WorkerJudge) -> None:
