@@ -14,7 +14,7 @@ from agentcompile.ir.region import Region
 from .equivalent_cuda import CUDA
 from .equivalent_others import OTHERS
 from .equivalent_products import PRODUCTS
-from .excuses import Row
+from .excuses import Params, Row
 
 EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *CUDA)
 """In the order in which they are asked."""
@@ -28,16 +28,18 @@ def reason(
     after: str,
     *,
     threads: int,
+    params: Params | None = None,
     unreached: bool = False,
     undefined: bool = False,
 ) -> str:
-    """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so."""
+    """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so. `params` are
+    those of the candidate."""
     for row in EQUIVALENT:
         asked = (
             (not row.mutators or mutator in row.mutators) and unreached >= row.unreached and undefined >= row.undefined
         )
         here = re.fullmatch(row.file, file) and re.fullmatch(row.region, region.kind)
         said = asked and here and re.search(row.before, before) and re.search(row.after, after)
-        if said and row.where(region, threads):
+        if said and row.where(region, threads) and row.fits(region, threads, params or {}):
             return row.why
     return ""

@@ -1,16 +1,18 @@
 """Why mutants of CUDA kernels are no faults.
 
-Not here: warp intrinsics whose mask leaves out lanes that call them, and warp barriers that are gone. CUDA leaves their
-results undefined; on the devices tried the bits were right, and such mutants stay survivors.
+Not here: warp intrinsics whose mask leaves out lanes that call them, warp barriers that are gone, sums that begin with
+whatever is in a register. CUDA leaves their results undefined; on the devices tried the bits were right, and such
+mutants stay survivors.
 """
 
 from __future__ import annotations
 
 from agentcompile.ir.region import Region
 
-from .excuses import Row
-from .extents import matrices
+from .excuses import Params, Row
+from .extents import elements_of_a_head, matrices
 
+_WARP = 32
 _BLOCK = 128
 """Threads of the kernels that look a row up."""
 _MOST_ROWS = 16
@@ -31,6 +33,68 @@ def _whole_warps(region: Region, _: int) -> bool:
     return bool(matrices(region)) and all(int(port.shape[0]) % _MOST_ROWS == 0 for port in matrices(region))
 
 
+def _two_rows(region: Region, _: int) -> bool:
+    """Every matrix has a second row."""
+    return bool(matrices(region)) and all(int(port.shape[0]) > 1 for port in matrices(region))
+
+
+def _plain(region: Region, _: int) -> bool:
+    """Nothing is normalised on the way in."""
+    return not any(port.role == "weight" and len(port.shape) == 1 and "norm" in port.family for port in region.ports)
+
+
+def _turns(region: Region, threads: int, params: Params) -> int:
+    """How often a team of warps takes a row, at most; each of `threads` multiprocessors has a block."""
+    teams = params.get("WARPS", 1) // params.get("PARTS", 1)
+    return -(-sum(int(port.shape[0]) for port in matrices(region)) // (threads * max(teams, 1)))
+
+
+def _few_turns(region: Region, threads: int, params: Params) -> bool:
+    """No team takes so many rows that the number of a row, or of one asked for ahead, needs more than a signed byte."""
+    return _turns(region, threads, params) + params.get("DEPTH", 1) < 127
+
+
+def _all_asked_for(region: Region, threads: int, params: Params) -> bool:
+    """Every row that a warp takes is among those that it asks for before its first."""
+    sides = 2 if "gateup" in region.kind else 1
+    return _turns(region, threads, params) <= params.get("DEPTH", 1) // sides
+
+
+def _one_step(region: Region, _: int, params: Params) -> bool:
+    """A warp's loads in flight are all of a row, in the narrower type too."""
+    reach = _WARP * 4 * params.get("LOADS", 0)
+    return bool(matrices(region)) and all(int(port.shape[1]) <= reach for port in matrices(region))
+
+
+def _whole_blocks(region: Region, _: int, params: Params) -> bool:
+    """Every warp of every block has rows of the one matrix."""
+    at_once = params.get("ROWS", 0) * params.get("WARPS", 0)
+    return at_once > 0 and len(matrices(region)) == 1 and int(matrices(region)[0].shape[0]) % at_once == 0
+
+
+def _one_part_of_plain(region: Region, threads: int, params: Params) -> bool:
+    """A row is one warp's, and nothing is normalised on the way in."""
+    return params.get("PARTS") == 1 and _plain(region, threads)
+
+
+def _whole_chunks(region: Region, _: int, params: Params) -> bool:
+    """Every block of a cluster joins as many elements."""
+    count, splits = elements_of_a_head(region), params.get("SPLITS", 0)
+    return splits > 0 and count > 0 and count % splits == 0
+
+
+def _whole_teams(region: Region, _: int, params: Params) -> bool:
+    """Teams of threads, four elements each, leave no thread over."""
+    quads, block = elements_of_a_head(region) // 4, _WARP * params.get("WARPS", 0)
+    return 0 < quads <= block and block % quads == 0
+
+
+def _all_lanes(region: Region, _: int) -> bool:
+    """Every lane holds a part of a slot, or none of a power of two of them."""
+    parts = int(dict(region.dims).get("head_dim", 0)) // 8
+    return parts in (4, 8, 16, 32)
+
+
 CUDA: tuple[Row, ...] = (
     Row(
         file=r"(.*/)?[^/]*\.cuh?",
@@ -47,11 +111,11 @@ CUDA: tuple[Row, ...] = (
         why="a thread has one element at most, and the loop ends behind it",
     ),
     Row(
-        file=r"position-table/row/kernel\.cu",
-        before=r"y_t\* y = a\.y \+ blockIdx\.x \* width;",
-        after=r"y_t\* y = a\.y \+ blockIdx\.x;",
+        file=r"(position-table|embedding)/row/kernel\.cu",
+        before=r"^y_t\* y = a\.y \+ blockIdx\.[xy] \* (width|hidden);",
+        after=r"^y_t\* y = a\.y [+-] blockIdx\.[xy]( \* (width|hidden|\((width|hidden) \+ 1\)))?;",
         where=_one_sequence,
-        why="there is one block, and its index is zero",
+        why="there is one sequence, and its index is zero",
     ),
     Row(
         file=r"embedding/row/kernel\.cu",
@@ -77,5 +141,119 @@ CUDA: tuple[Row, ...] = (
         after=r"last = left > 0 \? left : 0;",
         where=_whole_warps,
         why="a warp that has rows has all of them, and no row is a copy of the last",
+    ),
+    Row(
+        file=r".*kernel\.cu",
+        before=r"__launch_bounds__\(WARP \* WARPS\)",
+        after=r"__launch_bounds__\(WARP \* \(WARPS \+ 1\)\)",
+        why="a bound above the threads that are launched leaves the compiler fewer registers, and changes no value",
+    ),
+    Row(
+        before=r"-INFINITY",
+        after=r"to_float\(Rounded<\w+>::of\(-INFINITY\)\)",
+        file=r".*\.cuh?",
+        why="every type has the infinity, and rounding leaves it what it is",
+    ),
+    Row(
+        file=r"_include/attention\.cuh",
+        before=r"return top == -INFINITY \? 0\.0f : top;",
+        after=r"return top == -INFINITY \? -?\(?-?[0-9.]+f\)? : top;",
+        why="minus infinity less any number is minus infinity, whose power of two is zero",
+    ),
+    Row(
+        file=r"_include/vector\.cuh",
+        before=r"^Unit found = \{0, 0, 0\};",
+        after=r"^Unit found = \{0, 1, 0\};",
+        where=_two_rows,
+        why="a warp without rows emits none, and the one whose loads it makes in vain is there",
+    ),
+    Row(
+        file=r"_include/vector\.cuh",
+        before=r"if \(before && unit < here\) found = ",
+        after=r"if \(before \|\| unit < here\) found = ",
+        fits=_whole_blocks,
+        why="there is one matrix, and it has rows for every warp: both hold always",
+    ),
+    Row(
+        file=r"_include/gemv\.cuh",
+        before=r"held\[r\]\[j\] = k < K \?",
+        after=r"held\[r\]\[j\] = k <= K \?",
+        why="what lies behind the last column is multiplied with nothing: the assembler leaves its load out, and one "
+        "that it made would fault where nothing is mapped behind the matrix",
+    ),
+    Row(
+        file=r"_include/gemv\.cuh",
+        before=r"if \(\+\+step == STEPS\) break;",
+        after=r"if \(\+\+step != STEPS\) break;",
+        fits=_one_step,
+        why="there is one step: the second, behind which the loop ends, fetches zeros and multiplies nothing",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^const auto ask = \[&\]\(int into, long turn, int side\) \{",
+        after=r"\(int into, signed char turn, int side\) \{",
+        fits=_few_turns,
+        why="the number of every row of a warp fits",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^ask\(ring\.slot, turn \+ \(side \+ DEPTH\) / SIDE, \(side \+ DEPTH\) % SIDE\);",
+        after=r"^;$",
+        fits=_all_asked_for,
+        why="all rows of a warp are asked for before the first: there is none behind them",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^if \(\+\+slot == DEPTH\) slot = 0, parity \^= 1;",
+        unreached=True,
+        why="no warp takes as many rows as its ring has slots: it never begins again",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"const float factor = inverse_of\(in, all, K\);",
+        after=r"const float factor = to_float\(Rounded<\w+>::of\(inverse_of\(in, all, K\)\)\);",
+        where=_plain,
+        why="nothing is normalised: the factor is one, in every type",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^if \(PARTS > 1\) \{",
+        after=r"^if \(!\(PARTS > 1\)\) \{",
+        fits=_one_part_of_plain,
+        why="the sums of one part go through shared memory and come back as they were; no squares are used",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"const float extra = here \? more\(mine\.matrix, mine\.row\) : 0\.0f;",
+        after=r"const float extra = here \? more\(mine\.matrix, mine\.row\) : -?\(?-?[0-9.]+f\)?;",
+        why="a lane that has no row emits none",
+    ),
+    Row(
+        file=r"_include/attention_joined\.cuh",
+        before=r"const int until = \(rank \+ 1\) \* CHUNK < ELEMENTS \?",
+        after=r"const int until = \(rank\) \* CHUNK < ELEMENTS \?",
+        fits=_whole_chunks,
+        why="every block's part ends within the elements, where both sides are the same",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
+        before=r"load16\(sums \+ long\(n\) \* ELEMENTS \+ quad \* 4\)",
+        after=r"load16\(sums \+ \(n\) \* ELEMENTS \+ quad \* 4\)",
+        where=lambda region, _: 0 < elements_of_a_head(region) < 1 << 20,
+        why="the number of a split times the elements of a head fits 32 bits",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
+        before=r"^if \(begin < TEAMS && quad < QUADS\) ask\(begin\);",
+        after=r"^if \(begin < TEAMS \|\| quad < QUADS\) ask\(begin\);",
+        fits=_whole_teams,
+        why="every thread is in a team and has four elements: both hold always",
+    ),
+    Row(
+        file=r"_include/attention_heads\.cuh",
+        before=r"of_k\.load\(norm_k \+ part, used && newest\);",
+        after=r"of_k\.load\(norm_k \+ part, used \|\| newest\);",
+        where=_all_lanes,
+        why="all lanes are used; warps that do not attend to the newest slot load the norm of its key, and leave it",
     ),
 )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agentcompile.ir.region import Region
 
 from .extents import anywhere
+
+Params = Mapping[str, int]
+"""A candidate's parameters that are numbers, by name."""
+
+
+def whatever(_: Region, __: int, ___: Params) -> bool:
+    """Whatever the parameters."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,8 @@ class Row:
     """Empty: any."""
     where: Callable[[Region, int], bool] = anywhere
     """Which regions, on how many threads."""
+    fits: Callable[[Region, int, Params], bool] = whatever
+    """The same of a region and of a candidate's parameters."""
     unreached: bool = False
     """Holds only where a trap before the statement is never sprung (`probing.py`)."""
     undefined: bool = False

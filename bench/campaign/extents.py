@@ -213,3 +213,9 @@ def narrow_groups(region: Region, _: int) -> bool:
 def few_heads(region: Region, _: int) -> bool:
     """The number of a key-value head fits a signed byte."""
     return 0 < dict(region.dims).get("kv_heads", 0) <= _BYTE
+
+
+def elements_of_a_head(region: Region) -> int:
+    """What attention gives for a key-value head: elements of all the queries that share it; 0 elsewhere."""
+    dims = dict(region.dims)
+    return dims.get("q_heads", 0) // max(dims.get("kv_heads", 0), 1) * dims.get("head_dim", 0)

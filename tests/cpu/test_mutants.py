@@ -17,8 +17,10 @@ from agentcompile.bench.campaign.mutants import attack, report, sliced
 from agentcompile.bench.campaign.report import Campaign
 from agentcompile.bench.campaign.subjects import Subject
 
+from agentcompile.build import compile
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import find_toolchain
+from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import NumericReport, Verdict
 from agentcompile.jobs import Depth, Job, Prepared
 from agentcompile.machine import Machine
@@ -152,3 +154,35 @@ def test_no_two_mutants_and_no_original_have_the_same_machine_code(machine: Mach
     commented = replace(subject.source, text=f"{subject.source.text}// the same program\n")
     assert building.code(commented) == building.code(subject.source)
     assert code_digest(b"no ELF") != code_digest(b"no elf")
+
+
+GLOBALS = """constexpr unsigned ALL = {}; __device__ const float table[3] = {{1, {}, 3}}; __device__ int seen = {};
+extern "C" __global__ void k(float* y, int i) {{ y[0] = {}; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "told"),
+    [("y[1]", (False, False, False)), ("table[i]", (False, True, True)), ("seen", (False, True, True))],
+)
+def test_a_constant_that_no_instruction_reads_makes_no_other_kernel(
+    reads: str, told: tuple[bool, bool, bool], tmp_path: Path
+) -> None:
+    """Where one is read, what else lies beside it counts as read, too."""
+    store = Store(tmp_path)
+
+    def code(*texts: str) -> str:
+        source = Source(
+            language="cuda",
+            text=GLOBALS.format(*texts, reads),
+            launches=(Launch(entry="k", arguments=()),),
+            workspaces=(),
+            flags=("--gpu-architecture=sm_90a",),
+        )
+        built = compile(source, store, toolchain=find_toolchain(), limit_s=60)
+        assert isinstance(built, Binary), built
+        return code_digest(Path(built.path).read_bytes())
+
+    first = code("7", "2", "1")
+    others = [code("7", "2", "1"), code("7", "5", "1"), code("7", "2", "4")]
+    assert tuple(other != first for other in others) == told
