@@ -28,6 +28,7 @@ from agentcompile.exhausted import enough, exhausted, first_line
 from agentcompile.ir.graph import ITEM_BYTES, Phase
 from agentcompile.ir.whole import Oracle, Walk
 from agentcompile.reference import DTYPES, Interpreter, Precision
+from agentcompile.runtime.openmp import fair_threads
 
 Answer = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 """Token ids and positions of them to logits [positions, vocab]."""
@@ -114,7 +115,8 @@ def _asked(
         for ids, positions in wanted.items():
             some = sorted(positions)
             try:
-                found = answer(ids, some)
+                with fair_threads():
+                    found = answer(ids, some)
             except AgentCompileError:
                 raise
             except Exception as error:  # whatever somebody else's model raises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from agentcompile.ir.trial import NumericReport
 from agentcompile.materialize import isa_flags
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.native import Executor
+from agentcompile.runtime.openmp import fair_threads
 from agentcompile.store import Store
 from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
@@ -47,18 +49,21 @@ class Host:
         spoil = self._probes.spoil_stack
         run = runner(implementation, request.region, self._executor, spoil)
         watch.loaded()
-        report = validate(
-            request.region,
-            facts_of(implementation),
-            watch.around(run) if native else run,
-            seed=request.seed,
-            repeats=request.repeats,
-            depth=request.depth,
-            serial=in_turn(implementation, self._setup.target.threads, spoil),
-            house=house(),
-            launches=request.launches if native else 0,
-            loop=watch.within(looper(self._probes, binder(implementation))) if native else None,
-        )
+        # Beside others the reference's many small operators would each wait for a thread that has lost its core. What a
+        # library call gives may depend on how many threads it has: it keeps all.
+        with fair_threads() if native else nullcontext():
+            report = validate(
+                request.region,
+                facts_of(implementation),
+                watch.around(run) if native else run,
+                seed=request.seed,
+                repeats=request.repeats,
+                depth=request.depth,
+                serial=in_turn(implementation, self._setup.target.threads, spoil),
+                house=house(),
+                launches=request.launches if native else 0,
+                loop=watch.within(looper(self._probes, binder(implementation))) if native else None,
+            )
         return replace(report, checks=(*report.checks, watch.check()))
 
     @functools.cached_property
