@@ -15,6 +15,10 @@ import pytest
 TIMED = {"course", "moved", "asked"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
@@ -28,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TIMED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: some tests wait for a terminal or a process."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
