@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ TIMED = {"course", "moved", "asked"}
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+COMPILERS = Path(__file__).with_name("cxx")
+"""A folder whose `g++` remembers what it compiled."""
 
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
@@ -80,7 +85,19 @@ def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture
+def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was compiled before is taken for what the compiler makes."""
+    monkeypatch.delenv("CXX_KEPT", raising=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let children be interrupted: what a shell starts in the background ignores SIGINT, and would pass that on."""
+    """Let children be interrupted: what a shell starts in the background ignores SIGINT, and would pass that on. And
+    let all of them, of this run of the tests and of the next, compile a text once."""
+    real, cache = shutil.which("g++"), getattr(config, "cache", None)
+    if real and cache and "CXX_KEPT" not in os.environ:
+        version = subprocess.run([real, "--version"], capture_output=True, text=True, check=True).stdout
+        os.environ |= {"CXX_REAL": real, "CXX_KNOWN": version, "CXX_KEPT": str(cache.mkdir("cxx"))}
+        os.environ["PATH"] = f"{COMPILERS}:{os.environ['PATH']}"
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
