@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 COMPILERS = Path(__file__).with_name("cxx")
 """A folder whose `g++` remembers what it compiled."""
+KEPT_S = 14 * 86_400.0
+"""How long it does."""
 
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
@@ -97,7 +100,11 @@ def pytest_configure(config: pytest.Config) -> None:
     real, cache = shutil.which("g++"), getattr(config, "cache", None)
     if real and cache and "CXX_KEPT" not in os.environ:
         version = subprocess.run([real, "--version"], capture_output=True, text=True, check=True).stdout
-        os.environ |= {"CXX_REAL": real, "CXX_KNOWN": version, "CXX_KEPT": str(cache.mkdir("cxx"))}
+        kept = cache.mkdir("cxx")
+        for path in kept.iterdir():
+            if path.stat().st_mtime < time.time() - KEPT_S:
+                path.unlink()
+        os.environ |= {"CXX_REAL": real, "CXX_KNOWN": version, "CXX_KEPT": str(kept)}
         os.environ["PATH"] = f"{COMPILERS}:{os.environ['PATH']}"
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
