@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,15 @@ import pytest
 
 TIMED = {"course", "moved", "asked"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+COMPILERS = Path(__file__).with_name("cxx")
+"""A folder whose `g++` remembers what it compiled."""
+KEPT_S = 14 * 86_400.0
+"""How long it does."""
 
 # A GPU machine may have little beyond pytest and torch: what is missing there is not needed by the tests run there.
 if importlib.util.find_spec("hypothesis"):
@@ -28,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TIMED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: some tests wait for a terminal or a process."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,7 +88,23 @@ def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture
+def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was compiled before is taken for what the compiler makes."""
+    monkeypatch.delenv("CXX_KEPT", raising=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let children be interrupted: what a shell starts in the background ignores SIGINT, and would pass that on."""
+    """Let children be interrupted: what a shell starts in the background ignores SIGINT, and would pass that on. And
+    let all of them, of this run of the tests and of the next, compile a text once."""
+    real, cache = shutil.which("g++"), getattr(config, "cache", None)
+    if real and cache and "CXX_KEPT" not in os.environ:
+        version = subprocess.run([real, "--version"], capture_output=True, text=True, check=True).stdout
+        kept = cache.mkdir("cxx")
+        for path in kept.iterdir():
+            if path.stat().st_mtime < time.time() - KEPT_S:
+                path.unlink()
+        os.environ |= {"CXX_REAL": real, "CXX_KNOWN": version, "CXX_KEPT": str(kept)}
+        os.environ["PATH"] = f"{COMPILERS}:{os.environ['PATH']}"
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

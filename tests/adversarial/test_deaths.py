@@ -14,7 +14,7 @@ from tests.cpu import jobs
 
 pytestmark = pytest.mark.alone
 
-LIMITS = Limits(build_s=60.0, validate_s=8.0, measure_s=20.0, per_gigabyte_s=20.0)
+LIMITS = Limits(build_s=60.0, validate_s=4.0, measure_s=20.0, per_gigabyte_s=20.0)
 
 
 @pytest.fixture(scope="module")

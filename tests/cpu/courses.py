@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentcompile.session import RunDirectory
 from tests.cpu import flows
 
 LIMIT_S = 600.0
@@ -70,14 +71,18 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, number: int) -> Leg:
     """Run until the events have `count` more of kind `until`, send the signal, and see what is left."""
-    before = len(lines(run))
+    log, seen = RunDirectory(run), 0
+    known = max((end for _, end in log.lines()), default=0)
     process = subprocess.Popen(
         flows.command(*arguments), env=flows.environment(home), cwd=flows.ROOT, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + LIMIT_S
     while process.poll() is None and time.monotonic() < deadline:
-        if sum(event["kind"] == until for event in lines(run)[before:]) >= count:
+        for line, end in log.lines(known):  # each once: what compiles beside needs the processors
+            known = end
+            seen += json.loads(line)["event"]["kind"] == until
+        if seen >= count:
             process.send_signal(number)
             break
         time.sleep(0.05)

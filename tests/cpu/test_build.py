@@ -18,6 +18,8 @@ from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
 from agentcompile.store import Store
 
+pytestmark = pytest.mark.usefixtures("compiler_itself")
+
 SLOW = """
 template <int N, int M> struct F { static constexpr long v = F<N - 1, M>::v + F<N - 2, M + 1>::v; };
 template <int M> struct F<0, M> { static constexpr long v = M; };

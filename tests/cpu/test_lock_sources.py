@@ -67,6 +67,7 @@ def test_a_lock_whose_templates_changed_runs_its_own_sources_says_so_and_has_not
     assert "bundle" in caught.value.hint
 
 
+@pytest.mark.usefixtures("compiler_itself")
 def test_a_source_from_a_bundle_builds_the_same_binary_as_the_template_does(target: Target, tmp_path: Path) -> None:
     write_bundle(target.path, target.kept.bundle, beside(target.path))
     own = Kept.of(target.path, Store(tmp_path / "none"))
