@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentcompile.ir.region import Region
 
 from .extents import anywhere
+from .loops import Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Row:
     """Empty: any."""
     where: Callable[[Region, int], bool] = anywhere
     """Which regions, on how many threads."""
+    counts: Callable[[Asked], bool] | None = None
+    """Which mutations, where more than the region decides: found by counting (`loops.py`)."""
     unreached: bool = False
     """Holds only where a trap before the statement is never sprung (`probing.py`)."""
     undefined: bool = False

@@ -243,7 +243,17 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) ->
     where = mutant.mutation.describe(mutant.subject.source.text)
     region, threads = mutant.subject.region, mutant.subject.target.threads
     mutator, file, before, after = (str(where[key]) for key in ("mutator", "file", "before", "after"))
-    excuse = reason(mutator, region, file, before, after, threads=threads, unreached=unreached, undefined=undefined)
+    excuse = reason(
+        mutator,
+        region,
+        file,
+        before,
+        after,
+        threads=threads,
+        params=mutant.subject.numbers,
+        unreached=unreached,
+        undefined=undefined,
+    )
     same = excuse if outcome.alive else ""
     return Fate(
         code=mutant.code,
