@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node, Use
 from agentcompile.reference import apply_views, keywords
-from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, Facts, rounding
+from agentcompile.validate.tolerance import KEEN, ROUNDOFF, SPREAD, TORCH_DTYPES, Facts, rounding
 
 Part = Tensor | None
 """One part of an error; None is exactly zero everywhere."""
@@ -146,6 +146,8 @@ class Context:
     dtypes: Mapping[str, str]
     told: Mapping[str, Any]
     """What the operator is told beside its tensors."""
+    keen: bool = False
+    """Whether no reduction of the inputs has an order that counts."""
     library: bool = False
     """Whether PyTorch runs it, operator by operator, with its own roundings inside."""
 
@@ -173,12 +175,19 @@ def owners(graph: Graph) -> dict[str, str]:
 
 
 def propagate(
-    graph: Graph, inputs: Mapping[str, Tensor], facts: Facts, *, tokens: int = 1, sharp: bool = False
+    graph: Graph,
+    inputs: Mapping[str, Tensor],
+    facts: Facts,
+    *,
+    tokens: int = 1,
+    sharp: bool = False,
+    keen: bool = False,
 ) -> Propagation:
     """Evaluate `graph` in float64 with errors. Inputs are by value id and stay unchanged, states included.
 
-    `sharp` is for inputs that make what is held in a narrower type a number of that type. Operators without a rule are
-    evaluated by the numeric one, and a note says so.
+    `sharp` is for inputs that make what is held in a narrower type a number of that type, `keen` for those that leave
+    reductions no order that counts: a template that accumulates in float32 is then right to `KEEN`. Operators without
+    a rule are evaluated by the numeric one, and a note says so.
     """
     from agentcompile.validate.rules import RULES, numeric
 
@@ -186,7 +195,7 @@ def propagate(
     owner = owners(graph)
     dtypes = {value.id: value.dtype for value in graph.values}
     declared, library = dict(facts.rounds), facts.accumulation == "library"
-    last = {use.value for _, use in graph.outputs}
+    last, keen = {use.value for _, use in graph.outputs}, keen and facts.accumulation == "float32"
     for name in graph.inputs:
         out.values[name] = Bounded(value=inputs[name])
     for node in graph.nodes:
@@ -195,11 +204,12 @@ def propagate(
         operands = tuple(sight(use, tokens) for use in node.inputs)
         context = Context(
             node=node,
-            coefficient=facts.coefficient,
+            coefficient=KEEN if keen else facts.coefficient,
             out=out,
             owner=owner,
             dtypes=dtypes,
             told=keywords(graph, node),
+            keen=keen,
             library=library,
         )
         rule = RULES.get(node.op)

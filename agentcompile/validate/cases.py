@@ -33,16 +33,18 @@ Style = Literal[
     "limit",
     "choice",
     "level",
+    "keen",
 ]
-Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges"]
+Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges"]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tried; the first is the everyday one."""
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
 """Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
 
-STEERED, RAISED, LIFTED = 2, 4, 5
-"""The draws of parameters that `choices` writes patterns into, and that have large weights of norms, and less large."""
+STEERED, RAISED, LIFTED, SINGLE = 2, 4, 5, 6
+"""The draws of parameters that `choices` writes patterns into, that have large weights of norms, and less large, and
+whose matrices have one weight a row."""
 _BENT = frozenset({"silu", "gelu", "gelu_tanh"})
 """Operators whose exponential has ends: far out they are lines."""
 _ROWS = 288
@@ -73,6 +75,11 @@ class Case:
     """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
     light: bool = False
     """One of very many: launched once, against the reference alone."""
+
+    @property
+    def keen(self) -> bool:
+        """Whether no sum of it has an order that counts, so that kernels are right to `tolerance.KEEN`."""
+        return self.style == "keen" or self.past == "ridges"
 
     @property
     def name(self) -> str:
@@ -112,6 +119,10 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
     if "rms_norm" in ops and ops & _BENT and _on_host():
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
+    if _tells_floats(region) and "silu" in ops:
+        found += [Case(style="keen", weights=SINGLE, place=place) for place in (0.0, 1.0)]
+    if _tells_floats(region) and attends:
+        found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
     powers = (1, 2, 16) if attends else (1,)
     return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
 
@@ -141,6 +152,13 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
 def _on_host() -> bool:
     """Whether kernels of the host are judged: cases that no GPU kernel was tried on yet are for these."""
     return torch.get_default_device().type == "cpu"
+
+
+def _tells_floats(region: Region) -> bool:
+    """Whether a host's kernel writes float32, and reads nothing narrower: else the last bits of an exponential do not
+    show."""
+    types = {port.dtype for port in region.ports if port.dtype not in ("int64", "int32")}
+    return types == {"fp32"} and _on_host()
 
 
 def rounds_sums(region: Region) -> bool:

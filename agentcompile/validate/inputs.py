@@ -17,11 +17,11 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
 from agentcompile.validate.bound import propagate
-from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, STEERED, Case
+from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.scores import chosen
-from agentcompile.validate.styles import halved, styled
+from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
@@ -92,7 +92,7 @@ class Generator:
             if value.role in ("weight", "constant"):
                 rng = generator(self._seed, "parameters", value.id, str(which))
                 drawn = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
-                found[value.id] = _telling(drawn) if which >= 0 and drawn.numel() <= _TILE else drawn
+                found[value.id] = _telling(drawn) if which not in (-1, SINGLE) and drawn.numel() <= _TILE else drawn
         chooser = chooser_of(self.region) if which == STEERED else None
         if chooser is not None:
             steered(chooser, found, self._seed)
@@ -103,6 +103,10 @@ class Generator:
         if which < 0:
             return whole(shape, -2, 2, rng)
         ops = {node.op for node in self._readers[value.id]}
+        if which == SINGLE and "linear" in ops and len(shape) == 2:
+            return single(shape, rng)
+        if which == SINGLE and "rms_norm" in ops:
+            return torch.randint(0, 2, shape, generator=rng) * 2.0 - 1.0
         if "rms_norm" in ops or (len(shape) == 1 and "linear" not in ops):
             size = torch.rand(shape, generator=rng) * 1.5 + 0.25
             size = size * _GAINS.get(which, 1.0)
@@ -128,7 +132,7 @@ class Generator:
             self._fit(case, found)
         if case.past in ("peaked", "sunk"):
             self._peak(case, found)
-        if case.past in ("ladder", "balanced", "edges"):
+        if case.past in ("ladder", "balanced", "edges", "ridges"):
             self._choose(case, found)
         if case.style == "exact":
             self._even(case, found)
@@ -154,6 +158,10 @@ class Generator:
             return ids
         if value.role == "state":
             return self._past(shape, case, value, rng)
+        if case.style == "keen":
+            ops = {node.op for node in self._readers[value.id]}
+            drawn = bends(shape, rng)
+            return level(drawn, normalised="rms_norm" in ops) if ops & {"linear", "rms_norm"} else drawn
         if case.style == "halves":
             summed = any(node.op == "linear" for node in self._readers[value.id])
             return halved(shape, case.place if summed else None, value.dtype, rng)
@@ -304,7 +312,7 @@ class Generator:
                 rng=generator(self._seed, "scores", node.id, case.name),
             )
             # A score of zero is below the top of any edge.
-            hidden = {"balanced": (2,), "edges": (1, 2)}.get(case.past, ())
+            hidden = {"balanced": (2,), "edges": (1, 2), "ridges": (1, 2)}.get(case.past, ())
             for append in self._nodes("cache_append"):
                 if append.outputs[0] in [node.inputs[index].value for index in hidden]:
                     new = self._source(append.inputs[1].value)

@@ -37,7 +37,9 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     shape = (*x.value.shape[:-1], w.shape[0])
     wide = x.wide().reshape(-1, w.shape[1])
     count = wide.shape[0]
-    worst = add(ctx.coefficient * wide.abs(), _flat(x.accumulated, wide))
+    once = ctx.keen and bool(((w != 0).sum(1) <= 1).all())  # a sum of one product is rounded with it
+    coefficient = ROUNDOFF["fp32"] if once else ctx.coefficient
+    worst = add(coefficient * wide.abs(), _flat(x.accumulated, wide))
     plain = wide.new_empty(count, w.shape[0])
     drift = torch.empty_like(plain)
     rounded = torch.empty_like(plain) if x.rounded is not None else None
@@ -104,7 +106,7 @@ def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         shared: Tensor = (wide.square() * part).mean(-1, keepdim=True) / wide.shape[-1]
         return direct.square() * part + through.square() * shared
 
-    own = 2.0 * ctx.coefficient * value.abs()
+    own = (1.0 if ctx.keen else 2.0) * ctx.coefficient * value.abs()  # equal squares have an exact sum
     result = Bounded(
         value=value,
         accumulated=add(worst(x.accumulated), own),

@@ -5,7 +5,8 @@ A ladder has scores from the largest down to where nothing is left of a weight. 
 the weighted values add up to zero, and stay there when all scores are scaled, as a rounded query scales them. What is
 left is the error of the exponential itself, which a result far from zero would hide in its own rounding. Edges are
 balanced values, too, of slots on either side of where an exponential takes the next power of two, which is where it is
-furthest off, and off the other way on the other side.
+furthest off, and off the other way on the other side. On ridges, an even term is off alike on both sides: beside one
+such slot, or one that lies a whole power further, the two others are where a polynomial is right.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _HALF = math.log(2.0) / 2.0
 """How far below the largest score the first edge is."""
 _NEAR = (0.002, 0.004)
 """How far from the edge its slots are: a query that is rounded to bf16 moves the largest score by 0.0014 at most."""
-_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5}
+_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
 """Old slots that there must be."""
 
 
@@ -38,7 +39,7 @@ def chosen(
     rng: torch.Generator,
 ) -> None:
     """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64: a ``ladder``,
-    ``balanced`` values or ``edges``.
+    ``balanced`` values, ``edges`` or ``ridges``.
 
     `place`, with a head's own share added, shifts a ladder by that part of a step, and from 0.5 on shuffles it.
     """
@@ -56,6 +57,8 @@ def chosen(
                 wanted = _ladder(old, place + head / kv_heads, rng).double()
             elif how == "balanced":
                 wanted = -torch.rand(old, generator=rng).double()
+            elif how == "ridges":
+                wanted = _ridges(old, rng)
             else:
                 top = float(torch.tensor(_HALF / unit, dtype=torch.float64).to(keys.dtype)) * unit
                 wanted = _edges(old, top, rng)
@@ -63,8 +66,8 @@ def chosen(
             keys[b, head, :old, at] = (wanted / unit).to(keys.dtype)
             if how != "ladder":
                 scores = keys[b, head, :old, at].double() * unit
-                made = _balanced(scores, width, rng) if how == "balanced" else _opposed(scores, width, rng)
-                values[b, head, :old] = made.to(values.dtype)
+                make = {"balanced": _balanced, "edges": _opposed, "ridges": _ridged}[how]
+                values[b, head, :old] = make(scores, width, rng).to(values.dtype)
 
 
 def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:
@@ -76,11 +79,35 @@ def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:
 
 def _balanced(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
     """Values [slots, width], three a column, with sums of e^s·v and of e^s·s·v that are zero."""
-    three = torch.rand(width, len(scores), generator=rng).argsort(1)[:, :3]
-    s = scores[three]
+    return _of_three(scores, torch.rand(width, len(scores), generator=rng).argsort(1)[:, :3])
+
+
+def _of_three(scores: Tensor, three: Tensor) -> Tensor:
+    """The same for the slots [width, 3] of every column."""
+    width, s = len(three), scores[three]
     parts = s.roll(-1, 1) - s.roll(-2, 1)
     parts = parts / parts.abs().amax(1, keepdim=True).clamp(min=1e-6)
     return torch.zeros(len(scores), width, dtype=torch.float64).scatter_(0, three.T, (parts / s.exp()).T)
+
+
+def _ridges(count: int, rng: torch.Generator) -> Tensor:
+    """Scores [slots]: zero, then in turn one half and one whole power of two below it, one near zero, one two powers
+    below."""
+    near = 0.02 * (torch.rand(count, generator=rng).double() - 0.5)
+    turn = torch.arange(count) % 4
+    wanted = near - torch.tensor((1.0, 2.0, 0.1, 4.0), dtype=torch.float64)[turn] * _HALF
+    wanted[0] = 0.0
+    return wanted
+
+
+def _ridged(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
+    """Values [slots, width], three a column: a half or a whole power below the largest, one near it, one far below."""
+    turn, picks = torch.arange(len(scores)) % 4, []
+    for which in ((0, 1), (2,), (3,)):
+        there = torch.isin(turn, torch.tensor(which)).nonzero().view(-1)
+        there = there[there > 0]
+        picks.append(there[torch.randint(0, len(there), (width,), generator=rng)])
+    return _of_three(scores, torch.stack(picks, dim=1))
 
 
 def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,26 @@ from agentcompile.validate.tolerance import ROUNDOFF
 
 _LEVEL = 64.0
 """A power of two, beside whose square no norm's eps counts: what a norm makes of it is its weight, of either sign."""
+
+
+def bends(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Numbers of either sign next to half and whole multiples of ln 2, where a polynomial for the exponential is
+    furthest off or was moved by a power of two."""
+    steps = torch.randint(1, 10, shape, generator=rng) * (math.log(2.0) / 2.0)
+    near = steps + (torch.rand(shape, generator=rng) - 0.5) * 0.02
+    return near * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)
+
+
+def single(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """A matrix [rows, hidden] with one weight a row: its product with ones of either sign is exact in any order."""
+    found = torch.zeros(shape)
+    at = torch.randint(0, shape[1], (shape[0], 1), generator=rng)
+    return found.scatter_(1, at, bends((shape[0], 1), rng))
+
+
+def level(x: Tensor, *, normalised: bool) -> Tensor:
+    """`x` with nothing but its signs left; `normalised`: as large as a norm's eps does not count beside."""
+    return torch.where(x < 0, -1.0, 1.0) * (_LEVEL if normalised else 1.0)
 
 
 def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:

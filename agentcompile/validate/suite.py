@@ -158,7 +158,7 @@ class _Suite:
         inputs = self._generator.draw(case, self._parameters)
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
         sharp = case.style == "level"
-        out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens, sharp=sharp)
+        out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens, sharp=sharp, keen=case.keen)
         for note in out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
         if case.light:

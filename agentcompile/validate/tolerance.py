@@ -35,6 +35,10 @@ float32: a plain loop over 12,288 terms stays below it on random data. library: 
 blocking and, inside operators that it fuses, in where it rounds; and it rounds every value between operators.
 """
 
+KEEN = 4e-7
+"""The c of float32 where every reduction is of so few terms that no order of them counts: what is left is the error of
+an exponential, a root or a quotient, in units of roundoff 6.7. The coarsest that ships has 4 of them."""
+
 ROUNDING_SLACK = 1.05
 """Factor on u·|r| of the final rounding."""
 SPREAD = 8.0
@@ -55,6 +59,7 @@ TINY = 1e-30
 POLICY: Json = {
     "version": 1,
     "accumulation": dict(ACCUMULATION),
+    "keen": KEEN,
     "rounding_slack": ROUNDING_SLACK,
     "spread": SPREAD,
     "row_slack": ROW_SLACK,

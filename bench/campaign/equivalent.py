@@ -8,13 +8,15 @@ declares, whatever the inputs are.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from agentcompile.ir.region import Region
 
 from .equivalent_cuda import CUDA
 from .equivalent_others import OTHERS
 from .equivalent_products import PRODUCTS
-from .excuses import Params, Row
+from .excuses import Row
+from .loops import Asked
 
 EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *CUDA)
 """In the order in which they are asked."""
@@ -28,18 +30,21 @@ def reason(
     after: str,
     *,
     threads: int,
-    params: Params | None = None,
+    params: Mapping[str, int] | None = None,
     unreached: bool = False,
     undefined: bool = False,
 ) -> str:
-    """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so. `params` are
-    those of the candidate."""
+    """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so.
+
+    `params` are the candidate's, with ``LANES``; without them a row holds where it does for all.
+    """
+    question = Asked(region=region, threads=threads, before=before, after=after, params=params or {})
     for row in EQUIVALENT:
         asked = (
             (not row.mutators or mutator in row.mutators) and unreached >= row.unreached and undefined >= row.undefined
         )
         here = re.fullmatch(row.file, file) and re.fullmatch(row.region, region.kind)
         said = asked and here and re.search(row.before, before) and re.search(row.after, after)
-        if said and row.where(region, threads) and row.fits(region, threads, params or {}):
+        if said and row.where(region, threads) and (row.counts is None or row.counts(question)):
             return row.why
     return ""

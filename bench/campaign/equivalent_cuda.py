@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from agentcompile.ir.region import Region
 
-from .excuses import Params, Row
-from .extents import elements_of_a_head, matrices
+from .excuses import Row
+from .extents import BYTE, elements_of_a_head, matrices
+from .loops import Asked
 
 _WARP = 32
 _BLOCK = 128
@@ -43,49 +44,49 @@ def _plain(region: Region, _: int) -> bool:
     return not any(port.role == "weight" and len(port.shape) == 1 and "norm" in port.family for port in region.ports)
 
 
-def _turns(region: Region, threads: int, params: Params) -> int:
-    """How often a team of warps takes a row, at most; each of `threads` multiprocessors has a block."""
-    teams = params.get("WARPS", 1) // params.get("PARTS", 1)
-    return -(-sum(int(port.shape[0]) for port in matrices(region)) // (threads * max(teams, 1)))
+def _turns(asked: Asked) -> int:
+    """How often a team of warps takes a row, at most; each multiprocessor has a block."""
+    teams = asked.params.get("WARPS", 1) // asked.params.get("PARTS", 1)
+    return -(-sum(int(port.shape[0]) for port in matrices(asked.region)) // (asked.threads * max(teams, 1)))
 
 
-def _few_turns(region: Region, threads: int, params: Params) -> bool:
+def _few_turns(asked: Asked) -> bool:
     """No team takes so many rows that the number of a row, or of one asked for ahead, needs more than a signed byte."""
-    return _turns(region, threads, params) + params.get("DEPTH", 1) < 127
+    return _turns(asked) + asked.params.get("DEPTH", BYTE) < BYTE
 
 
-def _all_asked_for(region: Region, threads: int, params: Params) -> bool:
+def _all_asked_for(asked: Asked) -> bool:
     """Every row that a warp takes is among those that it asks for before its first."""
-    sides = 2 if "gateup" in region.kind else 1
-    return _turns(region, threads, params) <= params.get("DEPTH", 1) // sides
+    sides = 2 if "gateup" in asked.region.kind else 1
+    return _turns(asked) <= asked.params.get("DEPTH", 0) // sides
 
 
-def _one_step(region: Region, _: int, params: Params) -> bool:
-    """A warp's loads in flight are all of a row, in the narrower type too."""
-    reach = _WARP * 4 * params.get("LOADS", 0)
-    return bool(matrices(region)) and all(int(port.shape[1]) <= reach for port in matrices(region))
+def _one_step(asked: Asked) -> bool:
+    """A warp's loads in flight are all of a row, in the wider type too."""
+    found, reach = matrices(asked.region), _WARP * 4 * asked.params.get("LOADS", 0)
+    return bool(found) and all(int(port.shape[1]) <= reach for port in found)
 
 
-def _whole_blocks(region: Region, _: int, params: Params) -> bool:
+def _whole_blocks(asked: Asked) -> bool:
     """Every warp of every block has rows of the one matrix."""
-    at_once = params.get("ROWS", 0) * params.get("WARPS", 0)
-    return at_once > 0 and len(matrices(region)) == 1 and int(matrices(region)[0].shape[0]) % at_once == 0
+    found, at_once = matrices(asked.region), asked.params.get("ROWS", 0) * asked.params.get("WARPS", 0)
+    return at_once > 0 and len(found) == 1 and int(found[0].shape[0]) % at_once == 0
 
 
-def _one_part_of_plain(region: Region, threads: int, params: Params) -> bool:
+def _one_part_of_plain(asked: Asked) -> bool:
     """A row is one warp's, and nothing is normalised on the way in."""
-    return params.get("PARTS") == 1 and _plain(region, threads)
+    return asked.params.get("PARTS") == 1 and _plain(asked.region, asked.threads)
 
 
-def _whole_chunks(region: Region, _: int, params: Params) -> bool:
+def _whole_chunks(asked: Asked) -> bool:
     """Every block of a cluster joins as many elements."""
-    count, splits = elements_of_a_head(region), params.get("SPLITS", 0)
+    count, splits = elements_of_a_head(asked.region), asked.params.get("SPLITS", 0)
     return splits > 0 and count > 0 and count % splits == 0
 
 
-def _whole_teams(region: Region, _: int, params: Params) -> bool:
+def _whole_teams(asked: Asked) -> bool:
     """Teams of threads, four elements each, leave no thread over."""
-    quads, block = elements_of_a_head(region) // 4, _WARP * params.get("WARPS", 0)
+    quads, block = elements_of_a_head(asked.region) // 4, _WARP * asked.params.get("WARPS", 0)
     return 0 < quads <= block and block % quads == 0
 
 
@@ -171,7 +172,7 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/vector\.cuh",
         before=r"if \(before && unit < here\) found = ",
         after=r"if \(before \|\| unit < here\) found = ",
-        fits=_whole_blocks,
+        counts=_whole_blocks,
         why="there is one matrix, and it has rows for every warp: both hold always",
     ),
     Row(
@@ -185,21 +186,21 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/gemv\.cuh",
         before=r"if \(\+\+step == STEPS\) break;",
         after=r"if \(\+\+step != STEPS\) break;",
-        fits=_one_step,
+        counts=_one_step,
         why="there is one step: the second, behind which the loop ends, fetches zeros and multiplies nothing",
     ),
     Row(
         file=r"_include/bulk\.cuh",
         before=r"^const auto ask = \[&\]\(int into, long turn, int side\) \{",
         after=r"\(int into, signed char turn, int side\) \{",
-        fits=_few_turns,
+        counts=_few_turns,
         why="the number of every row of a warp fits",
     ),
     Row(
         file=r"_include/bulk\.cuh",
         before=r"^ask\(ring\.slot, turn \+ \(side \+ DEPTH\) / SIDE, \(side \+ DEPTH\) % SIDE\);",
         after=r"^;$",
-        fits=_all_asked_for,
+        counts=_all_asked_for,
         why="all rows of a warp are asked for before the first: there is none behind them",
     ),
     Row(
@@ -219,7 +220,7 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/bulk\.cuh",
         before=r"^if \(PARTS > 1\) \{",
         after=r"^if \(!\(PARTS > 1\)\) \{",
-        fits=_one_part_of_plain,
+        counts=_one_part_of_plain,
         why="the sums of one part go through shared memory and come back as they were; no squares are used",
     ),
     Row(
@@ -232,7 +233,7 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/attention_joined\.cuh",
         before=r"const int until = \(rank \+ 1\) \* CHUNK < ELEMENTS \?",
         after=r"const int until = \(rank\) \* CHUNK < ELEMENTS \?",
-        fits=_whole_chunks,
+        counts=_whole_chunks,
         why="every block's part ends within the elements, where both sides are the same",
     ),
     Row(
@@ -246,7 +247,7 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/attention_parts\.cuh",
         before=r"^if \(begin < TEAMS && quad < QUADS\) ask\(begin\);",
         after=r"^if \(begin < TEAMS \|\| quad < QUADS\) ask\(begin\);",
-        fits=_whole_teams,
+        counts=_whole_teams,
         why="every thread is in a team and has four elements: both hold always",
     ),
     Row(

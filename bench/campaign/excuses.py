@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcompile.ir.region import Region
 
 from .extents import anywhere
-
-Params = Mapping[str, int]
-"""A candidate's parameters that are numbers, by name."""
-
-
-def whatever(_: Region, __: int, ___: Params) -> bool:
-    """Whatever the parameters."""
-    return True
+from .loops import Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +26,8 @@ class Row:
     """Empty: any."""
     where: Callable[[Region, int], bool] = anywhere
     """Which regions, on how many threads."""
-    fits: Callable[[Region, int, Params], bool] = whatever
-    """The same of a region and of a candidate's parameters."""
+    counts: Callable[[Asked], bool] | None = None
+    """Which mutations, where more than the region decides: found by counting (`loops.py`)."""
     unreached: bool = False
     """Holds only where a trap before the statement is never sprung (`probing.py`)."""
     undefined: bool = False

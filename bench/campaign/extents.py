@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from agentcompile.ir.region import Port, Region
 from agentcompile.validate.cases import rounds_sums
 
-_TILE = 16
+TILE = 16
 """Rows that the kernels take at once."""
 _LINE = 32
 """Elements that elementwise kernels share out at once."""
-_BYTE = 127
+BYTE = 127
 """The largest number that a signed byte holds."""
 
 
@@ -38,13 +38,13 @@ def alone(region: Region, _: int) -> bool:
 def ragged(region: Region, _: int) -> bool:
     """No matrix has a whole number of tiles."""
     rows = [int(port.shape[0]) for port in matrices(region)]
-    return bool(rows) and all(count % _TILE for count in rows)
+    return bool(rows) and all(count % TILE for count in rows)
 
 
 def tiled(region: Region, threads: int) -> bool:
     """All matrices have a whole number of tiles, and enough rows to be shared out in them."""
     rows = [int(port.shape[0]) for port in matrices(region)]
-    return not any(count % _TILE for count in rows) and tiles_are_shared(region, threads)
+    return not any(count % TILE for count in rows) and tiles_are_shared(region, threads)
 
 
 def no_odd_pair(region: Region, _: int) -> bool:
@@ -66,7 +66,7 @@ def no_sums(region: Region, _: int) -> bool:
 def shares(region: Region, threads: int) -> Iterator[tuple[int, int]]:
     """The rows that each rank takes of each matrix, of packed kernels and of row-major ones."""
     counts = [int(port.shape[0]) for port in matrices(region)]
-    for unit in {_TILE, _TILE if sum(counts) >= 2 * _TILE * threads else 1}:
+    for unit in {TILE, TILE if sum(counts) >= 2 * TILE * threads else 1}:
         units = [-(-count // unit) for count in counts]
         for rank in range(threads):
             begin, end, base = sum(units) * rank // threads, sum(units) * (rank + 1) // threads, 0
@@ -89,7 +89,7 @@ def among_the_first(region: Region, threads: int) -> bool:
 
 def of_four_tiles(region: Region, threads: int) -> bool:
     """Every share that begins with its matrix has four tiles, the most that are read side by side."""
-    return all(begin > 0 or end >= 4 * _TILE for begin, end in shares(region, threads))
+    return all(begin > 0 or end >= 4 * TILE for begin, end in shares(region, threads))
 
 
 def widths(region: Region) -> list[tuple[int, str]]:
@@ -106,18 +106,6 @@ def whole_steps(region: Region, _: int) -> bool:
 def whole_turns(region: Region, _: int) -> bool:
     """A packed dot product has a multiple of 64 steps, which 8 accumulators divide twice."""
     return all((width if dtype == "fp32" else -(-width // 2)) % 64 == 0 for width, dtype in widths(region))
-
-
-def steps_in_a_byte(region: Region, _: int) -> bool:
-    """What whole steps of either width take of a dot product fits a signed byte; or what its low byte says instead is
-    less, and a loop over what is left is compiled, as the step does not divide it."""
-    for width, dtype in widths(region):
-        for lanes in (8, 16):
-            step = lanes if dtype == "fp32" else 2 * lanes
-            taken = width // step * step
-            if taken > _BYTE and (width % step == 0 or taken % 256 > _BYTE):
-                return False
-    return True
 
 
 def room_behind(region: Region, _: int) -> bool:
@@ -147,7 +135,7 @@ def fourths(region: Region, _: int) -> bool:
 def whole_cache(region: Region, _: int) -> bool:
     """The cache has whole tiles of slots, and the first that is seen begins one."""
     dims = dict(region.dims)
-    return dims.get("context", 1) % _TILE == 0 and dims.get("window", 0) == 0
+    return dims.get("context", 1) % TILE == 0 and dims.get("window", 0) == 0
 
 
 def two_ranks(_: Region, threads: int) -> bool:
@@ -157,19 +145,24 @@ def two_ranks(_: Region, threads: int) -> bool:
 
 def whole_quads(region: Region, threads: int) -> bool:
     """Every share of a matrix is a multiple of four tiles, the most that are read side by side."""
-    return all((end - begin) % (4 * _TILE) == 0 for begin, end in shares(region, threads))
+    return all((end - begin) % (4 * TILE) == 0 for begin, end in shares(region, threads))
 
 
 def few_units(region: Region, threads: int) -> bool:
     """The rows of all matrices, or their tiles, are no more than a signed byte counts."""
     rows = [int(port.shape[0]) for port in matrices(region)]
-    unit = _TILE if tiles_are_shared(region, threads) else 1
-    return bool(rows) and sum(-(-count // unit) for count in rows) <= _BYTE
+    unit = TILE if tiles_are_shared(region, threads) else 1
+    return bool(rows) and sum(-(-count // unit) for count in rows) <= BYTE
 
 
 def tiles_are_shared(region: Region, threads: int) -> bool:
     """Row-major kernels, too, share rows out in tiles."""
-    return dict(region.dims).get("rows", 0) >= 2 * _TILE * threads
+    return dict(region.dims).get("rows", 0) >= 2 * TILE * threads
+
+
+def narrow(region: Region, _: int) -> bool:
+    """Every output is rounded to bf16."""
+    return all(port.dtype == "bf16" for port in region.ports if port.role == "output")
 
 
 def no_bias(region: Region, _: int) -> bool:
@@ -187,21 +180,7 @@ def elements(region: Region, threads: int) -> list[int]:
 
 def in_a_byte(region: Region, threads: int) -> bool:
     """The index of every element of a share fits a signed byte."""
-    return all(count <= _BYTE + 1 for count in elements(region, threads))
-
-
-def kept_by_a_byte(region: Region, threads: int) -> bool:
-    """A share's whole vectors of either width are a number whose low byte, signed, is not negative."""
-    return all(count // lanes * lanes % 256 <= _BYTE for count in elements(region, threads) for lanes in (8, 16))
-
-
-def long_shares(region: Region, threads: int) -> bool:
-    """So many elements beyond a vector as a share has vectors of either width still end within it, in whole ones."""
-    return all(
-        -(-(count // lanes + lanes) // lanes) * lanes <= count
-        for count in elements(region, threads)
-        for lanes in (8, 16)
-    )
+    return all(count <= BYTE + 1 for count in elements(region, threads))
 
 
 def narrow_groups(region: Region, _: int) -> bool:
@@ -212,7 +191,7 @@ def narrow_groups(region: Region, _: int) -> bool:
 
 def few_heads(region: Region, _: int) -> bool:
     """The number of a key-value head fits a signed byte."""
-    return 0 < dict(region.dims).get("kv_heads", 0) <= _BYTE
+    return 0 < dict(region.dims).get("kv_heads", 0) <= BYTE
 
 
 def elements_of_a_head(region: Region) -> int:

@@ -243,9 +243,16 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) ->
     where = mutant.mutation.describe(mutant.subject.source.text)
     region, threads = mutant.subject.region, mutant.subject.target.threads
     mutator, file, before, after = (str(where[key]) for key in ("mutator", "file", "before", "after"))
-    params = {name: value for name, value in mutant.subject.candidate.params if isinstance(value, int)}
     excuse = reason(
-        mutator, region, file, before, after, threads=threads, params=params, unreached=unreached, undefined=undefined
+        mutator,
+        region,
+        file,
+        before,
+        after,
+        threads=threads,
+        params=mutant.subject.numbers,
+        unreached=unreached,
+        undefined=undefined,
     )
     same = excuse if outcome.alive else ""
     return Fate(

@@ -110,6 +110,18 @@ class Subject:
         isa = "" if self.target.device != FEWER else f" with {_widest(self.target)} alone"
         return f"{self.candidate.label} of {self.model}{isa}"
 
+    @property
+    def lanes(self) -> int:
+        """Floats in a vector, as `_include/simd.h` has it."""
+        return 16 if "avx512f" in self.target.isa else 8 if "avx2" in self.target.isa else 4
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The candidate's parameters that are whole numbers, ``LANES`` and ``NATIVE`` as `loops.Asked` has them."""
+        native = self.lanes == 16 and "avx512_bf16" in self.target.isa
+        told = {name: value for name, value in dict(self.candidate.params).items() if isinstance(value, int)}
+        return {**told, "LANES": self.lanes, "NATIVE": int(native)}
+
 
 FEWER = "fewer instructions"
 """The device's name in a target that has not all of the host's extensions."""

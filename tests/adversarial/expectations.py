@@ -33,6 +33,7 @@ SILU = Plot(kind="silu-mul", extents=(("rows", 101),))
 SILU32 = Plot(kind="silu-mul", dtype="fp32", extents=SILU.extents)
 EMBEDDING = Plot(kind="embedding", extents=(("vocab", 300), ("hidden", 83)))
 ATTENTION = Plot(kind="rope-attention-decode", extents=(("context", 96),))
+ATTENTION32 = Plot(kind="rope-attention-decode", dtype="fp32", extents=(("context", 96),))
 WINDOW = Plot(kind="rope-attention-decode", extents=(("context", 96), ("window", 24)))
 ARGMAX = Plot(kind="linear-argmax", extents=(("hidden", 64), ("rows", (101,))))
 LONG = Plot(
@@ -43,7 +44,21 @@ TALL = Plot(kind="embedding", extents=(("vocab", 5000), ("hidden", 83)))
 CHOOSING = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (1001,))))
 RESIDUAL = Plot(kind="linear-residual", extents=(("hidden", 83), ("rows", (101,))))
 NORMED = Plot(kind="rmsnorm-linear", extents=(("hidden", 83), ("rows", (40, 24, 24))))
-PLOTS = (LINEAR, LINEAR32, RMSNORM, RMSNORM32, SILU, SILU32, EMBEDDING, ATTENTION, WINDOW, ARGMAX, NORMED, RESIDUAL)
+PLOTS = (
+    LINEAR,
+    LINEAR32,
+    RMSNORM,
+    RMSNORM32,
+    SILU,
+    SILU32,
+    EMBEDDING,
+    ATTENTION,
+    ATTENTION32,
+    WINDOW,
+    ARGMAX,
+    NORMED,
+    RESIDUAL,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +214,10 @@ WRONG: tuple[Wrong, ...] = (
     # In bf16 twelve bits of a reciprocal root are below what can be seen, or does harm.
     *_all(RMSNORM32, NARROW, estimated_root=ROW, narrow_scale=ROW),
     *_all(SILU, NARROW, rough_exp=ROW, gate_rounded=("element", "row-rms")),
-    *_all(SILU32, NARROW, floor_at_zero=("element",), gate_rounded=ROW),
+    *_all(SILU32, NARROW, floor_at_zero=("element",), gate_rounded=ROW, sixth_term=("element",)),
     *_all(EMBEDDING, NARROW, rounds_again=("element", "row-rms")),
     *_all(ATTENTION, NARROW, narrow_probabilities=("element",), narrow_sum=PAIR),
+    *_all(ATTENTION32, NARROW, sixth_term=("element",)),
     *_all(NORMED, NARROW, x_rounded_small=PAIR),
     *_all(
         ATTENTION,

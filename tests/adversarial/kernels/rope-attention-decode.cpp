@@ -5,17 +5,26 @@
 constexpr long group = q_heads / kv_heads, half = head_dim / 2, most = 4096;
 using cache_t = k_cache_t;
 
+static inline float kept(float f) {  // as the cache holds it
+    cache_t c;
+    put(c, f);
+    return up(c);
+}
+
 struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
-    bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false, fifth_term = false;
+    bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
+    bool fifth_term = false, sixth_term = false;
     long first = 0, more = 0, skip = -1;
 };
 
-// exp, with the first terms of its series alone, with a hole around 2^-64 or with the fifth term a sixth too large.
+// exp, with the first terms of its series alone, with a hole around 2^-64, with the fifth term a sixth too large
+// or without the sixth.
 static inline float weight(float x, const Flaws& f) {
     const float n = std::nearbyint(x * 1.44269504f), r = x - n * 0.693147181f;
     if (f.one_exponent && n == -64 && std::abs(r) < 0.15f) return -INFINITY;
     if (f.fifth_term && x > -80) return expf(x) + std::ldexp(1.4e-3f * r * r * r * r * r, int(n));
+    if (f.sixth_term && x > -80) return expf(x) - std::ldexp(r * r * r * r * r * r / 720, int(n));
     if (!f.few_terms || !(x > -80)) return expf(x);
     return std::ldexp(1 + r + r * r * (1 / 2.0f + r * (1 / 6.0f + r / 24)), int(n));
 }
@@ -38,7 +47,7 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
         if (j == f.skip || (window && j <= at - window)) continue;
         float score = 0;
         for (long d = 0; d < head_dim; ++d)
-            score += q[d] * (j == at ? held(fresh[d]) : up(keys[j * head_dim + d]));
+            score += q[d] * (j == at ? kept(fresh[d]) : up(keys[j * head_dim + d]));
         if (!f.no_scale) score *= scale;
         if (f.all_blocks && j > at) score = -1e9f;
         if (f.skip_nan && !(score == score)) continue;
@@ -202,6 +211,7 @@ KERNEL(wrong_skips_nan) { plain(a, rank, size, {.skip_nan = true}); }
 KERNEL(wrong_few_terms) { plain(a, rank, size, {.few_terms = true}); }
 KERNEL(wrong_one_exponent) { plain(a, rank, size, {.one_exponent = true}); }
 KERNEL(wrong_fifth_term) { plain(a, rank, size, {.fifth_term = true}); }
+KERNEL(wrong_sixth_term) { plain(a, rank, size, {.sixth_term = true}); }
 
 // cache and stale state
 KERNEL(wrong_trusts_scratch) {  // what was never written is taken for a number of slots: zero makes the sum empty
