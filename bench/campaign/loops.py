@@ -47,6 +47,8 @@ class Asked:
     params: Mapping[str, int] = field(default_factory=dict)
     """The candidate's parameters, ``LANES``, and as ``NATIVE`` whether it has products of bf16; what is missing may be
     anything."""
+    kernel: str = ""
+    """The template, as ``linear/packed``."""
 
     @property
     def lanes(self) -> tuple[int, ...]:
