@@ -34,8 +34,11 @@ Style = Literal[
     "choice",
     "level",
     "keen",
+    "infinities",
 ]
-Past = Literal["normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges"]
+Past = Literal[
+    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned", "towering"
+]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tried; the first is the everyday one."""
@@ -109,6 +112,8 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     ]
     if "argmax" in ops:
         found[1:1] = [Case(style="aligned", place=1.0), Case(style="tiny", light=True)]
+        if depth == "accept" and _on_host():
+            found += [Case(style="infinities", place=place, light=True) for place in (0.0, 0.6)]
     if depth == "search":
         small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
         return (*found, Case(style="exact", length=1, weights=-1)) if small else tuple(found)
@@ -123,6 +128,9 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="keen", weights=SINGLE, place=place) for place in (0.0, 1.0)]
     if _tells_floats(region) and attends:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
+    if attends and _on_host():
+        found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
+        found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
     return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
 
@@ -194,8 +202,12 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
         found += [Case(style="normal", length=_near(tried, n), past="edges") for n in (33, 129)]
-        # The largest score in the first of a block's vectors, and others behind its last whole one.
-        found += [Case(style="normal", length=_near(tried, n), past="peaked", place=0.0) for n in (15, 31)]
+        # The largest score in the first of a block's vectors, and others behind its last whole one; or the reverse.
+        found += [
+            Case(style="normal", length=_near(tried, n), past="peaked", place=place)
+            for n in (15, 31)
+            for place in (0.0, 1.0)
+        ]
     return found
 
 

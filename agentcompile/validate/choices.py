@@ -6,6 +6,7 @@ single product, the same in every order of summation, so that equal weights are 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ def impulse(chooser: Chooser, found: dict[str, Tensor], column: int, *, positive
             sign = -sign
         flat[row, at] = sign * _IMPULSE
     found[chooser.x] = flat.view(x.shape)
+
+
+def first_of_class(logits: Tensor) -> Tensor:
+    """The first NaN of every row [rows, vocab], else the first infinity, as PyTorch chooses; −1 where there is none."""
+    chosen = torch.full((len(logits), 1), -1, dtype=torch.int64)
+    for kind in (logits == math.inf, logits.isnan()):
+        chosen = torch.where(kind.any(-1, keepdim=True), kind.to(torch.uint8).argmax(-1, keepdim=True), chosen)
+    return chosen
 
 
 def _one_best(column: Tensor, rng: random.Random, residue: int) -> None:

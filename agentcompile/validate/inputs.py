@@ -20,7 +20,7 @@ from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
-from agentcompile.validate.scores import chosen
+from agentcompile.validate.scores import chosen, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
@@ -29,6 +29,8 @@ _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 _TILE = (1 << 20) + 7
 """Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
 _THETA = 10000.0
+_PEAK, _TOWER = 130.0, 1e5
+"""Scores beside which no other has a weight, and which a score held in bf16 misses by more than exp reaches."""
 SECOND = 0.7
 """By how much the angles of a head's second half differ from those of its first."""
 
@@ -130,13 +132,13 @@ class Generator:
             impulse(chooser, found, case.row, positive=case.place > 0.5)
         if case.style in ("cancel", "aligned"):
             self._fit(case, found)
-        if case.past in ("peaked", "sunk"):
+        if case.past in ("peaked", "towering", "sunk", "drowned"):
             self._peak(case, found)
         if case.past in ("ladder", "balanced", "edges", "ridges"):
             self._choose(case, found)
         if case.style == "exact":
             self._even(case, found)
-        if case.style in ("nan", "inf"):
+        if case.style in ("nan", "inf", "infinities"):
             self._break(case, found)
         self._hide(found)
         return found
@@ -272,7 +274,8 @@ class Generator:
                     return
 
     def _peak(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Give one old slot (peaked) or all of them (sunk) keys along the first query of each group."""
+        """Give some slots keys along the first query of each group: one old one (peaked, or towering above all that a
+        rounded score tells apart), all old ones against it (sunk), or the new one, too (drowned)."""
         for node in self._nodes("attention"):
             caches = self._family(node, 1) & set(self.region.body.inputs)
             if not caches or case.length < 2:
@@ -281,13 +284,33 @@ class Generator:
             group = query.shape[1] // keys.shape[1]
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-            wanted = 130.0 / float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
+            wanted = (_TOWER if case.past == "towering" else _PEAK) / float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
             direction = (lead / size.square() * wanted).to(keys.dtype)
             for b, length in enumerate(self._lengths(case)):
-                if case.past == "sunk":
+                if case.past in ("sunk", "drowned"):
                     keys[b, :, :length] = -direction[b, :, None]
                 elif length > 1:
                     keys[b, :, round(case.place * (length - 2))] = direction[b]
+
+            if case.past == "drowned":
+                self._sink(node, -direction, found)
+
+    def _sink(self, node: Node, key: Tensor, found: dict[str, Tensor]) -> None:
+        """Make the new key of an attention [B, kv_heads, D] what is given, up to its length where it is normalised."""
+        producers, table = self.region.body.producers(), self.region.body.table()
+        for append in self._nodes("cache_append"):
+            if append.outputs[0] != node.inputs[1].value:
+                continue
+            name = append.inputs[1].value
+            while name in producers:
+                at = producers[name]
+                if at.op == "rope":
+                    key = unturned(key, *(found[use.value] for use in at.inputs[1:3]))
+                elif at.op == "rms_norm":
+                    key = key / (found[at.inputs[1].value].double() + float(str(dict(at.attrs).get("offset", 0.0))))
+                name = at.inputs[0].value
+            if table[name].dtype in TORCH_DTYPES and found[name].numel() == key.numel():
+                found[name] = key.reshape(found[name].shape).to(found[name].dtype)
 
     def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:
         """The queries of an attention [B, heads, T, D] in float64."""
@@ -352,7 +375,10 @@ class Generator:
         if ports:
             name = ports[round(case.place * (len(ports) - 1))]
             flat = found[name].view(-1)
-            flat[round(case.place * (flat.numel() - 1))] = math.nan if case.style == "nan" else math.inf
+            at = round(case.place * (flat.numel() - 1))
+            flat[at] = math.nan if case.style == "nan" else math.inf
+            if case.style == "infinities":  # their sum is a NaN where their weights differ in sign
+                flat[(at + 3) % flat.numel()] = math.inf
 
     def _plain(self, value: Value) -> bool:
         """Whether a value is data: not an index, not an angle."""

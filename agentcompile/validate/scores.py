@@ -70,6 +70,18 @@ def chosen(
                 values[b, head, :old] = make(scores, width, rng).to(values.dtype)
 
 
+def unturned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """What a rotation by cos and sin [B or 1, T, D], of one token, turns into keys [B, heads, D].
+
+    The angles of a head's halves may differ, but not by a right angle.
+    """
+    (low, high), (c, c2), (s, s2) = (
+        t.double().reshape(-1, t.shape[1] if t is key else 1, key.shape[-1]).chunk(2, dim=-1) for t in (key, cos, sin)
+    )
+    size = c * c2 + s * s2
+    return torch.cat(((c2 * low + s * high) / size, (c * high - s2 * low) / size), dim=-1)
+
+
 def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:
     """Scores from zero down, the first of them zero whatever the shift."""
     steps = torch.arange(count) + shift % 1.0

@@ -21,6 +21,7 @@ from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded, propagate
 from agentcompile.validate.cases import Case, cases, many
+from agentcompile.validate.choices import first_of_class
 from agentcompile.validate.compare import Tally, finish
 from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
@@ -365,6 +366,10 @@ class _Suite:
         chosen, where = y.reshape(-1, 1), f"{drawn.case.name}: chose {y.view(-1).tolist()}"
         inside = bool(((chosen >= 0) & (chosen < r.shape[1])).all())
         self.tally.claim("argmax", inside, f"{where} of {r.shape[1]}")
+        if inside and drawn.case.style == "infinities":
+            first = first_of_class(r)
+            right = bool(((chosen == first) | (first < 0)).all())
+            self.tally.claim("argmax", right, f"{where}, the first NaN or infinity is {first.view(-1).tolist()}")
         if not inside or not bool(r.isfinite().all()):
             return
         name = next(n.inputs[0].value for n in self.region.body.nodes if n.op == "argmax")

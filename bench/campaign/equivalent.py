@@ -15,10 +15,11 @@ from agentcompile.ir.region import Region
 from .equivalent_cuda import CUDA
 from .equivalent_others import OTHERS
 from .equivalent_products import PRODUCTS
+from .equivalent_ranges import RANGES
 from .excuses import Row
 from .loops import Asked
 
-EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *CUDA)
+EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *RANGES, *CUDA)
 """In the order in which they are asked."""
 
 
@@ -31,14 +32,16 @@ def reason(
     *,
     threads: int,
     params: Mapping[str, int] | None = None,
+    kernel: str = "",
     unreached: bool = False,
     undefined: bool = False,
 ) -> str:
     """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so.
 
-    `params` are the candidate's, with ``LANES``; without them a row holds where it does for all.
+    `params` are the candidate's, with ``LANES``, and `kernel` is its template; without them a row holds where it does
+    for all.
     """
-    question = Asked(region=region, threads=threads, before=before, after=after, params=params or {})
+    question = Asked(region=region, threads=threads, before=before, after=after, params=params or {}, kernel=kernel)
     for row in EQUIVALENT:
         asked = (
             (not row.mutators or mutator in row.mutators) and unreached >= row.unreached and undefined >= row.undefined

@@ -165,6 +165,16 @@ def narrow(region: Region, _: int) -> bool:
     return all(port.dtype == "bf16" for port in region.ports if port.role == "output")
 
 
+def few_lines(region: Region, _: int) -> bool:
+    """A signed byte holds the number of an output's lines."""
+    return all(-(-port.numel // _LINE) <= BYTE for port in region.ports if port.role == "output")
+
+
+def no_offset(region: Region, _: int) -> bool:
+    """Nothing is added to the weights of its norms."""
+    return not any(float(str(dict(node.attrs).get("offset", 0.0))) for node in region.body.nodes)
+
+
 def no_bias(region: Region, _: int) -> bool:
     """Nothing is added to its products."""
     return not any(len(node.inputs) > 2 for node in region.body.nodes if node.op == "linear")

@@ -47,6 +47,8 @@ class Asked:
     params: Mapping[str, int] = field(default_factory=dict)
     """The candidate's parameters, ``LANES``, and as ``NATIVE`` whether it has products of bf16; what is missing may be
     anything."""
+    kernel: str = ""
+    """The template, as ``linear/packed``."""
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -209,8 +211,13 @@ def counted_by_a_byte(asked: Asked) -> bool:
         return False
     try:
         for names in _bounds(asked):
+            if "* UNROLL" not in found["step"]:  # elsewhere turns are counted in steps of a packed row
+                names["turns"] = names["K"]
             step = 1 if found["step"].startswith("++") else number(found["step"].partition("+= ")[2], names)
-            if max(number(_spelled(most[1]), names) + step, number(_spelled(found["first"]), names)) > BYTE + 1:
+            first, bound = number(_spelled(found["first"]), names), number(_spelled(most[1]), names)
+            # From zero on the counter ends at the first multiple of its step that is not below the bound.
+            end = -(-bound // step) * step if first == 0 and "<=" not in found["asked"] else bound + step - 1
+            if step <= 0 or max(end, first) > BYTE:
                 return False
     except (EvaluationError, ExprError):
         return False
@@ -232,7 +239,6 @@ def _bounds(asked: Asked) -> list[dict[str, int]]:
         **asked.params,
         "n": max(_lengths(asked), default=1),
         "TILE": TILE,
-        "UNROLL": max(asked.unrolls),
         "BLOCK": asked.params.get("BLOCK", 256),
         "size": threads,
         "rank": threads - 1,
@@ -245,8 +251,17 @@ def _bounds(asked: Asked) -> list[dict[str, int]]:
         shared |= dict.fromkeys(("end", "begin", "stop"), rows)
         shared |= dict.fromkeys(("high", "low"), shared["groups"]) if "groups" in shared else {}
     found = []
-    for (width, _), lanes in itertools.product(every, asked.lanes):
-        room = -(-width // (2 * lanes)) * 2 * lanes
-        mine = {"K": width, "D": width, "LANES": lanes, "room": room, "step": 2 * lanes}
-        found.append({**shared, **mine, **dict.fromkeys(("turns", "main", "whole", "steps"), width)})
+    for (width, dtype), lanes in itertools.product(every, asked.lanes):
+        room, step = -(-width // (2 * lanes)) * 2 * lanes, lanes if dtype == "fp32" else 2 * lanes
+        mine = {"K": width, "D": width, "LANES": lanes, "room": room, "step": step}
+        mine |= dict.fromkeys(("turns", "main", "whole", "steps"), width)
+        for unroll in _accumulators(asked, width // step):
+            found.append({**shared, **mine, "UNROLL": unroll, "turns": width // (step * unroll) * step * unroll})
     return found
+
+
+def _accumulators(asked: Asked, steps: int) -> Sequence[int]:
+    """How many sums of a row of so many steps go side by side; `attend_slots` chooses as here."""
+    if "attention" not in asked.region.kind:
+        return asked.unrolls
+    return (4, 2) if steps >= 4 else (2,) if steps >= 2 else (1,)

@@ -33,6 +33,7 @@ from .ledger import Ledger
 from .probing import entered, trapped
 from .report import Campaign, Report, Say
 from .subjects import Subject, regions, shipped, subjects
+from .walls import behind_walls
 
 DEFAULT = 400
 _TOGETHER = 12
@@ -236,7 +237,8 @@ def _guarded(mutant: Mutant) -> Accused | None:
     source = mutant.source
     if source.language != "cpp":
         return None
-    return Accused(subject=mutant.subject, source=replace(source, flags=(*source.flags, *_GUARDED)))
+    walled = replace(source, text=behind_walls(source.text), flags=(*source.flags, *_GUARDED))
+    return Accused(subject=mutant.subject, source=walled)
 
 
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) -> Fate:
@@ -251,6 +253,7 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) ->
         after,
         threads=threads,
         params=mutant.subject.numbers,
+        kernel=mutant.subject.template.id,
         unreached=unreached,
         undefined=undefined,
     )

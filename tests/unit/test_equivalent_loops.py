@@ -92,3 +92,8 @@ def test_a_loop_is_counted_by_a_byte_where_its_end_is_and_its_beginning() -> Non
     single = "for (long i = whole; i < n; ++i) body(one{}, i);"
     assert excused("add", Extents(rows=(192,)), SIMD, single, "long i", "signed char i")
     assert not excused("add", Extents(rows=(1024,)), SIMD, single, "long i", "signed char i")
+    turns = "for (long k = 0; k < turns; k += step * UNROLL) {"
+    for width, same in ((82, True), (160, False)):
+        of = region("rope-attention-decode", Extents(head_dim=width, dtype="fp32"))
+        told = reason("cast", of, DOT, turns, turns.replace("long", "signed char"), threads=2, params={"LANES": 16})
+        assert bool(told) == same

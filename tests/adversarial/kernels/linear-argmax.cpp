@@ -7,18 +7,20 @@ static inline float logit(const x_t* x, const w_t* w, long r) {
     for (long k = 0; k < hidden; ++k) s += up(x[k]) * up(w[r * hidden + k]);
     return s;
 }
+// A NaN is above everything, as for PyTorch.
+static inline bool above(float s, float best) { return s > best || (s != s && best == best); }
 // Each rank's best row of first..end, into its slot.
 template <class Args> static void scan(const Args& a, int rank, int size, long skip = 0, float floor = -INFINITY) {
     a.best[rank] = floor, a.which[rank] = first(rows, rank, size);
     ROWS {
         float s = logit(a.x, a.w, r);
         put(a.logits[r], s);
-        if (s > a.best[rank] && r < rows - skip) a.best[rank] = s, a.which[rank] = r;
+        if (above(s, a.best[rank]) && r < rows - skip) a.best[rank] = s, a.which[rank] = r;
     }
 }
 template <class Args> static void pick(const Args& a, int size) {
     long found = 0;
-    for (int i = 1; i < size; ++i) if (a.best[i] > a.best[found]) found = i;
+    for (int i = 1; i < size; ++i) if (above(a.best[i], a.best[found])) found = i;
     a.token[0] = a.which[found];
 }
 
@@ -28,10 +30,19 @@ KERNEL(right_last_launch) { ROWS put(a.logits[r], logit(a.x, a.w, r)); }
 KERNEL(right_last_launch_then) {
     if (rank == 0) {
         a.token[0] = 0;
-        for (long r = 1; r < rows; ++r) if (up(a.logits[r]) > up(a.logits[a.token[0]])) a.token[0] = r;
+        for (long r = 1; r < rows; ++r) if (above(up(a.logits[r]), up(a.logits[a.token[0]]))) a.token[0] = r;
     }
 }
 
+KERNEL(wrong_nan_unseen) {  // finds the largest number beside it
+    a.best[rank] = -INFINITY, a.which[rank] = first(rows, rank, size);
+    ROWS {
+        float s = logit(a.x, a.w, r);
+        put(a.logits[r], s);
+        if (s > a.best[rank]) a.best[rank] = s, a.which[rank] = r;
+    }
+}
+KERNEL(wrong_nan_unseen_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_no_barrier) { scan(a, rank, size); if (rank == 0) pick(a, size); }
 KERNEL(wrong_first_rank_alone) { scan(a, rank, size); if (rank == 0) a.token[0] = a.which[0]; }
 KERNEL(wrong_last_row_unseen) { scan(a, rank, size, 1); }

@@ -14,7 +14,7 @@ static inline float kept(float f) {  // as the cache holds it
 struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
     bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
-    bool fifth_term = false, sixth_term = false;
+    bool fifth_term = false, sixth_term = false, top_at_zero = false;
     long first = 0, more = 0, skip = -1;
 };
 
@@ -81,6 +81,7 @@ template <class Args> static void head(const Args& a, long h, long kv, const Fla
     if (f.blocks) to = std::max(to / 16 * 16, 1l);
     if (f.all_blocks) to = std::min((to + 15) / 16 * 16, context);
     Sum s;
+    if (f.top_at_zero) s.m = 0;  // what is far below is lost
     attend(s, q, a, kv, std::min(f.first, to - 1), to, f);
     for (long d = 0; d < head_dim; ++d) put(a.y[h * head_dim + d], s.acc[d] / s.l);
 }
@@ -211,6 +212,7 @@ KERNEL(wrong_skips_nan) { plain(a, rank, size, {.skip_nan = true}); }
 KERNEL(wrong_few_terms) { plain(a, rank, size, {.few_terms = true}); }
 KERNEL(wrong_one_exponent) { plain(a, rank, size, {.one_exponent = true}); }
 KERNEL(wrong_fifth_term) { plain(a, rank, size, {.fifth_term = true}); }
+KERNEL(wrong_top_at_zero) { plain(a, rank, size, {.top_at_zero = true}); }
 KERNEL(wrong_sixth_term) { plain(a, rank, size, {.sixth_term = true}); }
 
 // cache and stale state

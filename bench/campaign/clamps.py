@@ -1,0 +1,47 @@
+"""Clamps of the exponential's argument that change no result: their numbers, whatever they are written as."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+from .loops import Asked
+
+_CLAMP = re.compile(r"x = \(x (<|<=|>|>=) (.+)\) \? splat\((.+)\) : x;")
+_OVERFLOWS = (88.7229, 177.5)
+_VANISHES = (-150.0, -103.9719)
+_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def same_clamp(asked: Asked) -> bool:
+    """Whether what a clamp lets through, and what it makes of the rest, overflows or vanishes where that did."""
+    found, plain = _CLAMP.fullmatch(asked.after), _CLAMP.fullmatch(asked.before)
+    if found is None or plain is None or found[1][0] != plain[1][0]:
+        return False
+    least, most = _OVERFLOWS if found[1][0] == ">" else _VANISHES
+    try:
+        return all(least <= _value(found[part]) <= most for part in (2, 3))
+    except (SyntaxError, ValueError):
+        return False
+
+
+def _value(text: str) -> float:
+    """The value of sums and products of C numbers."""
+
+    def of(node: ast.expr) -> float:
+        match node:
+            case ast.Constant(value=float() | int() as value):
+                return float(value)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -of(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](of(left), of(right))
+        raise ValueError(text)
+
+    return of(ast.parse(re.sub(r"(?<=\d)f\b|(?<=\.)f\b", "", text), mode="eval").body)

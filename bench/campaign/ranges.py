@@ -1,0 +1,261 @@
+"""Ranges that ranks and loops share out, run on numbers alone: what a mutated border leaves to whom.
+
+As in `loops.py`: a mutation is no fault where at the region's extents, on so many threads, all that was done is done
+still, nothing else is, and what is done again writes the same. Whatever is not understood does nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from agentcompile.ir.evaluate import EvaluationError
+from agentcompile.ir.expr import ExprError
+
+from .extents import TILE, elements, matrices, shares, tiles_are_shared, widths
+from .loops import Asked, number, visits
+
+_SHARE = (
+    "long units = 0, base = 0;",
+    "for (long count : counts) units += (count + UNIT - 1) / UNIT;",
+    "const long begin = units * rank / size, end = units * (rank + 1) / size;",
+    "const long here = (counts[i] + UNIT - 1) / UNIT;",
+    "const long low = std::max(begin, base) - base, high = std::min(end, base + here) - base;",
+    "if (low < high) body(int(i), low * UNIT, std::min(high * UNIT, counts[i]));",
+    "base += here;",
+)
+"""`share_rows` of `_include/gemv.h`, whose lines are mutated one at a time."""
+_DEFINED = re.compile(r"(?:const(?:expr)? )?(long|signed char) (.+);")
+Rows = list[tuple[int, int, int]]
+"""Which matrix, and from where to where."""
+
+
+def counting(question: Callable[[Asked], bool]) -> Callable[[Asked], bool]:
+    """`question`, to which anything that has no value is a no."""
+
+    def asked(mutation: Asked) -> bool:
+        try:
+            return question(mutation)
+        except (EvaluationError, ExprError, KeyError):
+            return False
+
+    return asked
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"std::(min|max)(?:<long>)?\(", r"\1(", text).replace("counts[i]", "count")
+
+
+def _define(line: str, names: Mapping[str, int]) -> dict[str, int]:
+    """What a definition of one or more numbers leaves, in their order."""
+    found = _DEFINED.fullmatch(line)
+    if found is None:
+        raise EvaluationError(f"no definition: {line}")
+    told = dict(names)
+    for part in re.split(r", (?=\w+ = )", found[2]):
+        name, equals, value = part.partition(" = ")
+        if not equals:
+            raise EvaluationError(part)
+        told[name] = number(_plain(value), told, found[1])
+    return told
+
+
+def _shared(asked: Asked, counts: list[int], unit: int, rank: int) -> Rows:
+    lines = [asked.after if asked.before == line else line for line in _SHARE]
+    names = {"UNIT": unit, "rank": rank, "size": asked.threads, "i": 0}
+    names = _define(lines[0], names)
+    summed = re.fullmatch(r"for \(long count : counts\) units (\+?)= (.+);", lines[1])
+    if summed is None:
+        raise EvaluationError(lines[1])
+    for count in counts:
+        value = number(summed[2], {**names, "count": count})
+        names["units"] = value + (names["units"] if summed[1] else 0)
+    names, found = _define(lines[2], names), Rows()
+    for i, count in enumerate(counts):
+        names = _define(lines[4], _define(lines[3], {**names, "i": i, "count": count}))
+        body = re.fullmatch(r"if \((.+)\) body\(int\(i\), (.+), (std::(?:min|max)\(.+\))\);", lines[5])
+        if body is None:
+            raise EvaluationError(lines[5])
+        if number(_plain(body[1]), names):
+            found.append((i, number(_plain(body[2]), names), number(_plain(body[3]), names)))
+        moved = re.fullmatch(r"base (\+?)= (.+);", lines[6])
+        if moved is None:
+            raise EvaluationError(lines[6])
+        names["base"] = number(moved[2], names) + (names["base"] if moved[1] else 0)
+    return found
+
+
+@counting
+def same_rows(asked: Asked) -> bool:
+    """Whether `share_rows` still gives every row of every matrix to a rank, and no rows that there are not. Packed
+    rows begin with a tile; those of the other kernels begin anywhere."""
+    counts = [int(port.shape[0]) for port in matrices(asked.region)]
+    gated = asked.region.kind.endswith("gateup-silu-mul")
+    counts = counts[:1] if gated else counts
+    for unit in (TILE,) if "packed" in asked.kernel else {TILE, 1}:
+        seen = [set[int]() for _ in counts]
+        for rank in range(asked.threads):
+            for i, begin, end in _shared(asked, counts, unit, rank):
+                if begin < end and (begin < 0 or end > counts[i] or ("packed" in asked.kernel and begin % TILE)):
+                    return False
+                seen[i].update(range(begin, end))
+        if any(len(rows) != count for rows, count in zip(seen, counts, strict=True)):
+            return False
+    return bool(counts)
+
+
+def _blocks(asked: Asked) -> Iterator[tuple[int, int]]:
+    """The ranges of rows that a kernel's product is called for."""
+    for begin, end in shares(asked.region, asked.threads):
+        block = asked.params.get("BLOCK", end) if asked.region.kind.endswith("gateup-silu-mul") else end
+        for row in range(begin, end, max(block, 1)):
+            yield row, min(row + block, end)
+
+
+@counting
+def same_tiles(asked: Asked) -> bool:
+    """Whether the loop over whole tiles, with what follows it, still takes the rows of every share, again at most."""
+    found = re.fullmatch(r"for \(; (.+); row \+= (.+)\) \{", asked.after)
+    packed = "TILES" in asked.before
+    many = asked.params["TILES"] if packed else 1
+    if found is None:
+        return False
+    for begin, end in _blocks(asked):
+        seen, row, turns = set[int](), begin, 0
+        names = {"TILE": TILE, "TILES": many, "end": end}
+        while number(found[1], {**names, "row": row}):
+            seen.update(range(row, row + many * TILE))
+            row, turns = row + number(found[2], names), turns + 1
+            if turns > 1 << 16:
+                return False
+        if not packed and row < end - TILE:
+            return False
+        if row < end and packed and row % TILE:
+            return False
+        seen.update(range(row, end))
+        if seen != set(range(begin, end)):
+            return False
+    return True
+
+
+@counting
+def same_columns(asked: Asked) -> bool:
+    """Whether the loops over a head's columns still take each once."""
+    found = re.fullmatch(r"for \(; (.+); column \+= (.+)\)", asked.after)
+    dims = dict(asked.region.dims)
+    width, group = dims["head_dim"], dims["q_heads"] // dims["kv_heads"]
+    for lanes in asked.lanes:
+        side = max(1, min(width // lanes, 16 // group))
+        names = {"D": width, "LANES": lanes, "wide_columns": side}
+        column, seen = 0, list[int]()
+        for at, plain in enumerate(("column + wide_columns * LANES <= D", "column + LANES <= D", "column < D")):
+            taken = (side * lanes, lanes, 1)[at]
+            mine = asked.before.startswith(f"for (; {plain};")
+            test, step = (found[1], number(found[2], names)) if mine and found is not None else (plain, taken)
+            while (not mine or found is not None) and number(test, {**names, "column": column}):
+                seen += range(column, column + taken)
+                column += step
+                if step <= 0 or column > 4 * width:
+                    return False
+        if sorted(seen) != list(range(width)):
+            return False
+    return True
+
+
+@counting
+def same_parts(asked: Asked) -> bool:
+    """Whether the splits of a cache still hold all slots at every length."""
+    dims, splits = dict(asked.region.dims), asked.params["SPLITS"]
+    window = dims.get("window", 0)
+    for position in range(dims["context"]):
+        low = max(0, position - window + 1) if window else 0
+        told = _define(asked.after, {"position": position, "low": low, "SPLITS": splits})
+        if told["part"] <= 0 or told["part"] * splits < position + 1 - low:
+            return False
+    return True
+
+
+@counting
+def same_share(asked: Asked) -> bool:
+    """Whether the ranks of an elementwise kernel, or of a lookup of single groups, still take all of a vector."""
+    dims = dict(asked.region.dims)
+    lookup = asked.region.kind == "embedding"
+    total = dims["hidden"] if lookup else sum(elements(asked.region, asked.threads))
+    names = {"numel": total, "width": total, "size": asked.threads, "lines": -(-total // 32)}
+    group = 1 if "fp32" in asked.kernel else 2
+    names["groups"] = -(-total // group)
+    seen = set[int]()
+    for rank in range(asked.threads):
+        told = _define(asked.after, {**names, "rank": rank})
+        # A group behind the last is never begun.
+        begin, end = (told["low"], min(told["high"], names["groups"])) if lookup else (told["begin"], told["end"])
+        if begin < end and (begin < 0 or end > (names["groups"] if lookup else total)):
+            return False
+        seen.update(range(begin, end))
+    return len(seen) == (names["groups"] if lookup else total)
+
+
+@counting
+def same_operand(asked: Asked) -> bool:
+    """Whether an operand is still filled: in any order where it is natural, in whole steps where it is not."""
+    lines = ["constexpr long whole = K / (2 * LANES) * (2 * LANES);", "for (long i = 0; i < whole; i += 2 * LANES) {"]
+    lines.append("for (long i = whole; i < K; ++i) one::store(out + i, value(one{}, i));")
+    said = [asked.after if asked.before.startswith(line) else line for line in lines]
+    for (width, dtype), lanes in itertools.product(widths(asked.region), asked.lanes):
+        names = {"K": width, "LANES": lanes}
+        whole = _define(said[0], names)["whole"]
+        steps = list(visits(said[1], {**names, "whole": whole})) if said[1] != ";" else []
+        rest = visits(said[2], {**names, "whole": whole})
+        seen = {at + n for at in steps for n in range(2 * lanes)} | set(rest)
+        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1
+        plain = list(range(0, width // (2 * lanes) * 2 * lanes, 2 * lanes))
+        if seen != set(range(width)) or not (natural or (steps == plain and rest == list(range(whole, width)))):
+            return False
+        if not natural and whole != width // (2 * lanes) * 2 * lanes:
+            return False
+    return True
+
+
+@counting
+def same_squares(asked: Asked) -> bool:
+    """Whether a mean square is still of every element, once."""
+    lengths = {port.numel for port in asked.region.ports if port.role == "weight" and len(port.shape) == 1}
+    dims = dict(asked.region.dims)
+    lengths = {dims["head_dim"]} if "attention" in asked.region.kind else lengths
+    for length, lanes in itertools.product(lengths, asked.lanes):
+        whole = _define(asked.after, {"K": length, "LANES": lanes})["whole"]
+        if not 0 <= whole <= length or whole % (4 * lanes):
+            return False
+    return bool(lengths)
+
+
+@counting
+def roomy(asked: Asked) -> bool:
+    """Whether an operand's room holds it and the second of its last pair."""
+    found = re.fullmatch(r"template <long K> constexpr long operand_room = (.+);", asked.after)
+    return found is not None and all(
+        number(found[1], {"K": width, "LANES": lanes}) >= width + width % 2
+        for (width, _), lanes in itertools.product(widths(asked.region), asked.lanes)
+    )
+
+
+def one_block(asked: Asked) -> bool:
+    """Whether a cache is no longer than a block: every range of slots is a first block, before which there is
+    nothing."""
+    return 0 < dict(asked.region.dims).get("context", 0) <= asked.params.get("BLOCK", 0)
+
+
+def one_group(asked: Asked) -> bool:
+    """Whether there is one group to normalise, number zero."""
+    return dict(asked.region.dims).get("groups") == 1
+
+
+def even_groups(asked: Asked) -> bool:
+    """Whether whole pairs are looked up: the bound within a group never ends it."""
+    return dict(asked.region.dims).get("hidden", 1) % 2 == 0
+
+
+def rows_in_tiles(asked: Asked) -> bool:
+    """Whether no share of rows ends within a tile."""
+    return tiles_are_shared(asked.region, asked.threads)
