@@ -23,6 +23,7 @@ from agentcompile.validate.magnitude import raised
 from agentcompile.validate.scores import chosen
 from agentcompile.validate.styles import halved, styled
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
@@ -91,7 +92,12 @@ class Generator:
         for value in self._inputs:
             if value.role in ("weight", "constant"):
                 rng = generator(self._seed, "parameters", value.id, str(which))
-                drawn = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
+                drawn = self._parameter(value, which, rng)
+                if which == UNEVEN:
+                    ops = {node.op for node in self._readers[value.id]}
+                    matrix, norm = "linear" in ops and drawn.dim() == 2, "rms_norm" in ops
+                    drawn = uneven(drawn, rng, norm=norm, scored=norm and self._is_scored(value), matrix=matrix)
+                drawn = drawn.to(TORCH_DTYPES[value.dtype])
                 found[value.id] = _telling(drawn) if which >= 0 and drawn.numel() <= _TILE else drawn
         chooser = chooser_of(self.region) if which == STEERED else None
         if chooser is not None:
@@ -157,7 +163,16 @@ class Generator:
         if case.style == "halves":
             summed = any(node.op == "linear" for node in self._readers[value.id])
             return halved(shape, case.place if summed else None, value.dtype, rng)
+        if case.style == "worn":
+            return worn(shape, case.place, rng, scored=self._is_scored(value))
         return styled(shape, case, rng)
+
+    def _is_scored(self, value: Value) -> bool:
+        """Whether a query or a key is made of it."""
+        names, turned = {value.id}, {use.value for node in self._nodes("rope") for use in node.inputs[:1]}
+        names |= {node.outputs[0] for node in self._nodes("rms_norm") if value.id in [u.value for u in node.inputs]}
+        turned |= {use.value for node in self._nodes("attention") for use in node.inputs[:1]}
+        return bool(names & turned)
 
     def _lengths(self, case: Case) -> list[int]:
         """How many slots the newest token of each sequence sees: the case's length for one of them, less for others.
@@ -182,11 +197,13 @@ class Generator:
         """A cache [B, kv_heads, context, D]."""
         if case.weights < 0:
             return whole(shape, -4, 4, rng) * 16 if self._is_value(value) else torch.zeros(shape)
-        past = normal(shape, 1.0, rng)
+        if case.past == "worn":
+            return past(shape, rng, value=self._is_value(value))
+        found = normal(shape, 1.0, rng)
         if case.past == "ramp" and self._is_value(value):
             rise = [torch.arange(shape[2])[:, None] / max(length, 1) * 4.0 for length in self._lengths(case)]
-            past = past.float() * 0.1 + torch.stack(rise)[:, None] - 2.0
-        return past
+            found = found.float() * 0.1 + torch.stack(rise)[:, None] - 2.0
+        return found
 
     def _is_value(self, value: Value) -> bool:
         """Whether a cache is the one that attention sums, not the one it scores."""
