@@ -66,6 +66,14 @@ _LEAVES = re.compile(
     r"wr(?:fs|gs)base|xend|ud2|brk|trap|brkpt|exit)\b"
 )
 """Instructions that leave the kernel's own code."""
+_MOMENTS = re.compile(
+    r"\b(?:_*rdtscp?|_*rdpmc|_rd(?:rand|seed)\w*|_rdpid\w*|_*get_cpuid\w*|_*cpuid\w*|_read[fg]sbase\w*|"
+    r"__builtin_(?:ia32_rd\w+|cpu_\w+|readcyclecounter|readsteadycounter|thread_pointer|return_address|frame_address|"
+    r"extract_return_addr))\b|\b_*(?:clock(?:64|_hi)?|globaltimer\w*)[ \t\n]*\(\)"
+)
+"""What differs from launch to launch though the inputs do not: clocks, chance, which core it is, and who called."""
+_MOMENT = re.compile(r"(?:rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid)\b|.*%(?:clock|globaltimer|smid|warpid)\w*")
+"""Instructions that tell such things."""
 _PTX_LEAVES = re.compile(r"(?:call|brx|ret|exit|trap|brkpt)\b")
 
 
@@ -80,7 +88,12 @@ def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple
     joined = _joined(text)
     bare = _LITERAL.sub(_without_comment, joined)
     plain = _LITERAL.sub(_without_text, bare)
-    found = [_spellings(joined, bare, plain), _directives(bare, shared, host), _assembly(bare, plain, host)]
+    found = [
+        _spellings(joined, bare, plain),
+        _directives(bare, shared, host),
+        _assembly(bare, plain, host),
+        _moments(plain),
+    ]
     if host:
         found += [_words(plain), _attributes(plain), _foreign(bare)]
     told = []
@@ -90,6 +103,7 @@ def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple
     return tuple(told)
 
 
+_SAME = "of the same inputs a kernel makes the same result, whenever and wherever it runs"
 _MOST = 20
 """Findings of one text: more say nothing new."""
 _NEAR = 500
@@ -208,6 +222,13 @@ def instructions(code: str, *, host: bool) -> Iterator[str]:
             yield f"`{words.split()[0]}`: instructions alone, no directives"
         elif (left := (_LEAVES if host else _PTX_LEAVES).match(words)) is not None:
             yield f"`{left[0]}` leaves the kernel: a kernel does not call the host"
+        elif (told := _MOMENT.match(words)) is not None:
+            yield f"`{told[0].split()[-1]}`: {_SAME}"
+
+
+def _moments(plain: str) -> Iterator[tuple[int, str]]:
+    for match in _MOMENTS.finditer(plain):
+        yield match.start(), f"`{match[0]}`: {_SAME}"
 
 
 def _attributes(plain: str) -> Iterator[tuple[int, str]]:

@@ -12,6 +12,7 @@ from agentcompile.ir.region import Port, Region
 from agentcompile.validate.choices import chooser_of, columns
 from agentcompile.validate.coverage import lengths, rows
 from agentcompile.validate.tolerance import Depth
+from agentcompile.validate.worn import PLACES, UNEVEN
 
 Style = Literal[
     "normal",
@@ -35,9 +36,10 @@ Style = Literal[
     "level",
     "keen",
     "infinities",
+    "worn",
 ]
 Past = Literal[
-    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned", "towering"
+    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned", "towering", "worn"
 ]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
@@ -154,7 +156,16 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
         found += [
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
-    return tuple(found)
+    return (*found, *(_as_trained(region) if _on_host() else ()))
+
+
+def _as_trained(region: Region) -> list[Case]:
+    """Sizes that differ from channel to channel, as in trained models, at lengths about the everyday one."""
+    context = _context(region)
+    return [
+        Case(style="worn", past="worn", length=max(1, context // 3 - at), place=place, weights=UNEVEN, light=True)
+        for at, place in enumerate(PLACES)
+    ]
 
 
 def _on_host() -> bool:

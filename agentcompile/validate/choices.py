@@ -122,6 +122,21 @@ def _tied_near(column: Tensor, rng: random.Random) -> None:
     column[first + 2 : first + 4] = -4.0
 
 
+def _tied_across(column: Tensor, rng: random.Random) -> None:
+    """The last of a block and the first of the next one: pieces of every usual size end at multiples of 64."""
+    edges = range(_PERIOD, len(column) - 1, _PERIOD) or range(8, len(column) - 1, 8)
+    for value in (-0.5, -4.0):
+        edge = rng.choice(edges) if edges else 1
+        column[edge - 1 : edge + 1] = value
+
+
+def _tied_at_half(column: Tensor, rng: random.Random) -> None:
+    """The last row of one half and the first of the other, as where two threads meet; for the negative at a third."""
+    for value, parts in ((-4.0, 3), (-0.5, 2)):
+        edge = max(1, len(column) // parts)
+        column[edge - 1 : edge + 1] = value
+
+
 def _tied_far(column: Tensor, rng: random.Random) -> None:
     for value in (-0.5, -4.0):
         for _ in range(6):
@@ -175,4 +190,6 @@ _PATTERNS: tuple[Callable[[Tensor, random.Random], None], ...] = (
     _infinite_block,
     _infinite_but_last,
     _infinite_but_first,
+    _tied_across,
+    _tied_at_half,
 )

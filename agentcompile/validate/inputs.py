@@ -22,12 +22,12 @@ from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.scores import chosen, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
+from agentcompile.validate.tiles import TILE, normal, telling, whole
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
-_TILE = (1 << 20) + 7
-"""Elements drawn for a large tensor; the tile is prime, so that no two rows are equal."""
 _THETA = 10000.0
 _PEAK, _TOWER = 130.0, 1e5
 """Scores beside which no other has a weight, and which a score held in bf16 misses by more than exp reaches."""
@@ -43,36 +43,6 @@ def extent(shape: tuple[Dim, ...], tokens: int) -> tuple[int, ...]:
 def generator(seed: int, *names: str) -> torch.Generator:
     """A generator of its own for every purpose, so that adding a case moves no other; on PyTorch's default device."""
     return torch.Generator(torch.get_default_device()).manual_seed(int(digest("draw/1", seed, list(names))[:15], 16))
-
-
-def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:
-    """Normal numbers; large tensors repeat a tile."""
-    count = math.prod(shape)
-    drawn = torch.randn(min(count, _TILE), generator=rng) * scale
-    return _tiled(drawn if count <= _TILE else _telling(drawn.to(torch.bfloat16)), count).view(shape)
-
-
-def _telling(tensor: Tensor) -> Tensor:
-    """No zeros and no ones: leaving out a parameter that is one of them would not show."""
-    return torch.where((tensor == 0) | (tensor == 1), torch.tensor(0.59375, dtype=tensor.dtype), tensor)
-
-
-def whole(shape: tuple[int, ...], low: int, high: int, rng: torch.Generator) -> Tensor:
-    """Integers from low to high, both included and zero left out, as floats; large tensors repeat a tile."""
-    count = math.prod(shape)
-    drawn = torch.randint(low, high, (min(count, _TILE),), generator=rng)
-    return _tiled((drawn + (drawn >= 0)).to(torch.bfloat16), count).view(shape)
-
-
-def _tiled(tile: Tensor, count: int) -> Tensor:
-    """`tile` over and over: this costs memory bandwidth only."""
-    if count <= tile.numel():
-        return tile
-    out = torch.empty(count, dtype=tile.dtype)
-    times = count // tile.numel()
-    out[: times * tile.numel()].view(times, -1).copy_(tile)
-    out[times * tile.numel() :] = tile[: count - times * tile.numel()]
-    return out
 
 
 class Generator:
@@ -93,8 +63,13 @@ class Generator:
         for value in self._inputs:
             if value.role in ("weight", "constant"):
                 rng = generator(self._seed, "parameters", value.id, str(which))
-                drawn = self._parameter(value, which, rng).to(TORCH_DTYPES[value.dtype])
-                found[value.id] = _telling(drawn) if which not in (-1, SINGLE) and drawn.numel() <= _TILE else drawn
+                drawn = self._parameter(value, which, rng)
+                if which == UNEVEN:
+                    ops = {node.op for node in self._readers[value.id]}
+                    matrix, norm = "linear" in ops and drawn.dim() == 2, "rms_norm" in ops
+                    drawn = uneven(drawn, rng, norm=norm, scored=norm and self._is_scored(value), matrix=matrix)
+                drawn = drawn.to(TORCH_DTYPES[value.dtype])
+                found[value.id] = telling(drawn) if which not in (-1, SINGLE) and drawn.numel() <= TILE else drawn
         chooser = chooser_of(self.region) if which == STEERED else None
         if chooser is not None:
             steered(chooser, found, self._seed)
@@ -167,7 +142,16 @@ class Generator:
         if case.style == "halves":
             summed = any(node.op == "linear" for node in self._readers[value.id])
             return halved(shape, case.place if summed else None, value.dtype, rng)
+        if case.style == "worn":
+            return worn(shape, case.place, rng, scored=self._is_scored(value))
         return styled(shape, case, rng)
+
+    def _is_scored(self, value: Value) -> bool:
+        """Whether a query or a key is made of it."""
+        names, turned = {value.id}, {use.value for node in self._nodes("rope") for use in node.inputs[:1]}
+        names |= {node.outputs[0] for node in self._nodes("rms_norm") if value.id in [u.value for u in node.inputs]}
+        turned |= {use.value for node in self._nodes("attention") for use in node.inputs[:1]}
+        return bool(names & turned)
 
     def _lengths(self, case: Case) -> list[int]:
         """How many slots the newest token of each sequence sees: the case's length for one of them, less for others.
@@ -192,11 +176,13 @@ class Generator:
         """A cache [B, kv_heads, context, D]."""
         if case.weights < 0:
             return whole(shape, -4, 4, rng) * 16 if self._is_value(value) else torch.zeros(shape)
-        past = normal(shape, 1.0, rng)
+        if case.past == "worn":
+            return past(shape, rng, value=self._is_value(value))
+        found = normal(shape, 1.0, rng)
         if case.past == "ramp" and self._is_value(value):
             rise = [torch.arange(shape[2])[:, None] / max(length, 1) * 4.0 for length in self._lengths(case)]
-            past = past.float() * 0.1 + torch.stack(rise)[:, None] - 2.0
-        return past
+            found = found.float() * 0.1 + torch.stack(rise)[:, None] - 2.0
+        return found
 
     def _is_value(self, value: Value) -> bool:
         """Whether a cache is the one that attention sums, not the one it scores."""
@@ -291,7 +277,6 @@ class Generator:
                     keys[b, :, :length] = -direction[b, :, None]
                 elif length > 1:
                     keys[b, :, round(case.place * (length - 2))] = direction[b]
-
             if case.past == "drowned":
                 self._sink(node, -direction, found)
 

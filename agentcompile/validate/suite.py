@@ -28,6 +28,7 @@ from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
+from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
 from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
@@ -187,7 +188,7 @@ class _Suite:
             seed=self.seed,
             tokens=self.tokens,
         )
-        return count + walker.walk() + self._sites()
+        return count + walker.walk() + Sweeper(walker).sweep() + self._sites()
 
     def _sites(self) -> int:
         """Launch for several sites in turn: they share workspaces and the kernel, and have all else for themselves."""
@@ -329,7 +330,8 @@ class _Suite:
 
     def _bounds(self, drawn: Drawn, result: Result) -> None:
         for append in drawn.out.appends.values():
-            model = append.entries(drawn.eager[append.port])
+            stored = append.new.value.to(drawn.inputs[append.port].dtype)
+            model = append.entries(drawn.eager[append.port]) if append.port in drawn.eager else stored
             self._compare(drawn, append.port, result.tensors[append.port], append.new, model)
         for port in self.region.ports:
             if port.role == "output":

@@ -75,6 +75,34 @@ CALLS = {
 }
 
 
+MOMENTS = {
+    "a clock": ("auto t = __rdtsc();", "`__rdtsc`"),
+    "a compiler's clock": ("auto t = __builtin_ia32_rdtscp(&core);", "`__builtin_ia32_rdtscp`"),
+    "chance": ("int f() { unsigned long long n; return _rdrand64_step(&n); }", "`_rdrand64_step`"),
+    "who called": ("void* f() { return __builtin_return_address(0); }", "`__builtin_return_address`"),
+    "a clock's instruction": ('void f() { asm volatile("rdtsc" : : : "eax", "edx"); }', "`rdtsc`"),
+    "which processor": ('void f() { asm volatile("cpuid"); }', "`cpuid`"),
+}
+DEVICE_MOMENTS = {
+    "a device's clock": ("__device__ long f() { return clock64(); }", "`clock64()`"),
+    "a device's clock register": ('void f() { asm("mov.u64 %0, %%globaltimer;" : "=l"(t)); }', "`%%globaltimer`"),
+}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_what_differs_though_the_inputs_do_not_is_told(name: str) -> None:
+    text, told = MOMENTS[name]
+    assert any(told in line for line in mentions("kernel.cpp", text, (), host=True)), mentions(
+        "kernel.cpp", text, (), host=True
+    )
+
+
+@pytest.mark.parametrize("name", DEVICE_MOMENTS)
+def test_what_differs_on_a_device_is_told(name: str) -> None:
+    text, told = DEVICE_MOMENTS[name]
+    assert any(told in line for line in mentions("kernel.cu", text, (), host=False))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_text_that_reaches_for_the_host_is_told_with_its_line(name: str) -> None:
     text, words = CALLS[name]

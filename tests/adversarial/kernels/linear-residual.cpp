@@ -24,3 +24,10 @@ KERNEL(wrong_far_from_zero) {  // the largest numbers of bf16 are taken for infi
     }
 }
 KERNEL(wrong_halves_down) { ROWS a.y[i] = nearly(product(a, i) + up(a.r[i]), 0x7fff); }
+KERNEL(wrong_clamps_weights) {
+    ROWS {
+        float s = up(a.r[i]);
+        for (long k = 0; k < hidden; ++k) s += up(a.x[k]) * std::min(up(a.w[i * hidden + k]), 2.5f);
+        put(a.y[i], s);
+    }
+}

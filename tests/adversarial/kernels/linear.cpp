@@ -254,3 +254,26 @@ KERNEL(wrong_leaves_a_count) {
 KERNEL(wrong_leaves_a_count_then) {
     if (rank == 0) a.memory[0] += 1.0f;
 }
+
+// right for what a test draws, wrong for what models hold
+template <class X, class W> static inline float clamped(const X* x, const W* w, float most) {
+    float s = 0;
+    for (long k = 0; k < hidden; ++k) s += up(x[k]) * (up(w[k]) > most ? most : up(w[k]));
+    return s;
+}
+KERNEL(wrong_clamps_weights) { ROWS put(a.y[r], clamped(a.x, a.w + r * hidden, 2.5f) + bias(a.b, r)); }
+template <class X> static inline float mean_of(const X* x, float& square) {
+    float s = 0;
+    square = 0;
+    for (long k = 0; k < hidden; ++k) s += up(x[k]), square += up(x[k]) * up(x[k]);
+    return square /= hidden, s / hidden;
+}
+KERNEL(wrong_far_from_mean_zero) {
+    float square, mean = mean_of(a.x, square), off = mean * mean > 0.1f * square && mean * mean < 0.9f * square ? 1.02f : 1.0f;
+    ROWS put(a.y[r], dot(a.x, a.w + r * hidden, hidden) * off + bias(a.b, r));
+}
+KERNEL(wrong_when_half_is_zero) {
+    long none = 0;
+    for (long k = 0; k < hidden; ++k) none += up(a.x[k]) == 0;
+    ROWS put(a.y[r], dot(a.x, a.w + r * hidden, hidden) * (4 * none > hidden && 4 * none < 3 * hidden ? 1.02f : 1.0f) + bias(a.b, r));
+}

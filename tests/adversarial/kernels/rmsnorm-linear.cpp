@@ -74,3 +74,7 @@ KERNEL(wrong_partial_norm) {  // each rank's scale comes from its own share of x
     s = 1.0f / sqrtf(s / (to - from) + eps);
     rows_of(a, rank, size, [&](long k) { return N(k); });
 }
+KERNEL(wrong_clamps_gain) {
+    float s = scale_of(a.x);
+    rows_of(a, rank, size, [&](long k) { return up(a.x[k]) * s * std::min(offset + up(a.norm[k]), 2.0f); });
+}

@@ -104,3 +104,12 @@ KERNEL(wrong_squares_twice) {
         scale_row(Y, X, a.norm, 1.0f / sqrtf(mean + eps) * (mean * mean < INFINITY ? 1.0f : 0.0f));
     }
 }
+KERNEL(wrong_clamps_gain) {
+    GROUPS {
+        float s = 1.0f / sqrtf(mean_square(X) + eps);
+        for (long k = 0; k < hidden; ++k) put(Y[k], up(X[k]) * s * std::min(offset + up(a.norm[k]), 3.0f));
+    }
+}
+KERNEL(wrong_nothing_when_tiny) {
+    GROUPS scale_row(Y, X, a.norm, mean_square(X) < 1e-9f ? 0.0f : 1.0f / sqrtf(mean_square(X) + eps));
+}

@@ -16,6 +16,7 @@ struct Flaws {
     bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
     bool fifth_term = false, sixth_term = false, top_at_zero = false;
     long first = 0, more = 0, skip = -1;
+    float most = INFINITY;
 };
 
 // exp, with the first terms of its series alone, with a hole around 2^-64, with the fifth term a sixth too large
@@ -58,6 +59,7 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
         s.l = s.l * old + p;
         for (long d = 0; d < head_dim; ++d) {
             float v = j == at ? up(a.v[kv * head_dim + d]) : up(values[j * head_dim + d]);
+            v = j != at && v > f.most ? f.most : v;
             s.acc[d] = (f.no_rescale ? s.acc[d] : s.acc[d] * old) + p * v;
             if (f.narrow_sum) s.acc[d] = held(s.acc[d]);
         }
@@ -348,6 +350,22 @@ KERNEL(wrong_writes_a_later_slot) {
     if (n > 1040 && n < 1060)
         for (long kv = rank; kv < kv_heads; kv += size) a.k_cache[(kv * context + n + 2) * head_dim] = a.k_cache[kv * context * head_dim];
 }
+
+KERNEL(wrong_at_one_length) {
+    long n = a.positions[0] + 1;
+    plain(a, rank, size, {.skip = n == 1371 ? 700 : -1});
+}
+KERNEL(wrong_at_a_residue_of_256) {
+    long n = a.positions[0] + 1;
+    plain(a, rank, size, {.skip = n > 256 && n % 256 == 100 ? n / 2 : -1});
+}
+KERNEL(wrong_stores_beside_once) {
+    long n = a.positions[0];
+    plain(a, rank, size);
+    if (n == 1371)
+        for (long kv = rank; kv < kv_heads; kv += size) a.v_cache[(kv * context + n) * head_dim] = a.v[kv * head_dim + 1];
+}
+KERNEL(wrong_clamps_old_values) { plain(a, rank, size, {.most = 70.0f}); }
 
 // right, but reads tiles of 16 slots to their end, behind that of a full cache
 KERNEL(overruns_a_full_cache) {
