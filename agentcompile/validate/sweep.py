@@ -163,7 +163,7 @@ class Sweeper:
         if chooser is None or node is None or not (out := self._made(node)):
             return 0
         x, w = self.rig.buffer(chooser.x), self.parameters[chooser.w]
-        if x.numel() != chooser.hidden:
+        if x.numel() != chooser.hidden or w.shape[0] < 2:
             return 0
         rng, count = generator(self._seed, "choices"), min(w.shape[0], max(_LEAST, _MULTIPLIED // w.numel()))
         begins = torch.arange(count + 1) * w.shape[0] // count

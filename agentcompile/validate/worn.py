@@ -94,7 +94,6 @@ def past(shape: tuple[int, ...], rng: torch.Generator, *, value: bool) -> Tensor
         if value:
             cache[:, head] *= _sizes(width, -3.0, 2.5, rng)
         else:
-            cache[:, head, :, torch.randperm(width, generator=rng)[:_KEY_CHANNELS]] *= 10.0 + 20.0 * torch.rand(
-                _KEY_CHANNELS, generator=rng
-            )
+            channels = torch.randperm(width, generator=rng)[:_KEY_CHANNELS]
+            cache[:, head, :, channels] *= 10.0 + 20.0 * torch.rand(len(channels), generator=rng)
     return cache
