@@ -100,13 +100,13 @@ KERNEL(wrong_infinite_wins_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_blind_residue) {
     scan(a, rank, size);
     a.best[rank] = -INFINITY;
-    ROWS if (r % 64 != 37 && up(a.logits[r]) > a.best[rank]) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
+    ROWS if (r % 64 != 37 && above(up(a.logits[r]), a.best[rank])) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
 }
 KERNEL(wrong_blind_residue_then) { if (rank == 0) pick(a, size); }
 template <class Args> static void blind(const Args& a, int rank, int size, long from, long to) {
     scan(a, rank, size);
     a.best[rank] = -INFINITY, a.which[rank] = first(rows, rank, size);
-    ROWS if ((r < from || r >= to) && up(a.logits[r]) > a.best[rank]) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
+    ROWS if ((r < from || r >= to) && above(up(a.logits[r]), a.best[rank])) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
 }
 KERNEL(wrong_blind_block) { blind(a, rank, size, 600, 608); }
 KERNEL(wrong_blind_block_then) { if (rank == 0) pick(a, size); }
@@ -117,7 +117,8 @@ KERNEL(wrong_last_of_equals_at_eight) {  // where a vector ends, the next one's 
     a.best[rank] = -INFINITY, a.which[rank] = first(rows, rank, size);
     ROWS {
         float s = up(a.logits[r]);
-        if (s > a.best[rank] || (s == a.best[rank] && r % 8 == 0 && a.which[rank] == r - 1)) a.best[rank] = s, a.which[rank] = r;
+        bool later = s == a.best[rank] && r % 8 == 0 && a.which[rank] == r - 1;
+        if (above(s, a.best[rank]) || later) a.best[rank] = s, a.which[rank] = r;
     }
 }
 KERNEL(wrong_last_of_equals_at_eight_then) { if (rank == 0) pick(a, size); }
