@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,31 @@ from agentcompile.errors import AgentCompileError
 
 LONGEST_PATH, LONGEST_NAME = 4095, 255
 """Bytes of a path and of one of its parts that Linux takes."""
+MOST_IDS = 1 << 24
+"""More numbers than any cache has tokens: a range may be longer than memory."""
 _SHOWN = 60
+_IDS = "a text, or a list of token ids (int)"
 
 
 def whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number from `least` to `most`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise wrong(name, value, f"a whole number from {least} to {most}")
-    try:
+    allowed = f"a whole number from {least} to {most}"
+    with _own_code(name, value, allowed):
+        if _is_bool(value) or not hasattr(value, "__index__"):
+            raise TypeError
         number = int(value.__index__())
-    except TypeError:  # an array of several numbers
-        raise wrong(name, value, f"a whole number from {least} to {most}") from None
     if not least <= number <= most:
-        raise wrong(name, value, f"a whole number from {least} to {most}")
+        raise wrong(name, value, allowed)
     return number
 
 
 def real(name: str, value: object, least: float, most: float, hint: str) -> float:
     """A finite number from `least` to `most`; `hint` says what its values mean."""
     allowed = f"a number from {least:g} to {most:g}; {hint}"
-    if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
-        raise wrong(name, value, allowed)
-    try:
+    with _own_code(name, value, allowed):  # an array of several numbers, or an enormous int
+        if _is_bool(value) or isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array of several numbers, or an enormous int
-        raise wrong(name, value, allowed) from None
     if not (math.isfinite(number) and least <= number <= most):
         raise wrong(name, value, allowed)
     return number
@@ -58,12 +59,13 @@ def text(name: str, value: object) -> str:
     """A text that UTF-8 can hold: no half of a surrogate pair, as arguments that are no UTF-8 leave behind."""
     if not isinstance(value, str):
         raise wrong(name, value, "a text (str)")
-    try:
-        value.encode("utf-8")
+    try:  # by the type's own code: a class derived from it may do anything
+        encoded = str.encode(value, "utf-8")
     except UnicodeEncodeError as error:
-        said = f"{name}: character {error.start} is a lone surrogate ({value[error.start]!a}), which is no text"
+        letter = str.__getitem__(value, error.start)
+        said = f"{name}: character {error.start} is a lone surrogate ({letter!a}), which is no text"
         raise AgentCompileError(said, hint="give text that is valid UTF-8") from None
-    return value
+    return value if type(value) is str else encoded.decode("utf-8")
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ def path(name: str, value: object) -> str:
     """The text of a path that a file system could take."""
     if not isinstance(value, (str, Path)):
         raise wrong(name, value, "a path (str or pathlib.Path)")
-    said = text(name, str(value))
+    said = text(name, value if isinstance(value, str) else str(value))
     if "\0" in said:
         raise wrong(name, value, "a path without NUL characters")
     if len(os.fsencode(said)) > LONGEST_PATH or any(len(os.fsencode(one)) > LONGEST_NAME for one in said.split("/")):
@@ -95,35 +97,67 @@ def located(name: str, value: str, base: Path) -> str:
         raise AgentCompileError(f"{name}: {value[:_SHOWN]!a}: {error}", hint="give the whole path") from None
 
 
-def ids(name: str, value: Any) -> array[int]:
+def listed(name: str, value: Any) -> Sequence[Any]:
+    """A list, a tuple, or an array of any library as a sequence; its items are not looked at."""
+    if isinstance(value, array) and value.typecode == "q":
+        return value
+    with _own_code(name, value, _IDS):
+        found: Any = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
+        if not isinstance(found, Sequence) or isinstance(found, (str, bytes, bytearray, memoryview)):
+            raise TypeError
+        len(found)
+    return found
+
+
+def ids(name: str, value: Any, most: int = MOST_IDS) -> array[int]:
     """Token ids as an array of 64-bit numbers: from a list, a tuple, or a one-dimensional array of whole numbers.
 
     Thousands of ids take microseconds: what they are is asked of their types, not of each.
     """
-    allowed = "a text, or a list of token ids (int)"
-    if isinstance(value, array) and value.typecode == "q":
-        return value
-    listed: Any = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
-    if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes, bytearray, memoryview)):
-        raise wrong(name, value, allowed)
-    for kind in set(map(type, listed)):
-        if kind is bool or not hasattr(kind, "__index__"):
-            index = next(i for i, one in enumerate(listed) if type(one) is kind)
-            raise wrong(f"{name}[{index}]", listed[index], "a token id (int)")
-    try:
-        return array("q", iter(listed))
-    except OverflowError:
-        index = next(i for i, one in enumerate(listed) if not -(1 << 63) <= int(one) < 1 << 63)
-        raise wrong(f"{name}[{index}]", listed[index], "a token id, which 64 bits hold") from None
-    except TypeError:  # an array of several numbers among the ids
-        raise wrong(name, value, allowed) from None
+    found = listed(name, value)
+    if isinstance(found, array) and found.typecode == "q":
+        return found
+    if len(found) > most:
+        raise AgentCompileError(f"{name}: {len(found)} numbers", hint=f"give at most {most}")
+    with _own_code(name, value, _IDS):
+        kinds = set(map(type, found))
+        for kind in kinds:
+            if kind is bool or not hasattr(kind, "__index__"):
+                index = next(i for i, one in enumerate(found) if type(one) is kind)
+                raise wrong(f"{name}[{index}]", found[index], "a token id (int)")
+        if kinds - {int} and (truths := [index for index, one in enumerate(found) if _is_bool(one)]):
+            raise wrong(f"{name}[{truths[0]}]", found[truths[0]], "a token id (int)")
+        try:
+            return array("q", iter(found))
+        except OverflowError:
+            index = next(i for i, one in enumerate(found) if not -(1 << 63) <= int(one) < 1 << 63)
+            raise wrong(f"{name}[{index}]", found[index], "a token id, which 64 bits hold") from None
 
 
 def is_batch(prompt: object) -> bool:
     """Whether this is a list of prompts rather than one: its first item is no number."""
-    if not isinstance(prompt, (list, tuple)) or not prompt:
+    try:
+        if not isinstance(prompt, (list, tuple)) or not prompt:
+            return False
+        return isinstance(prompt[0], Sequence) or getattr(prompt[0], "ndim", 0) > 0
+    except Exception:  # noqa: BLE001 - a caller's own code may do anything; what it is as one prompt is said then
         return False
-    return isinstance(prompt[0], Sequence) or getattr(prompt[0], "ndim", 0) > 0
+
+
+def _is_bool(value: object) -> bool:
+    """Whether this is True or False, in the type of any library."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+
+
+@contextmanager
+def _own_code(name: str, value: object, allowed: str) -> Iterator[None]:
+    """Whatever a value's own code raises makes it a wrong one."""
+    try:
+        yield
+    except AgentCompileError:
+        raise
+    except Exception:  # noqa: BLE001 - a caller's own __index__, __float__ or __len__ may do anything
+        raise wrong(name, value, allowed) from None
 
 
 def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
@@ -133,5 +167,6 @@ def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
         shown = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)
     except Exception:  # noqa: BLE001 - a caller's own __repr__ may do anything
         shown = "?"
+    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in shown[: 4 * _SHOWN]).split())
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return AgentCompileError(f"{name}: {shown} ({type(value).__name__}) is not allowed", hint=f"allowed: {allowed}")

@@ -148,7 +148,7 @@ def _key(checkpoint: Checkpoint, context: int) -> str:
     """Everything that the graphs depend on: configuration, names and dtypes of tensors, and who captures."""
     tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
     generation = checkpoint.path / "generation_config.json"
-    stops = generation.read_text(encoding="utf-8", errors="replace") if generation.exists() else ""
+    stops = generation.read_text(encoding="utf-8", errors="replace") if generation.is_file() else ""
     saved = checkpoint.path / GRAPHS  # the code of a saved module is in its graphs alone
     graphs = hashlib.sha256(saved.read_bytes()).hexdigest() if saved.exists() else ""
     versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
+from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError
+from agentcompile.reference import DTYPES
 from agentcompile.runtime.text import TextStream, Tokenizer
 
 
@@ -43,19 +45,26 @@ class Wanted(Protocol):
 
 
 def load(path: Path, dtype: torch.dtype | None = None) -> Any:
-    """The checkpoint as Hugging Face runs it, in its own dtype or in `dtype`; no network.
+    """The checkpoint as Hugging Face runs it, in the dtype of its weights or in `dtype`; no network.
+
+    How its config.json wants attention made and results given back is left aside: what it names may not be installed
+    here, and what a captured model is compared with is PyTorch's own.
 
     Raises AgentCompileError (usage) for what transformers does not load, a saved module above all.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     auto: Any = AutoModelForCausalLM
+    kind = dtype or DTYPES[Checkpoint.open(path).element_type()]
     try:
-        model: Any = auto.from_pretrained(str(path), dtype=dtype or "auto", local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        config: Any = AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        config._attn_implementation = None
+        config.return_dict = True
+        model: Any = auto.from_pretrained(str(path), config=config, dtype=kind, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         text = f"{path}: transformers cannot run this checkpoint eagerly: {reason}"
         raise AgentCompileError(text, hint="only a checkpoint of transformers can be compared with eager") from error

@@ -19,7 +19,7 @@ from agentcompile.capture.naming import stored_names
 from agentcompile.capture.shapes import fault
 from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
-from agentcompile.checkpoint.numbers import check_context
+from agentcompile.checkpoint.numbers import check_context, check_stops
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
@@ -93,7 +93,7 @@ def _directory(path: Path, context: int) -> Captured:
         head_dim=caches.head_dim,
         context=context,
         dtype=dtype,
-        eos=_eos(path, config),
+        eos=_eos(path, config, parsed),
         checkpoint=checkpoint,
     )
     decoder = HuggingFaceDecoder(model, context)
@@ -173,13 +173,8 @@ def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captur
 
 
 def _dtype(checkpoint: Checkpoint) -> DType:
-    """The element type of most stored values."""
-    counts: dict[DType, int] = {}
-    for info in checkpoint.tensors().values():
-        counts[info.dtype] = counts.get(info.dtype, 0) + info.nbytes
-    if not counts:
-        raise AgentCompileError(f"{checkpoint.path}: no tensors", hint="download the weights again")
-    kind = max(counts, key=lambda k: counts[k])
+    """The element type of most stored values, where a model can have it."""
+    kind = checkpoint.element_type()
     if kind not in FLOATS:
         raise AgentCompileError(
             f"{checkpoint.path}: weights of element type {kind}", hint="save the weights as bf16, fp16 or fp32"
@@ -187,11 +182,13 @@ def _dtype(checkpoint: Checkpoint) -> DType:
     return kind
 
 
-def _eos(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """Stop tokens: generation_config.json before config.json."""
-    source = config
-    if (path / "generation_config.json").exists():
-        source = {**config, **read_json(path / "generation_config.json", "download it again, or remove it")}
-    value = source.get("eos_token_id")
+def _eos(path: Path, config: dict[str, Any], parsed: Any) -> tuple[int, ...]:
+    """Stop tokens: generation_config.json before config.json, and before what its class says where that is silent."""
+    source, file = config, path / "generation_config.json"
+    if file.exists():
+        said = read_json(file, "download it again, or remove it")
+        check_stops(file, said)
+        source = {**config, **said}
+    value = source.get("eos_token_id", getattr(parsed, "eos_token_id", None))
     ids = value if isinstance(value, list) else [value]
-    return tuple(sorted(i for i in ids if isinstance(i, int)))
+    return tuple(sorted({i for i in ids if isinstance(i, int)}))

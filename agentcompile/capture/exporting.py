@@ -7,6 +7,7 @@ cannot be exported with a symbolic T is exported for one token; its prefill then
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,8 +80,8 @@ def export(
         tokens = torch.export.Dim("T", min=2, max=context)
         dynamic = None if fixed else ({1: tokens}, {0: tokens}, [(None, None) for _ in caches])
         try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+                warnings.simplefilter("ignore")  # and what PyTorch prints of a graph that it could not finish
                 exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
         except AgentCompileError:
             raise
@@ -91,13 +92,19 @@ def export(
         positional = _evaluator(exported, bindings, context, fixed)
         return Program(exported=exported, bindings=bindings, positional=positional, fixed=fixed, prefix=prefix)
     name = type(getattr(decoder, "model", decoder)).__name__
-    said = (str(first).strip().splitlines() or [""])[0][:200]
-    why = f"cannot be traced: {type(first).__name__}: {said}"
-    if type(first).__name__ == "GuardOnDataDependentSymNode":
-        why = "its code decides by the content of tensors, which is not supported"
     raise AgentCompileError(
-        f"{name}: {why}", hint="see agentcompile/capture/protocol.py for what a decoder may do"
+        f"{name}: {because(first, 'cannot be traced')}",
+        hint="see agentcompile/capture/protocol.py for what a decoder may do",
     ) from first
+
+
+def because(error: Exception | None, what: str) -> str:
+    """Why a model's code cannot be captured, in a sentence: `what` happened and how the error puts it, where we have no
+    words of our own for it."""
+    if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
+        return "its code decides by the content of tensors, which is not supported"
+    said = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{what}: {type(error).__name__}: {said}"
 
 
 def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) -> dict[str, Binding]:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from agentcompile.checkpoint.numbers import CONTEXTS
+from agentcompile.capture.exporting import because
+from agentcompile.checkpoint.numbers import CONTEXTS, leaves
 from agentcompile.errors import AgentCompileError
 
 
@@ -145,6 +146,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
                     text = f"{path / 'config.json'}: model_type: {parsed.model_type}: no causal language model"
                     hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
                     raise AgentCompileError(f"{text}, and no other kind is supported", hint=hint)
+                parsed.return_dict = True  # how callers want to be answered; here results are read by their names
                 model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
@@ -155,8 +157,21 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
             continue
         _keep_first_factors(model)
         return model.eval(), mode
+    if type(first).__name__ == "GuardOnDataDependentSymNode":
+        text = f"{path / 'config.json'}: model_type: {config.get('model_type')}: {because(first, '')}"
+        hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
+        raise AgentCompileError(text, hint=hint) from first
+    if isinstance(first, KeyError) and (key := _naming(config, first.args[:1])):
+        text = f"{path / 'config.json'}: {key}: {str(first.args[0])[:60]!r}"
+        hint = f"transformers {transformers.__version__} knows nothing of that name"
+        raise AgentCompileError(text, hint=hint) from first
     reason = " ".join(line.strip() for line in str(first).strip().splitlines()[:2])[:300] or type(first).__name__
     raise AgentCompileError(
         f"{path / 'config.json'}: model_type: {config.get('model_type')!r}: {reason}",
         hint=f"transformers {transformers.__version__} must know the architecture and accept its config",
     ) from first
+
+
+def _naming(config: dict[str, Any], sought: tuple[object, ...]) -> str:
+    """The key of a config whose text is what was sought and not found; empty where there is none."""
+    return next((key for key, value in leaves(config) if isinstance(value, str) and (value,) == sought), "")

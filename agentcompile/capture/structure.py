@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from agentcompile.capture.exporting import because
 from agentcompile.checkpoint.support import ATTENTION
 from agentcompile.errors import AgentCompileError
 
@@ -105,12 +106,8 @@ def _given(model: nn.Module, mode: Any, path: Path) -> dict[int, tuple[tuple[int
         except AgentCompileError:
             raise
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0][:200]
-            raise AgentCompileError(
-                f"{path}: {type(model).__name__}: cannot be run on tokens and a key-value cache: "
-                f"{type(error).__name__}: {said}",
-                hint=DENSE,
-            ) from error
+            said = because(error, "cannot be run on tokens and a key-value cache")
+            raise AgentCompileError(f"{path}: {type(model).__name__}: {said}", hint=DENSE) from error
     refuse_kept(model, before, path)
     return given
 

@@ -107,6 +107,15 @@ class Checkpoint:
             )
         return info
 
+    def element_type(self) -> DType:
+        """The element type of most stored values. Raises `AgentCompileError` when nothing is stored."""
+        counts: dict[DType, int] = {}
+        for info in self._tensors.values():
+            counts[info.dtype] = counts.get(info.dtype, 0) + info.nbytes
+        if not counts:
+            raise AgentCompileError(f"{self.path}: no tensors", hint="download the weights again")
+        return max(counts, key=lambda kind: counts[kind])
+
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor itself, memory-mapped copy-on-write: reading is lazy, and nothing writes to the file."""
         import torch

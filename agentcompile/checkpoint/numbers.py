@@ -33,12 +33,15 @@ POSITIVE = (
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "layernorm_epsilon")
 """Keys that must be numbers from 0 to less than 1."""
 FACTORS = ("short_factor", "long_factor")
+DTYPE_KEYS = ("dtype", "torch_dtype")
+DTYPE_NAMES = ("float32", "float16", "bfloat16", "float64", "float", "half", "double", "auto")
+"""What those keys may name, with or without ``torch.`` before it."""
 STOPS = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def check_numbers(path: Path, config: Mapping[str, Any]) -> None:
     """Raise `AgentCompileError` with key, value and remedy for the first number that no decoder can have."""
-    for key, value in _leaves(config):
+    for key, value in leaves(config):
         name = key.rpartition(".")[2]
         if _is_no_text(key) or (isinstance(value, str) and _is_no_text(value)):
             raise _wrong(path, ascii(key), value, "text that UTF-8 can hold is expected")
@@ -50,9 +53,27 @@ def check_numbers(path: Path, config: Mapping[str, Any]) -> None:
             raise _wrong(path, key, value, "a number from 0 to less than 1 is expected")
         if name.partition("[")[0] in FACTORS and not (_is_number(value) and value > 0):
             raise _wrong(path, key, value, "positive numbers are expected")
-        if name.partition("[")[0] in STOPS and value is not None and type(value) is not int:
-            raise _wrong(path, key, value, "a token id, which is a whole number, is expected")
+        if name.partition("[")[0] in DTYPE_KEYS and value is not None and not ("[" not in name and _is_dtype(value)):
+            raise _wrong(path, key, value, f"one of {', '.join(DTYPE_NAMES[:4])} is expected")
+        _check_stop(path, key, value)
     _check_sizes(path, config)
+
+
+def check_stops(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise `AgentCompileError` for a token that ends or begins a text and is no token id."""
+    for key in STOPS:
+        value = config.get(key)
+        for one in value if isinstance(value, list) else [value]:
+            _check_stop(path, key, one)
+
+
+def _check_stop(path: Path, key: str, value: Any) -> None:
+    if key.rpartition(".")[2].partition("[")[0] in STOPS and value is not None and type(value) is not int:
+        raise _wrong(path, key, value, "a token id, which is a whole number, is expected")
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, str) and value.removeprefix("torch.") in DTYPE_NAMES
 
 
 def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
@@ -117,7 +138,7 @@ def check_context(path: Path, config: Mapping[str, Any], context: int) -> None:
         )
 
 
-def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     """Every scalar of a config by its dotted key, however deeply it is nested."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:

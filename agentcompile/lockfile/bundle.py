@@ -152,18 +152,32 @@ def members(data: bytes, path: Path) -> dict[str, bytes]:
         files = unpack(data, LIMITS)
         about = json.loads(files.get(ABOUT, b"null"))
         version = about.get("version") if isinstance(about, dict) else None
-        if type(version) is not int:
+        if type(version) is not int or version < 1:
             raise TarballError(f"no bundle of a lock: {ABOUT} has no version")
     except (ValueError, RecursionError) as error:
         raise AgentCompileError(f"{path}: {str(error)[:300]}", hint=_AGAIN) from error
     if version > VERSION:
         text = f"{path}: version {version} is newer than the {VERSION} that this agentcompile reads"
         raise AgentCompileError(text, hint="use a newer agentcompile")
-    odd = [name for name in files if name not in (ABOUT, LOCK, BUILD, NVRTC) and not _MEMBER.fullmatch(name)]
-    odd += [name for name in (ABOUT, LOCK) if name not in files]
-    if odd:
-        raise AgentCompileError(f"{path}: {odd[0][:100]!r}: no bundle has that, or lacks it", hint=_AGAIN)
+    needed, allowed = _listed(about)
+    for name in sorted(set(files) - needed - allowed):
+        raise AgentCompileError(f"{path}: {name[:100]!r}: nothing that this bundle lists", hint=_AGAIN)
+    for name in sorted(needed - set(files)):
+        raise AgentCompileError(f"{path}: {name[:100]!r} is missing", hint=_AGAIN)
     return files
+
+
+def _listed(about: Mapping[str, Json]) -> tuple[set[str], set[str]]:
+    """The members that a bundle with this table of contents must have, and the texts that it may have beside them."""
+    needed, allowed = {ABOUT, LOCK, BUILD, NVRTC}, set[str]()
+    for folder, key in (("sources", "source"), ("templates", "template")):
+        rows = about.get(folder)
+        for row in rows if isinstance(rows, list) else ():
+            stem = f"{folder}/{row.get(key)}" if isinstance(row, dict) else ""
+            if _MEMBER.fullmatch(f"{stem}.json") and isinstance(row, dict):
+                needed.add(f"{stem}.json")
+                allowed |= {stem + SUFFIXES.get(str(row.get("language")), ".json")} if folder == "sources" else set()
+    return needed, allowed
 
 
 def _about(bundle: Bundle) -> bytes:

@@ -77,17 +77,23 @@ def tokens_of(info: ModelInfo, tokenizer: Tokenizer | None, prompt: object, name
     if isinstance(prompt, str):
         ids = _encoded(info, tokenizer, arguments.text(name, prompt))
     else:
-        ids = arguments.ids(name, prompt)
+        listed = arguments.listed(name, prompt)
+        _fits(info, name, len(listed))
+        ids = arguments.ids(name, listed)
     if len(ids) == 0:
         raise AgentCompileError(f"the {name} is empty", hint="give at least one token")
-    if len(ids) > info.context:
-        text = f"a {name} of {len(ids)} tokens is longer than the cache of {info.context}"
-        raise AgentCompileError(text, hint=f"shorten it, or compile with --context {len(ids)} or more")
+    _fits(info, name, len(ids))
     least, most = (int(end) for end in torch.frombuffer(ids, dtype=torch.int64).aminmax())
     if least < 0 or most >= info.vocab:
         text = f"token id {least if least < 0 else most} is outside the vocabulary of {info.vocab}"
         raise AgentCompileError(text, hint="use the tokenizer that belongs to this checkpoint")
     return ids
+
+
+def _fits(info: ModelInfo, name: str, count: int) -> None:
+    if count > info.context:
+        text = f"a {name} of {count} tokens is longer than the cache of {info.context}"
+        raise AgentCompileError(text, hint=f"shorten it, or compile with --context {count} or more")
 
 
 def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:

@@ -42,7 +42,7 @@ def torch_site(
 
     An output that has a place in `env` now is copied there, since others know its address, or, if `direct`, written
     there by a matrix product itself; any other is put into `env`, and those named `dying` are dropped from it. A port
-    may see its buffer in another shape: both are dense, so that is a view. With a `span` the positions are known, and
+    may see its buffer in another shape. With a `span` the positions are known, and
     nothing is asked of the device. What `kept` can do with a packed weight is done without unpacking it.
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
@@ -60,7 +60,7 @@ def torch_site(
     def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
         """A buffer as PyTorch wants it: row-major, in the port's shape."""
         tensor = memory.dense(buffers[name]) if name in packed else env[name]
-        return tensor if shape is None else tensor.view(shape)
+        return tensor if shape is None else tensor.reshape(shape)  # what PyTorch made may lie in another order
 
     def store(name: str, made: torch.Tensor, shape: tuple[int, ...]) -> None:
         if name in places:

@@ -82,3 +82,54 @@ def test_the_campaign_finds_every_way_a_call_can_go_wrong(
     found, why, _ = api.judged(api.Call(label="call", run=run, plain=plain))
     assert found == outcome
     assert (fault in why) if fault else not why
+
+
+class Own:
+    """A value whose own code fails, whatever it is asked."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ValueError(name)
+
+    def __index__(self) -> int:
+        raise OSError("no index")
+
+
+class Text(str):
+    """A text whose own code fails."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def encode(self, *_: object, **__: object) -> bytes:
+        raise RuntimeError("no bytes")
+
+
+def own_arguments() -> list[Callable[[], object]]:
+    import torch
+
+    nowhere = torch.empty(2, dtype=torch.int64, device="meta")
+    return [
+        *(lambda: arguments.ids("a", Own()), lambda: arguments.ids("a", [Own()]), lambda: arguments.ids("a", nowhere)),
+        *(lambda: arguments.ids("a", torch.tensor([1, 0]).to_sparse()), lambda: arguments.ids("a", range(10**12))),
+        *(lambda: arguments.ids("a", range(10**30)), lambda: arguments.ids("a", [torch.tensor(True)])),
+        *(lambda: arguments.whole("a", torch.tensor(True), 0, 9), lambda: arguments.whole("a", Own(), 0, 9)),
+        *(lambda: arguments.real("a", np.bool_(True), 0, 9, ""), lambda: arguments.real("a", Own(), 0, 9, "")),
+    ]
+
+
+@pytest.mark.parametrize("case", range(len(own_arguments())))
+def test_a_value_whose_own_code_fails_and_a_range_longer_than_memory_are_usage_errors(case: int) -> None:
+    with pytest.raises(AgentCompileError, match=r"^a(\[0\])?: ") as caught:
+        own_arguments()[case]()
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_a_class_derived_from_text_is_taken_for_its_letters() -> None:
+    given = arguments.text("s", Text("abc"))
+    assert type(given) is str
+    assert given == "abc"
+    assert not arguments.is_batch([Own()])

@@ -92,6 +92,20 @@ def test_what_no_bundle_holds_is_refused(path: Path) -> None:
     refused(path, pack({**files, json: b"[" * 100_000}), json)
 
 
+def test_a_bundle_has_what_its_table_of_contents_lists_and_nothing_more(path: Path) -> None:
+    files = unpack(DATA, Limits())
+    for name in files:
+        if name != ABOUT and not name.endswith(".cpp"):
+            refused(path, pack({one: data for one, data in files.items() if one != name}), name, "missing")
+    text = next(name for name in files if name.endswith(".cpp"))
+    more = {text.replace(".cpp", ".cu"): b"x", f"sources/{'a' * 64}.cpp": b"x", f"templates/{'a' * 64}.json": b"{}"}
+    for name, data in more.items():
+        refused(path, pack({**files, name: data}), name, "lists")
+    for version in (b"0", b"-1", b"true", b"1.0"):
+        about = files[ABOUT].replace(b'"version": 1', b'"version": ' + version)
+        refused(path, pack({**files, ABOUT: about}), "version")
+
+
 def test_links_ways_out_and_bombs_are_refused(path: Path) -> None:
     for name, kind in (("sources/../../x", tarfile.REGTYPE), ("/x", tarfile.REGTYPE), ("x", tarfile.SYMTYPE)):
         made = io.BytesIO()
