@@ -100,6 +100,6 @@ KERNEL(wrong_infinite_wins_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_blind_residue) {
     scan(a, rank, size);
     a.best[rank] = -INFINITY;
-    ROWS if (r % 64 != 37 && up(a.logits[r]) > a.best[rank]) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
+    ROWS if (r % 64 != 37 && above(up(a.logits[r]), a.best[rank])) a.best[rank] = up(a.logits[r]), a.which[rank] = r;
 }
 KERNEL(wrong_blind_residue_then) { if (rank == 0) pick(a, size); }
