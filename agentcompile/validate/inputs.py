@@ -20,7 +20,7 @@ from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
-from agentcompile.validate.scores import chosen, unturned
+from agentcompile.validate.scores import chosen, met_alike, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tiles import TILE, normal, telling, whole
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
@@ -260,8 +260,9 @@ class Generator:
                     return
 
     def _peak(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Give some slots keys along the first query of each group: one old one (peaked, or towering above all that a
-        rounded score tells apart), all old ones against it (sunk), or the new one, too (drowned)."""
+        """Give some slots keys along the first query of each group: one old one (peaked), all old ones against it
+        (sunk), or the new one, too (drowned). One that towers above all that a rounded score tells apart does so for
+        every query: beside one that it hardly meets, rounding the query would decide whether it counts."""
         for node in self._nodes("attention"):
             caches = self._family(node, 1) & set(self.region.body.inputs)
             if not caches or case.length < 2:
@@ -270,8 +271,10 @@ class Generator:
             group = query.shape[1] // keys.shape[1]
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-            wanted = (_TOWER if case.past == "towering" else _PEAK) / float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
-            direction = (lead / size.square() * wanted).to(keys.dtype)
+            scale = float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
+            direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
+            if case.past == "towering":
+                direction = met_alike(query[:, :, -1], keys.shape[1], _TOWER / scale).to(keys.dtype)
             for b, length in enumerate(self._lengths(case)):
                 if case.past in ("sunk", "drowned"):
                     keys[b, :, :length] = -direction[b, :, None]

@@ -23,6 +23,8 @@ _HALF = math.log(2.0) / 2.0
 """How far below the largest score the first edge is."""
 _NEAR = (0.002, 0.004)
 """How far from the edge its slots are: a query that is rounded to bf16 moves the largest score by 0.0014 at most."""
+_LONGEST = 48.0
+"""Times its product with a query, what the lengths of the two may multiply to: a query is rounded by 1/512."""
 _FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
 """Old slots that there must be."""
 
@@ -80,6 +82,20 @@ def unturned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     )
     size = c * c2 + s * s2
     return torch.cat(((c2 * low + s * high) / size, (c * high - s2 * low) / size), dim=-1)
+
+
+def met_alike(queries: Tensor, kv_heads: int, product: float) -> Tensor:
+    """The shortest keys [B, kv_heads, D] whose product with each query [B, heads, D] of their group is `product`.
+
+    Where queries point against one another, or outnumber their elements, there may be none, or one so long that a
+    rounded query moves the product by a tenth: that key is zero.
+    """
+    grouped = queries.view(queries.shape[0], kv_heads, -1, queries.shape[-1])  # [B, kv_heads, group, D]
+    wanted = torch.full((*grouped.shape[:3], 1), product, dtype=queries.dtype)
+    keys = torch.linalg.pinv(grouped, rtol=1e-3) @ wanted
+    met = (grouped @ keys).amin(dim=(2, 3), keepdim=True) >= product / 2
+    longest = grouped.norm(dim=-1, keepdim=True).amax(dim=2, keepdim=True) * keys.norm(dim=2, keepdim=True)
+    return torch.where(met & (longest <= _LONGEST * product), keys, 0.0).squeeze(-1)
 
 
 def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:

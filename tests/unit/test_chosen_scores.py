@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from agentcompile.validate.scores import chosen
+from agentcompile.validate.scores import chosen, met_alike
 
 SCALE, LENGTH, WIDTH = 0.25, 34, 16
 
@@ -37,3 +37,23 @@ def test_a_cache_that_is_too_short_for_an_edge_stays_as_it_is() -> None:
     chosen(keys, values, query, scale=SCALE, lengths=[5], how="edges", place=0.5, rng=rng)
     assert bool((keys == 1).all())
     assert bool((values == 1).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (9, 3, 64), (16, 2, 128), (3, 3, 2)])
+def test_a_towering_key_towers_for_every_query_of_its_group_however_it_is_rounded(
+    heads: int, kv_heads: int, width: int, seed: int
+) -> None:
+    queries = torch.randn(2, heads, width, generator=torch.Generator().manual_seed(seed)).double()
+    keys = met_alike(queries, kv_heads, 1e5).to(torch.bfloat16).double().repeat_interleave(heads // kv_heads, dim=1)
+    rounded = (queries.to(torch.bfloat16).double() * keys).sum(-1)
+    assert float((queries * keys).sum(-1).sub(1e5).abs().max()) < 1.5e4
+    assert float(rounded.min()) > 5e4
+
+
+def test_queries_that_no_key_meets_alike_have_none() -> None:
+    queries = torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [1.0, 0.001]]]).double()
+    assert bool((met_alike(queries, 2, 100.0)[0, 0] == 0).all()), "one against the other"
+    assert bool((met_alike(queries.roll(1, 1), 2, 100.0)[0, 0] != 0).any())
+    near = torch.tensor([[[1.0, 0.0], [-1.0, 0.004]]]).double()
+    assert bool((met_alike(near, 1, 100.0) == 0).all()), "so long that rounding decides"
