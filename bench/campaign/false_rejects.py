@@ -27,8 +27,6 @@ from .subjects import Subject, regions, shipped, subjects
 
 DEFAULT = 2000
 """Validations of every template."""
-ACCEPTED = 50
-"""One validation in so many is at acceptance."""
 _ROUND = 20
 """Seeds that one template is tried with before it is the next one's turn."""
 
@@ -68,6 +66,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
     with tempfile.TemporaryDirectory() as folder:
         rng = random.Random(f"false rejects {campaign.seed}")
         made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, language, rng)
+        made = {kind: [s for s in these if campaign.only in s.template.id] for kind, these in made.items()}
         with Many(machine) as many:
             # All shares need all kernels: each builds some of them first, and finds the others in the store.
             for subject in [s for these in made.values() for s in these][campaign.share :: campaign.shares]:
@@ -78,7 +77,8 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Findings:
     """The share's turns on `made`, a template's points in turn."""
-    ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects"))
+    every = campaign.accept_every
+    ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects", every))
     by_template: dict[str, list[Subject]] = {}
     for these in made.values():
         for subject in these:
@@ -90,13 +90,15 @@ def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campai
             continue
         if told is None:
             refused = [
-                f"seed {seed}: {why}" for seed in turn.seeds if (why := many.refuses(turn.subject, seed, _depth(seed)))
+                f"seed {seed}: {why}"
+                for seed in turn.seeds
+                if (why := many.refuses(turn.subject, seed, _depth(seed, every)))
             ]
             told = {"refused": refused}
             ledger.keep(turn.key, told)
             say(f"{turn.subject.name}: seeds {turn.seeds.start} to {turn.seeds.stop - 1}: {len(refused)} refused")
         tried[turn.subject.template.id] += len(turn.seeds)
-        accepted += sum(_depth(seed) == "accept" for seed in turn.seeds)
+        accepted += sum(_depth(seed, every) == "accept" for seed in turn.seeds)
         rows = told["refused"]
         assert isinstance(rows, list)
         failures += [f"{turn.subject.name}: {row}" for row in rows]
@@ -119,8 +121,8 @@ def report(found: Sequence[Findings]) -> Report:
     return Report(kind="false-rejects", tried=sum(tried.values()), failures=tuple(failures), figures=figures)
 
 
-def _depth(seed: int) -> Depth:
-    return "accept" if seed % ACCEPTED == ACCEPTED - 1 else "search"
+def _depth(seed: int, every: int) -> Depth:
+    return "accept" if seed % every == every - 1 else "search"
 
 
 def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> Iterator[Turn]:

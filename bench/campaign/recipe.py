@@ -42,6 +42,10 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="no attempt begins after so long; 0: no limit")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
     parser.add_argument("--jobs", type=int, default=1, help="shares that run side by side, each on CPUs of its own")
+    parser.add_argument("--only", default="", help="of false-rejects: templates whose id holds this text")
+    parser.add_argument(
+        "--accept-every", type=int, default=50, help="of false-rejects: one in so many is at acceptance"
+    )
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
     asked, begun = parser.parse_args(list(arguments)), revision()
     if asked.kind not in KINDS:
@@ -59,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
         seed=asked.seed,
         seconds=asked.seconds,
         partial=out.with_suffix(".partial.jsonl"),
+        only=asked.only,
+        accept_every=max(asked.accept_every, 1),
     )
     if asked.jobs > 1:
         campaign = replace(campaign, shares=asked.jobs, threads=threads_of(asked.jobs))
@@ -92,4 +98,6 @@ def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
     parts = [f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"]
     parts += [f"--seconds {asked.seconds:g}"] if asked.seconds else []
     parts += [f"--jobs {asked.jobs}"] if asked.jobs > 1 else []
+    parts += [f"--only {asked.only}"] if asked.only else []
+    parts += [f"--accept-every {asked.accept_every}"] if asked.accept_every != 50 else []
     return " ".join(parts)

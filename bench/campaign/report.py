@@ -29,6 +29,10 @@ class Campaign:
     shares: int = 1
     threads: int = 0
     """Of a kernel; 0: what the options say."""
+    only: str = ""
+    """Templates whose id holds this text, where a kind goes through templates; empty: all."""
+    accept_every: int = 50
+    """Of how many validations of right kernels one is at acceptance."""
 
     @property
     def quota(self) -> int:

@@ -46,6 +46,8 @@ class Order:
     share: int
     shares: int
     threads: int
+    only: str
+    accept_every: int
     cpus: tuple[int, ...]
     partial: str
     findings: str
@@ -62,6 +64,8 @@ class Order:
             share=self.share,
             shares=self.shares,
             threads=self.threads,
+            only=self.only,
+            accept_every=self.accept_every,
         )
 
 
@@ -92,6 +96,8 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
                     share=index,
                     shares=campaign.shares,
                     threads=campaign.threads,
+                    only=campaign.only,
+                    accept_every=campaign.accept_every,
                     cpus=cpus_of(index, campaign.shares, cpus, at_once),
                     partial=_ledger(campaign, index),
                     findings=str(Path(folder) / f"{index}.json"),
