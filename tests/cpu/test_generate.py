@@ -269,7 +269,7 @@ def test_what_was_generated_before_does_not_show(tiny: CompiledModel) -> None:
 def test_how_many_threads_run_a_prompt_changes_no_bit(sample: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that fewer may where other processes want the cores."""
     before, found = torch.get_num_threads(), []
-    monkeypatch.setattr("agentcompile.runtime.openmp._others", lambda: 0)
+    monkeypatch.setattr("agentcompile.runtime.openmp.others_running", lambda: 0)
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
