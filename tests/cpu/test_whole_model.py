@@ -76,7 +76,7 @@ def test_a_kernel_that_hangs_in_the_model_is_ended_and_says_where(
     assert isinstance(ended.verdict, TimedOut)
 
 
-@pytest.mark.parametrize("name", ["phi3-longrope", "hunyuan", "recurrent-gemma"])
+@pytest.mark.parametrize("name", ["phi3-longrope", "roberta", "recurrent-gemma"])
 def test_a_model_that_is_captured_wrong_is_never_locked(name: str, warm: Path, tmp_path: Path) -> None:
     model, lock = tiny.write(name, tmp_path / name), tmp_path / "a.lock.toml"
     settings = ("--context", 128, "--threads", flows.THREADS, "--choose", "pytorch")
@@ -85,6 +85,15 @@ def test_a_model_that_is_captured_wrong_is_never_locked(name: str, warm: Path, t
     assert name in ("recurrent-gemma", "phi3-longrope") or done.code == 4
     done.refuses(done.code)
     assert not lock.exists()
+
+
+def test_a_model_that_normalises_what_lies_in_another_order_is_right(warm: Path, tmp_path: Path) -> None:
+    """Its keys are normalised behind the rotation, where PyTorch leaves heads and positions the other way round."""
+    model, lock = tiny.write("hunyuan", tmp_path / "model"), tmp_path / "a.lock.toml"
+    settings = ("--context", 128, "--threads", flows.THREADS, "--choose", "pytorch")
+    done = flows.verb(warm, "compile", model, *settings, "--out", lock, "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert {row.verdict for row in read_lock(lock).evidence.model} == {"pass"}
 
 
 def test_the_lock_says_how_near_to_float32_the_model_is_and_a_resumed_run_checks_nothing_again(

@@ -49,6 +49,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {"sliding_window": 7, "head_dim": 16}),
     "phi3": ("Phi3Config", {}),
     "olmo2": ("Olmo2Config", {}),
+    "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 16}),
 }
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3-longrope": (
@@ -65,14 +66,14 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 16}),
+    "roberta": ("RobertaConfig", {"is_decoder": True, "pad_token_id": 1, "eos_token_id": 2}),
     "recurrent-gemma": (
         "RecurrentGemmaConfig",
         {"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 64, "pad_token_id": 0},
     ),
 }
-"""What capture takes for what it is not: factors that the length of a prompt chooses, a view that is none of longer
-prompts, state that is no cache."""
+"""What capture takes for what it is not: factors that the length of a prompt chooses, positions that are counted from
+the padding's number on, state that is no cache."""
 
 
 def write(name: str, directory: Path, *, dtype: torch.dtype = torch.float32, shard: str = "5GB", seed: int = 0) -> Path:
