@@ -47,8 +47,8 @@ class Wanted(Protocol):
 def load(path: Path, dtype: torch.dtype | None = None) -> Any:
     """The checkpoint as Hugging Face runs it, in the dtype of its weights or in `dtype`; no network.
 
-    How its config.json wants attention made and results given back is left aside: what it names may not be installed
-    here, and what a captured model is compared with is PyTorch's own.
+    The attention implementation and the form of results that config.json names are ignored: a library that it names may
+    not be installed, and a captured model is compared with PyTorch's own attention.
 
     Raises AgentCompileError (usage) for what transformers does not load, a saved module above all.
     """

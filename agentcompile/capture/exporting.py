@@ -98,10 +98,15 @@ def export(
     ) from first
 
 
+def by_content(error: Exception | None) -> bool:
+    """Whether an error says that a model's code decides by the content of tensors."""
+    return type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException")
+
+
 def because(error: Exception | None, what: str) -> str:
     """Why a model's code cannot be captured, in a sentence: `what` happened and how the error puts it, where we have no
     words of our own for it."""
-    if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
+    if by_content(error):
         return "its code decides by the content of tensors, which is not supported"
     said = (str(error).strip().splitlines() or [""])[0][:200]
     return f"{what}: {type(error).__name__}: {said}"

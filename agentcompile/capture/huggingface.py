@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from agentcompile.capture.exporting import because
+from agentcompile.capture.exporting import because, by_content
 from agentcompile.checkpoint.numbers import CONTEXTS, leaves
 from agentcompile.errors import AgentCompileError
 
@@ -157,7 +157,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
             continue
         _keep_first_factors(model)
         return model.eval(), mode
-    if type(first).__name__ == "GuardOnDataDependentSymNode":
+    if by_content(first):
         text = f"{path / 'config.json'}: model_type: {config.get('model_type')}: {because(first, '')}"
         hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
         raise AgentCompileError(text, hint=hint) from first

@@ -114,7 +114,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     ]
     if "argmax" in ops:
         found[1:1] = [Case(style="aligned", place=1.0), Case(style="tiny", light=True)]
-        if depth == "accept" and _on_host():
+        if depth == "accept" and on_host():
             found += [Case(style="infinities", place=place, light=True) for place in (0.0, 0.6)]
     if depth == "search":
         small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
@@ -124,13 +124,13 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
     # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
-    if "rms_norm" in ops and ops & _BENT and _on_host():
+    if "rms_norm" in ops and ops & _BENT and on_host():
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
     if _tells_floats(region) and "silu" in ops:
         found += [Case(style="keen", weights=SINGLE, place=place) for place in (0.0, 1.0)]
     if _tells_floats(region) and attends:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
-    if attends and _on_host():
+    if attends and on_host():
         found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
@@ -156,7 +156,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
         found += [
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
-    return (*found, *(_as_trained(region) if _on_host() else ()))
+    return (*found, *(_as_trained(region) if on_host() else ()))
 
 
 def _as_trained(region: Region) -> list[Case]:
@@ -171,7 +171,7 @@ def _as_trained(region: Region) -> list[Case]:
     ]
 
 
-def _on_host() -> bool:
+def on_host() -> bool:
     """Whether kernels of the host are judged: cases that no GPU kernel was tried on yet are for these."""
     return torch.get_default_device().type == "cpu"
 
@@ -180,7 +180,7 @@ def _tells_floats(region: Region) -> bool:
     """Whether a host's kernel writes float32, and reads nothing narrower: else the last bits of an exponential do not
     show."""
     types = {port.dtype for port in region.ports if port.dtype not in ("int64", "int32")}
-    return types == {"fp32"} and _on_host()
+    return types == {"fp32"} and on_host()
 
 
 def rounds_sums(region: Region) -> bool:
@@ -212,7 +212,7 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=n, past="ramp") for n in tried]
         found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
         found += [Case(style="normal", length=everyday, past="sunk")]
-    if attends and _on_host():
+    if attends and on_host():
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
         found += [Case(style="normal", length=_near(tried, n), past="edges") for n in (33, 129)]

@@ -272,9 +272,10 @@ class Generator:
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
             scale = float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
-            direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
             if case.past == "towering":
                 direction = met_alike(query[:, :, -1], keys.shape[1], _TOWER / scale).to(keys.dtype)
+            else:
+                direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
             for b, length in enumerate(self._lengths(case)):
                 if case.past in ("sunk", "drowned"):
                     keys[b, :, :length] = -direction[b, :, None]

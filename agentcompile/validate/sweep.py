@@ -13,6 +13,7 @@ from torch import Tensor
 from agentcompile.ir.graph import Node
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.bound import Bounded
+from agentcompile.validate.cases import on_host
 from agentcompile.validate.choices import chooser_of
 from agentcompile.validate.inputs import generator
 from agentcompile.validate.tolerance import TORCH_DTYPES
@@ -42,7 +43,7 @@ class Sweeper:
     def sweep(self) -> int:
         """Visit what there is; how many launches that took. None for more than one token, nor on a GPU, whose kernels
         this was not tried on."""
-        if self._tokens != 1 or self.region.regime.batch != 1 or torch.get_default_device().type != "cpu":
+        if self._tokens != 1 or self.region.regime.batch != 1 or not on_host():
             return 0
         ops = {node.op for node in self.region.body.nodes}
         if ops in ({"embedding"}, {"position_table"}):

@@ -17,7 +17,7 @@ from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 
 from ..figures.record import revision
-from .report import Campaign, Kind, Sharable
+from .report import ACCEPT_EVERY, Campaign, Kind, Sharable
 from .shares import side_by_side, threads_of
 
 KINDS: Mapping[str, str] = {
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="shares that run side by side, each on CPUs of its own")
     parser.add_argument("--only", default="", help="of false-rejects: templates whose id holds this text")
     parser.add_argument(
-        "--accept-every", type=int, default=50, help="of false-rejects: one in so many is at acceptance"
+        "--accept-every", type=int, default=ACCEPT_EVERY, help="of false-rejects: one in so many is at acceptance"
     )
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
     asked, begun = parser.parse_args(list(arguments)), revision()
@@ -99,5 +99,5 @@ def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
     parts += [f"--seconds {asked.seconds:g}"] if asked.seconds else []
     parts += [f"--jobs {asked.jobs}"] if asked.jobs > 1 else []
     parts += [f"--only {asked.only}"] if asked.only else []
-    parts += [f"--accept-every {asked.accept_every}"] if asked.accept_every != 50 else []
+    parts += [f"--accept-every {asked.accept_every}"] if asked.accept_every != ACCEPT_EVERY else []
     return " ".join(parts)

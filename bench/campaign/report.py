@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+ACCEPT_EVERY = 50
+"""Of how many validations of right kernels one is at acceptance, unless it is said."""
 Say = Callable[[str], None]
 """Progress for people, a line at a time."""
 
@@ -31,7 +33,7 @@ class Campaign:
     """Of a kernel; 0: what the options say."""
     only: str = ""
     """Templates whose id holds this text, where a kind goes through templates; empty: all."""
-    accept_every: int = 50
+    accept_every: int = ACCEPT_EVERY
     """Of how many validations of right kernels one is at acceptance."""
 
     @property
