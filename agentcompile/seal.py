@@ -27,6 +27,11 @@ from agentcompile.lockfile import (
 )
 from agentcompile.measure import POLICY
 
+KL_RESOLUTION = 1e-12
+"""Nats. Rounding in float32 costs this much where logits spread by 1; the gates begin at 1e-7."""
+RATIO_RESOLUTION = 1e-7
+"""Of a logarithm of perplexities: about what float32 resolves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -178,13 +183,18 @@ def _model(check: ModelCheck) -> tuple[ModelEvidence, ...]:
             seed=check.seed,
             prompts=check.lengths,
             positions=one.positions,
-            kl=f"{one.kl:.3e}",
-            kl_eager=f"{one.kl_eager:.3e}",
-            kl_worst=f"{one.kl_worst:.3e}",
-            log_perplexity_ratio=f"{one.log_perplexity_ratio:.3e}",
-            half_width=f"{one.half_width:.3e}",
+            kl=_figure(one.kl, KL_RESOLUTION),
+            kl_eager=_figure(one.kl_eager, KL_RESOLUTION),
+            kl_worst=_figure(one.kl_worst, KL_RESOLUTION),
+            log_perplexity_ratio=_figure(one.log_perplexity_ratio, RATIO_RESOLUTION),
+            half_width=_figure(one.half_width, RATIO_RESOLUTION),
             mismatches=one.mismatches,
             beyond_top=one.beyond_top,
         )
         for one in check.phases
     )
+
+
+def _figure(value: float, resolution: float) -> str:
+    """A figure in four digits, none of them below `resolution`: what is only rounding differs from run to run."""
+    return f"{round(value / resolution) * resolution:.3e}"

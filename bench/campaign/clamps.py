@@ -1,4 +1,4 @@
-"""Clamps of the exponential's argument that change no result: their numbers, whatever they are written as."""
+"""Clamps and scalings of the exponential that change no result: their numbers, whatever they are written as."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from .loops import Asked
 
 _CLAMP = re.compile(r"x = \(x (<|<=|>|>=) (.+)\) \? splat\((.+)\) : x;")
-_OVERFLOWS = (88.7229, 177.5)
+_OVERFLOWS = (88.72284, 177.5)
 _VANISHES = (-150.0, -103.9719)
+_SCALINGS = re.compile(r"half = k (>>|/) (\d+)(?=;)")
+_POWERS = range(-150, 131)
+"""The exponents of two that the clamps leave."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -29,6 +32,20 @@ def same_clamp(asked: Asked) -> bool:
         return all(least <= _value(found[part]) <= most for part in (2, 3))
     except (SyntaxError, ValueError):
         return False
+
+
+def same_scalings(asked: Asked) -> bool:
+    """Whether an exponent is still split into two that floats hold, of which the first leaves a normal number: then the
+    second product alone rounds, or overflows."""
+    found = _SCALINGS.search(asked.after)
+    if found is None or asked.after != asked.before.replace("half = k >> 1", found[0]):
+        return False
+    by = int(found[2])
+    if found[1] == "/":
+        halves = [int(k / by) if by else 1 << 10 for k in _POWERS]
+    else:
+        halves = [k >> by for k in _POWERS]
+    return all(abs(half) <= 125 and 1 <= k - half + 127 <= 254 for k, half in zip(_POWERS, halves, strict=True))
 
 
 def _value(text: str) -> float:

@@ -188,7 +188,7 @@ PRODUCTS: tuple[Row, ...] = (
     Row(
         file=r"_include/dot\.h",
         before=r"std::is_same_v<X, operand_t<W>> && O == Order::natural && K % 2 == 0\) return x;",
-        after=r"O != Order::natural && K % 2 == 0|O == Order::natural && K % 2 != 0|\|\||constexpr \(!\(",
+        after=r"O != Order::natural && K % 2 == 0|O == Order::natural && K % 2 (!= 0|== 1)|\|\||constexpr \(!\(",
         where=one_type,
         why="x in place and a copy of it in the natural order are the same operand, and rows end with a step: nothing "
         "is read behind them",

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from .clamps import same_clamp
+from .clamps import same_clamp, same_scalings
 from .excuses import AGAIN, NO_ATTENTION, Row
-from .extents import few_lines, no_bias, no_offset
+from .extents import a_step, few_lines, no_bias, no_offset, tiled, whole_cache
 from .ranges import (
     even_groups,
     one_block,
     one_group,
     roomy,
     same_columns,
+    same_groups,
     same_operand,
     same_parts,
     same_rows,
     same_share,
     same_squares,
     same_tiles,
+    short_blocks,
 )
 
 _ALL = "which was found by counting at the region's extents"
@@ -201,5 +203,87 @@ RANGES: tuple[Row, ...] = (
         counts=same_clamp,
         why="from 88.7229 up to 177.5 exp overflows in two scalings, and from -103.972 down to -150 it is at most "
         "1.5e-45, with a clamp between these and without",
+    ),
+    Row(
+        file=r"_include/gemv\.h",
+        before=r"^if \(bias\) each\(",
+        after=r"^if \(bias\) ;",
+        region=NO_ATTENTION,
+        where=no_bias,
+        why="there is no bias, whose address decides whether the statement runs",
+    ),
+    Row(
+        file=r"_include/simd\.h",
+        before=r"^inline float largest\(const float\* v, long n\)",
+        after=r"const float\* v, signed char n\)",
+        counts=short_blocks,
+        why="a block has no more slots than a signed byte counts",
+    ),
+    Row(
+        file=r"_include/silu\.h",
+        before=r", half = k >> 1;$",
+        counts=same_scalings,
+        why="other halves of the exponent: floats hold both of every exponent that the clamps leave, the first leaves "
+        "a normal number, and so the second product alone rounds, once",
+    ),
+    Row(
+        file=r"_include/silu\.h",
+        before=r"magic = splat\(12582912\.0f\)",
+        after=r"splat\(\(-12582912\.0f\)\)",
+        why="a sum with either sign lies where floats are the integers, and half way goes to the even one on "
+        "both sides",
+    ),
+    Row(
+        file=r"_include/attention\.h",
+        before=r"^each\(D, .*\(as\.load\(norm \+ i\) \+ offset\)\);|= inverse_rms<D>\(x, eps\);",
+        region=r"rope-attention-decode",
+        unreached=True,
+        why="no head here has a norm: the branch serves regions with one",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"^for \(int i = 0; i < n; \+\+i\) \{",
+        after=r"^for \(int i = 0; i <= n; \+\+i\) \{",
+        region=r".*attention.*",
+        where=whole_cache,
+        why="the slot behind the newest is scored too, within the last tile of the cache and of the block; nothing "
+        "asks for its score",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"^if \(n == TILE\) \{",
+        after=r"^if \((n != TILE|!\(n == TILE\))\) \{",
+        region=r".*attention.*",
+        where=whole_cache,
+        why="slots behind the newest are scored too, within the last tile of the cache and of the block, and nothing "
+        "asks for their scores; of whole tiles row after row is summed, in another order",
+    ),
+    Row(
+        file=r"_include/dot\.h",
+        before=r"^if constexpr \(K % step != 0\) \{",
+        after=r"^if constexpr \(K / step != 0\) \{",
+        where=a_step,
+        why="no product is shorter than a step: what is left over is summed, and where nothing is, zero is added",
+    ),
+    Row(
+        file=r"_include/gemv\.h",
+        before=r"^alignas\(64\) float sums\[(TILES \* )?TILE\];",
+        after=r"float sums\[(TILES \* \(TILE \+ 1\)|\(TILES \* TILE\) \+ 1|\(TILE\) \+ 1|\(?TILE \+ 1\)?)\];",
+        why="of a longer array no more is used",
+    ),
+    Row(
+        file=r"rmsnorm/plain/kernel\.cpp",
+        before=r"^for \(long group = groups \* rank / size; ",
+        counts=same_groups,
+        why=f"every group is still some rank's, and no group is that there is not, {_ALL}. {AGAIN}",
+    ),
+    Row(
+        file=r"_include/gemv\.h",
+        before=r"emit\(row, sums, int\(std::min<long>\(TILE, end - row\)\)\);",
+        after=r"std::max<long>\(TILE, end - row\)",
+        region=r"(rmsnorm-)?linear(-merged)?",
+        where=tiled,
+        why="every tile of a share is whole, and what is written behind one, up to the share's end, is written again "
+        "with its own sums",
     ),
 )

@@ -108,6 +108,11 @@ def whole_turns(region: Region, _: int) -> bool:
     return all((width if dtype == "fp32" else -(-width // 2)) % 64 == 0 for width, dtype in widths(region))
 
 
+def a_step(region: Region, _: int) -> bool:
+    """No dot product is shorter than the widest vector."""
+    return all(width >= (16 if dtype == "fp32" else 32) for width, dtype in widths(region))
+
+
 def room_behind(region: Region, _: int) -> bool:
     """Not even the narrowest vectors divide a dot product: its operand has padding."""
     return all(width % 8 for width, _ in widths(region))

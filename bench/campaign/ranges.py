@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from agentcompile.ir.evaluate import EvaluationError
 from agentcompile.ir.expr import ExprError
 
-from .extents import TILE, elements, matrices, shares, tiles_are_shared, widths
+from .extents import BYTE, TILE, elements, matrices, shares, tiles_are_shared, widths
 from .loops import Asked, number, visits
 
 _SHARE = (
@@ -26,6 +26,8 @@ _SHARE = (
     "base += here;",
 )
 """`share_rows` of `_include/gemv.h`, whose lines are mutated one at a time."""
+_LINE = 16
+"""Floats of a line, which operands and buffers begin."""
 _DEFINED = re.compile(r"(?:const(?:expr)? )?(long|signed char) (.+);")
 Rows = list[tuple[int, int, int]]
 """Which matrix, and from where to where."""
@@ -134,7 +136,9 @@ def same_tiles(asked: Asked) -> bool:
         if row < end and packed and row % TILE:
             return False
         seen.update(range(row, end))
-        if seen != set(range(begin, end)):
+        # A block of sums has room for whole tiles, of which a share's rows alone are taken.
+        gated = packed and asked.region.kind.endswith("gateup-silu-mul")
+        if not set(range(begin, end)) <= seen <= set(range(begin, -(-end // TILE) * TILE if gated else end)):
             return False
     return True
 
@@ -208,13 +212,26 @@ def same_operand(asked: Asked) -> bool:
         steps = list(visits(said[1], {**names, "whole": whole})) if said[1] != ";" else []
         rest = visits(said[2], {**names, "whole": whole})
         seen = {at + n for at in steps for n in range(2 * lanes)} | set(rest)
-        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1
+        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1 or "/packed" in asked.kernel
         plain = list(range(0, width // (2 * lanes) * 2 * lanes, 2 * lanes))
-        if seen != set(range(width)) or not (natural or (steps == plain and rest == list(range(whole, width)))):
+        # What is read behind the last element lies in its line, and becomes zero next.
+        line = -(-width // _LINE) * _LINE if natural else width
+        if not set(range(width)) <= seen <= set(range(line)) or not (
+            natural or (steps == plain and rest == list(range(whole, width)))
+        ):
             return False
         if not natural and whole != width // (2 * lanes) * 2 * lanes:
             return False
     return True
+
+
+@counting
+def same_groups(asked: Asked) -> bool:
+    """Whether the ranks of a norm still take every group, again at most."""
+    groups, seen = dict(asked.region.dims)["groups"], set[int]()
+    for rank in range(asked.threads):
+        seen.update(visits(asked.after, {"groups": groups, "rank": rank, "size": asked.threads}))
+    return seen == set(range(groups))
 
 
 @counting
@@ -238,6 +255,11 @@ def roomy(asked: Asked) -> bool:
         number(found[1], {"K": width, "LANES": lanes}) >= width + width % 2
         for (width, _), lanes in itertools.product(widths(asked.region), asked.lanes)
     )
+
+
+def short_blocks(asked: Asked) -> bool:
+    """Whether the number of a block's slots fits a signed byte."""
+    return 0 < min(dict(asked.region.dims).get("context", 0), asked.params.get("BLOCK", 0)) <= BYTE
 
 
 def one_block(asked: Asked) -> bool:

@@ -6,7 +6,7 @@ from agentcompile.bench.campaign.equivalent import reason
 from agentcompile.bench.campaign.walls import behind_walls
 
 from tests.templates.shapes import Extents, region
-from tests.unit.test_equivalent import ARGMAX, DOT, EVEN, GEMV, SHARED, THREE, UNEVEN, excused
+from tests.unit.test_equivalent import ARGMAX, DOT, EVEN, GEMV, SHARED, SIMD, THREE, UNEVEN, excused
 
 ATTENTION = "_include/attention.h"
 DECODE = "rope-attention-decode"
@@ -112,3 +112,114 @@ def test_arrays_that_are_filled_through_pointers_have_walls() -> None:
     assert "walled<operand_t<w_t>, long(operand_room<hidden>)> room;" in walled
     assert "float other[4];" in walled
     assert walled.index("struct walled") < walled.index("#line 1")
+
+
+def test_an_exponent_may_be_split_anyhow_that_floats_hold() -> None:
+    line = "vi k = __builtin_convertvector((n == n) ? n : vf{}, vi), half = k >> 1;"
+    for new, same in (("k >> 2", True), ("k / 2", True), ("k >> 0", False), ("k >> 5", False), ("k / 0", False)):
+        assert excused("silu-mul", EVEN, "_include/silu.h", line, "k >> 1", new) == same, new
+    assert not excused("silu-mul", EVEN, "_include/silu.h", line, "? n :", "? -n :")
+    magic = "const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer"
+    assert excused("silu-mul", EVEN, "_include/silu.h", magic, "12582912.0f", "(-12582912.0f)")
+    assert not excused("silu-mul", EVEN, "_include/silu.h", magic, "12582912.0f", "(-8388608.0f)")
+
+
+def test_the_clamp_of_what_overflows_begins_where_it_did() -> None:
+    high = "x = (x > 128.0f * 0.6931472f) ? splat(128.0f * 0.6931472f + 1) : x;"
+    for new, same in (("128.0f + 0.6931472f + 1", True), ("128.0f * 0.6931472f - 1", False)):
+        assert excused("silu-mul", EVEN, "_include/silu.h", high, "128.0f * 0.6931472f + 1", new) == same
+
+
+def test_slots_behind_the_newest_may_be_scored_where_the_cache_has_them() -> None:
+    for line, old, new in (
+        ("for (int i = 0; i < n; ++i) {", "i < n", "i <= n"),
+        ("if (n == TILE) {", "n == TILE", "!(n == TILE)"),
+    ):
+        assert excused(DECODE, Extents(context=1024), DOT, line, old, new)
+        assert not excused(DECODE, Extents(context=1021), DOT, line, old, new)
+        assert not excused(DECODE, Extents(context=1024, window=100), DOT, line, old, new)
+    assert not excused("linear", UNEVEN, DOT, "for (int i = 0; i < n; ++i) {", "i < n", "i <= n")
+    largest = "inline float largest(const float* v, long n) {"
+    for context, block, same in ((96, 128, True), (1024, 128, False), (1024, 64, True)):
+        told = (DECODE, Extents(context=context), SIMD, largest, "long n", "signed char n")
+        assert excused(*told, BLOCK=block) == same
+    assert not excused(DECODE, Extents(context=96), SIMD, largest, "long n", "signed char n"), "of some block's length"
+
+
+def test_a_norm_that_a_region_has_is_no_branch_of_another() -> None:
+    line = (
+        "each(D, [&](auto as, long i) { as.store(plain, as.load(x + i) * inverse * (as.load(norm + i) + offset)); });"
+    )
+    for kind, unreached, same in ((DECODE, True, True), (DECODE, False, False), (f"qknorm-{DECODE}", True, False)):
+        told = reason(
+            "dropped", region(kind, Extents()), ATTENTION, line, ";", threads=2, params={}, unreached=unreached
+        )
+        assert bool(told) == same
+
+
+def test_a_whole_product_is_at_least_a_step() -> None:
+    line = "if constexpr (K % step != 0) {"
+    assert excused("linear", Extents(hidden=64), DOT, line, "K % step", "K / step")
+    assert not excused("linear", Extents(hidden=17), DOT, line, "K % step", "K / step")
+
+
+def test_ranks_take_every_group_and_none_that_there_is_not() -> None:
+    line = "for (long group = groups * rank / size; group < groups * (rank + 1) / size; ++group) {"
+    file = "rmsnorm/plain/kernel.cpp"
+    assert excused("rmsnorm", Extents(), file, line, "(rank + 1)", "(rank + 2)")
+    assert not excused("rmsnorm", Extents(), file, line, "(rank + 1)", "(rank + 2)", threads=1)
+    assert not excused("rmsnorm", Extents(), file, line, "(rank + 1) / size", "rank / size")
+
+
+def test_a_packed_operand_may_be_read_to_the_end_of_its_last_line() -> None:
+    loop = "for (long i = 0; i < whole; i += 2 * LANES) {"
+    whole = "constexpr long whole = K / (2 * LANES) * (2 * LANES);"
+    for hidden, kernel, same in (
+        (330, "linear/packed", True),
+        (64, "linear/packed", False),
+        (330, "linear/rows", False),
+    ):
+        told = reason(
+            "constant",
+            region("linear", Extents(hidden=hidden)),
+            DOT,
+            loop,
+            loop.replace("2 * LANES", "1 * LANES"),
+            threads=2,
+            params={"LANES": 16, "NATIVE": 0},
+            kernel=kernel,
+        )
+        assert bool(told) == same, (hidden, kernel)
+    for kernel, same in (("linear/packed", True), ("linear/rows", False)):
+        after = whole.replace("(2 * LANES) *", "(2 * (LANES + 1)) *")
+        told = reason(
+            "stride",
+            region("linear", Extents(hidden=128)),
+            DOT,
+            whole,
+            after,
+            threads=2,
+            params={"LANES": 8, "NATIVE": 0},
+            kernel=kernel,
+        )
+        assert bool(told) == same
+
+
+def test_blocks_of_sums_have_room_for_whole_tiles() -> None:
+    loop = "for (; row + TILES * TILE <= end; row += TILES * TILE) {"
+    told = (GEMV, loop, "row + TILES * TILE <=", "row + TILES <=")
+    assert excused("gateup-silu-mul", Extents(hidden=64, rows=(75,)), *told, TILES=1, BLOCK=64)
+    assert not excused("gateup-silu-mul", Extents(hidden=64, rows=(75,)), *told, TILES=4, BLOCK=64)
+    assert not excused("linear", UNEVEN, *told, TILES=1)
+    emit = "emit(row, sums, int(std::min<long>(TILE, end - row)));"
+    assert excused("linear", EVEN, GEMV, emit, "std::min", "std::max")
+    assert not excused("linear", UNEVEN, GEMV, emit, "std::min", "std::max")
+    assert not excused("linear-argmax", EVEN, GEMV, emit, "std::min", "std::max")
+    assert not excused("linear-residual", EVEN, GEMV, emit, "std::min", "std::max")
+    room = "alignas(64) float sums[TILES * TILE];"
+    assert excused("linear", EVEN, GEMV, room, "TILES * TILE", "TILES * (TILE + 1)")
+    assert not excused("linear", EVEN, GEMV, room, "TILES * TILE", "TILES * (TILE - 1)")
+    bias = "if (bias) each(n, [&](auto as, long i) { as.store(y + i, as.load(sums + i) + as.load(bias + i)); });"
+    for given in (False, True):
+        of = region("linear", Extents(bias=given))
+        assert bool(reason("dropped", of, GEMV, bias, "if (bias) ;", threads=2, params={})) != given
