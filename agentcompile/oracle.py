@@ -1,18 +1,17 @@
 """The model as its authors wrote it, in float32 and in its own dtype: what a compiled one is held against.
 
 In: a captured model and walks. Out: the logits of every scored position. The reference is transformers' own model,
-which computes every sequence anew and knows nothing of our cache; of a user's module it is the module, or, where only
-what was saved of it is at hand, the captured graph.
+which computes every sequence anew and knows nothing of our cache, and computes the longest with its own, too; of a
+user's module it is the module, or, where only what was saved of it is at hand, the captured graph.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,19 @@ SHORT = 512
 in 16 bits is what takes a CPU longest."""
 MOST_BYTES = 2 << 30
 """Of weights in 16 bits: a larger model is not run as captured in float64, which takes four times the memory."""
+STEPS = 4
+"""Tokens that the reference is fed one by one, behind all others of a sequence, with its own cache."""
 _ROOM = 1.3
 """Times its weights: what a model may take beside what runs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Logits of a walk's steps, [steps, vocab] each: of all tokens computed anew, and with the model's own cache."""
+
+    walk: Walk
+    exact: torch.Tensor
+    own: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,8 @@ class Answers:
     exact: tuple[torch.Tensor, ...]
     eager: tuple[torch.Tensor | None, ...]
     """In the model's own dtype; None where that is float32, and for sequences of more than `SHORT` tokens."""
+    cached: tuple[Cached, ...] = ()
+    """The reference with a cache of its own, where it is transformers' and has one."""
 
 
 def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None = None) -> Answers:
@@ -63,18 +75,23 @@ def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torc
 
 def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None) -> Answers:
     oracle = oracle_of(captured, module)
-    exact = _asked(captured, walks, _exact(captured, oracle, device, module), "float32")
-    for walk, rows in zip(walks, exact, strict=True):
-        if (bad := rows.isnan().any(-1) | ~rows.isfinite().any(-1)).any():
+    stepped = _stepped(walks) if oracle == "transformers" else ()
+    with _exact(captured, oracle, device, module) as answer:
+        asked = _asked(captured, [*walks, *stepped], answer, "float32")
+        exact = asked[: len(walks)]
+        cached = _cached(stepped, asked[len(walks) :], answer)
+    for walk, logits in zip(walks, exact, strict=True):
+        if (bad := logits.isnan().any(-1) | ~logits.isfinite().any(-1)).any():
             at = walk.scored[int(bad.nonzero()[0])]
             text = f"{captured.info.name}: the model itself, in float32, gives no finite logits at position {at}"
             raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint="check the checkpoint's weights")
     if captured.info.dtype == "fp32":
-        return Answers(oracle=oracle, exact=exact, eager=(None,) * len(exact))
+        return Answers(oracle=oracle, exact=exact, eager=(None,) * len(exact), cached=cached)
     short = [walk for walk in walks if len(walk.ids) <= SHORT]
-    own = iter(_asked(captured, short, _own(captured, oracle, device, module), captured.info.dtype))
+    with _own(captured, oracle, device, module) as answer:
+        own = iter(_asked(captured, short, answer, captured.info.dtype))
     eager = tuple(next(own) if len(walk.ids) <= SHORT else None for walk in walks)
-    return Answers(oracle=oracle, exact=exact, eager=eager)
+    return Answers(oracle=oracle, exact=exact, eager=eager, cached=cached)
 
 
 def as_captured(
@@ -90,9 +107,9 @@ def as_captured(
     room = held <= MOST_BYTES and 4 * _ROOM * held < _available_bytes()
     if captured.info.dtype == "fp32" or oracle_of(captured, module) == "captured graph" or not room:
         return (None,) * len(walks)
-    with enough(f"{captured.info.name}: what was captured, in float64"):
+    with enough(f"{captured.info.name}: what was captured, in float64"), _graph(captured, "float64") as answer:
         asked = [walk for walk in walks if walk.prompt and len(walk.ids) <= SHORT]
-        own = iter(_asked(captured, asked, _graph(captured, "float64"), "float64"))
+        own = iter(_asked(captured, asked, answer, "float64"))
     return tuple(next(own) if walk.prompt and len(walk.ids) <= SHORT else None for walk in walks)
 
 
@@ -103,15 +120,33 @@ def oracle_of(captured: Captured, module: torch.nn.Module | None = None) -> Orac
     return "captured graph" if (captured.checkpoint / GRAPHS).exists() else "transformers"
 
 
-def _asked(
-    captured: Captured, walks: Sequence[Walk], open_: contextlib.AbstractContextManager[Answer], kind: str
-) -> tuple[torch.Tensor, ...]:
+def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
+    """The longest sequence, whose last tokens go through decode steps: it has left most behind."""
+    longest = max(walks, key=lambda walk: len(walk.ids))
+    count = len(longest.ids)
+    if count <= STEPS:
+        return ()
+    return (replace(longest, prompt=count - STEPS, scored=tuple(range(count - STEPS, count))),)
+
+
+def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: Answer) -> tuple[Cached, ...]:
+    """transformers' model with its own cache, which is what `generate` runs, where it has one."""
+    found = list[Cached]()
+    if isinstance(answer, _Transformers):
+        for walk, logits in zip(stepped, exact, strict=True):
+            with torch.inference_mode(), fair_threads():
+                if (own := answer.stepped(walk)) is not None:
+                    found.append(Cached(walk=walk, exact=logits, own=own))
+    return tuple(found)
+
+
+def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str) -> tuple[torch.Tensor, ...]:
     """Rows of every walk; walks over the same tokens are answered at once."""
     wanted: dict[tuple[int, ...], set[int]] = {}
     for walk in walks:
         wanted.setdefault(walk.ids, set()).update(walk.scored)
-    rows: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
-    with open_ as answer, torch.inference_mode():
+    made: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
+    with torch.inference_mode():
         for ids, positions in wanted.items():
             some = sorted(positions)
             try:
@@ -126,8 +161,8 @@ def _asked(
                 text = f"{text}: {first_line(error)}"
                 hint = "it cannot be checked, and is not compiled: choose a shorter --context, or another checkpoint"
                 raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint) from error
-            rows |= {(ids, at): row for at, row in zip(some, found.float().cpu(), strict=True)}
-    return tuple(torch.stack([rows[walk.ids, at] for at in walk.scored]) for walk in walks)
+            made |= {(ids, at): row for at, row in zip(some, found.float().cpu(), strict=True)}
+    return tuple(torch.stack([made[walk.ids, at] for at in walk.scored]) for walk in walks)
 
 
 def _exact(
@@ -168,29 +203,69 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
     if not whole:
         _widen(model)
     try:
-        yield functools.partial(_forward, model, place)
+        yield _Transformers(model, place)
     finally:
         gc.collect()
         if place != "cpu":
             torch.cuda.empty_cache()
 
 
-def _forward(model: Any, device: str, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-    """Logits at `positions` alone: those of a long prompt over a large vocabulary would be gigabytes."""
-    count, at = len(ids), torch.tensor(list(positions), device=device)
+class _Transformers:
+    """transformers' model as an `Answer`, without a cache and with its own."""
 
-    def cut(_: Any, args: tuple[Any, ...]) -> Any:
-        hidden = args[0]
-        return (hidden[:, at], *args[1:]) if hidden.dim() == 3 and hidden.shape[1] == count else None
+    def __init__(self, model: Any, device: str) -> None:
+        self._model, self._device = model, device
 
-    head = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(cut) if head is not None else None
-    try:
-        logits = model(torch.tensor([list(ids)], device=device), use_cache=False).logits[0]
-    finally:
-        if hook is not None:
-            hook.remove()
-    return logits if logits.shape[0] == len(positions) != count else logits[at]  # type: ignore[no-any-return]
+    def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """Logits at `positions` alone: those of a long prompt over a large vocabulary would be gigabytes."""
+        count, at = len(ids), torch.tensor(list(positions), device=self._device)
+
+        def cut(_: Any, args: tuple[Any, ...]) -> Any:
+            hidden = args[0]
+            return (hidden[:, at], *args[1:]) if hidden.dim() == 3 and hidden.shape[1] == count else None
+
+        with self._before_the_head(cut):
+            logits = self._model(self._of(ids), use_cache=False).logits[0]
+        return logits if logits.shape[0] == len(positions) != count else logits[at]  # type: ignore[no-any-return]
+
+    def stepped(self, walk: Walk) -> torch.Tensor | None:
+        """Logits of the steps behind a walk's prompt, with the model's own cache; None where it has none."""
+
+        def last(_: Any, args: tuple[Any, ...]) -> Any:
+            hidden = args[0]
+            return (hidden[:, -1:], *args[1:]) if hidden.dim() == 3 else None
+
+        try:
+            with self._before_the_head(last):
+                cache, found = _cache_of(self._model(self._of(walk.ids[: walk.prompt]), use_cache=True)), []
+                for token in walk.ids[walk.prompt :]:
+                    if cache is None:
+                        return None
+                    told = self._model(self._of([token]), past_key_values=cache, use_cache=True)
+                    cache = _cache_of(told)
+                    found.append(told.logits[0, -1].float().cpu())
+        except Exception as error:  # whatever somebody else's model raises that keeps its cache another way
+            if exhausted(error):
+                raise
+            return None
+        return torch.stack(found)
+
+    def _of(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([list(ids)], device=self._device)
+
+    @contextlib.contextmanager
+    def _before_the_head(self, hook: Callable[[Any, tuple[Any, ...]], Any]) -> Iterator[None]:
+        head = self._model.get_output_embeddings()
+        handle = head.register_forward_pre_hook(hook) if head is not None else None
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+
+def _cache_of(told: Any) -> Any:
+    return getattr(told, "past_key_values", None)
 
 
 def _widen(model: torch.nn.Module) -> None:

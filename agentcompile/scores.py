@@ -36,6 +36,8 @@ CAPTURED, CAPTURED_WORST = 0.5, 4.0
 that is rounded there are tables and constants: of a dozen architectures in bf16 and of the sample the mean is 0.035 and
 the worst position 0.26 at most; factors of LongRoPE that are of another length, under weights that are hardly anything
 but noise, make it 1.3 and 7."""
+SAME = 1e-6
+"""Nats that two orders of float32 sums differ by at most in any model; another window is a thousand times that."""
 FEW = 8
 """Rows that have no mean to speak of."""
 _AT_ONCE = 16
@@ -178,6 +180,13 @@ def drifted(rows: Sequence[Row]) -> str:
         positions = f"{beyond} of {len(rows)} positions, eager's at {usually}"
         return f"the greedy token is beyond the five likeliest at {positions}"
     return ""
+
+
+def contradiction(exact: torch.Tensor, own: torch.Tensor) -> float:
+    """How far a reference with its own cache is from itself without, in nats at one position, where that is more than
+    rounding; 0 where it is not. Logits are [positions, vocab]."""
+    found = [one for one in rows(exact, None, own, [None] * len(exact)) if one.kl > max(WORST * one.floor, SAME)]
+    return max((one.kl for one in found), default=0.0)
 
 
 def miscaptured(

@@ -36,7 +36,7 @@ from agentcompile.proving import binaries
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.lower import lower
-from agentcompile.scores import compared, fault, miscaptured, phases
+from agentcompile.scores import compared, contradiction, fault, miscaptured, phases
 from agentcompile.walks import lengths, named, walks
 from agentcompile.worker.protocol import Fed, FeedModel
 
@@ -177,11 +177,27 @@ class Gate:
             if self._answers is None:
                 device = self.here.device if self.here.target.kind == "cuda" else "cpu"
                 self._answers = own = answers(self.captured, walked, device, self.module)
+                self._reference_is_one(own)
                 graph = as_captured(self.captured, walked, self.module)
                 self._miscaptured = miscaptured(walked, own.exact, own.eager, graph)
             found = torch.from_file(str(out), size=count * vocab, dtype=torch.float32).view(count, vocab)
             rows = compared(walked, self._answers.exact, self._answers.eager, found)
         return replace(about, phases=phases(walked, rows), fault=self._miscaptured or fault(walked, rows))
+
+    def _reference_is_one(self, found: Answers) -> None:
+        """Raises AgentCompileError (correctness) where transformers' model with its own cache, which `generate` runs,
+        is another than the same model without: as where only one of them has a window."""
+        for one in found.cached:
+            if far := contradiction(one.exact, one.own):
+                text = (
+                    f"{self.captured.info.name}: transformers' model contradicts itself: behind {one.walk.prompt} "
+                    f"tokens its answer with its own cache is {far:.3g} nats from its answer without"
+                )
+                hint = (
+                    "nothing says which of the two its authors mean, so that no lock is written; a sliding window that "
+                    "one of them ignores is the usual cause: choose a --context that is no longer than the window"
+                )
+                raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
 
     def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
         """Run the plans. Those that make no step in time are hung only where PyTorch's own graph, right after, makes

@@ -76,7 +76,7 @@ def test_a_kernel_that_hangs_in_the_model_is_ended_and_says_where(
     assert isinstance(ended.verdict, TimedOut)
 
 
-@pytest.mark.parametrize("name", ["phi3-longrope", "roberta", "recurrent-gemma"])
+@pytest.mark.parametrize("name", ["phi3-longrope", "roberta", "recurrent-gemma", "moshi"])
 def test_a_model_that_is_captured_wrong_is_never_locked(name: str, warm: Path, tmp_path: Path) -> None:
     model, lock = tiny.write(name, tmp_path / name), tmp_path / "a.lock.toml"
     settings = ("--context", 128, "--threads", flows.THREADS, "--choose", "pytorch")

@@ -66,6 +66,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "moshi": ("MoshiConfig", {"sliding_window": 64, "head_dim": 16, "ffn_dim": 256}),
     "roberta": ("RobertaConfig", {"is_decoder": True, "pad_token_id": 1, "eos_token_id": 2}),
     "recurrent-gemma": (
         "RecurrentGemmaConfig",
@@ -73,7 +74,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """What capture takes for what it is not: factors that the length of a prompt chooses, positions that are counted from
-the padding's number on, state that is no cache."""
+the padding's number on, state that is no cache, a window that transformers applies with a cache alone."""
 
 
 def write(name: str, directory: Path, *, dtype: torch.dtype = torch.float32, shard: str = "5GB", seed: int = 0) -> Path:
