@@ -1,8 +1,11 @@
 """Why mutants of CUDA kernels are no faults.
 
-Not here: warp intrinsics whose mask leaves out lanes that call them, warp barriers that are gone, sums that begin with
-whatever is in a register. CUDA leaves their results undefined; on the devices tried the bits were right, and such
-mutants stay survivors.
+Some are undefined, and their rows say so first: exchanges whose mask leaves out lanes that take part, a barrier gone
+between lanes that meet in shared memory, sums that begin with what nobody wrote. CUDA gives these no meaning, so no
+result that a device happens to give can be held against them; on the devices tried the bits were right.
+
+Not here: the fence between the reads of a slot and the copy into it, gone where slots are copied into again. That race
+is a fault, though no input shows it reliably.
 """
 
 from __future__ import annotations
@@ -61,6 +64,11 @@ def _all_asked_for(asked: Asked) -> bool:
     return _turns(asked) <= asked.params.get("DEPTH", 0) // sides
 
 
+def _few_bases(asked: Asked) -> bool:
+    """Warps take their rows in so few groups of 32 that a signed byte holds where each begins, and where none does."""
+    return _turns(asked) <= BYTE // _WARP * _WARP
+
+
 def _one_step(asked: Asked) -> bool:
     """A warp's loads in flight are all of a row, in the wider type too."""
     found, reach = matrices(asked.region), _WARP * 4 * asked.params.get("LOADS", 0)
@@ -91,9 +99,34 @@ def _whole_teams(asked: Asked) -> bool:
 
 
 def _all_lanes(region: Region, _: int) -> bool:
-    """Every lane holds a part of a slot, or none of a power of two of them."""
-    parts = int(dict(region.dims).get("head_dim", 0)) // 8
-    return parts in (4, 8, 16, 32)
+    """Every lane holds a part of a slot, as many lanes of either half of it."""
+    return dict(region.dims).get("head_dim", 0) in (32, 64, 128, 256)
+
+
+def _within_the_cache(asked: Asked) -> bool:
+    """Whether all that `split-kv` asks for as nothing lies within its head's cache, whatever the position.
+
+    A lane asks for 16 bytes of each of its slots in whole turns, and for more where not all lanes have a part of a
+    slot; what of it is behind the slots, or behind the parts, is asked for as nothing.
+    """
+    dims, wanted = dict(asked.region.dims), ("SPLITS", "WARPS", "SLOTS")
+    if not asked.kernel.endswith("/split-kv") or any(name not in asked.params for name in wanted):
+        return False
+    splits, warps, slots = (asked.params[name] for name in wanted)
+    context, width, window = dims["context"], dims["head_dim"], dims.get("window", 0)
+    lanes = next((many for many in (4, 8, 16) if width // 8 <= many), _WARP)
+    groups = _WARP // lanes * warps
+    turn = groups * slots
+    for position in range(context):
+        first = position - window + 1 if window and position >= window else 0
+        rounds = -(-(position - first) // groups)
+        for rank in range(splits):
+            begin = first + rank * rounds // splits * groups
+            end = min(first + (rank + 1) * rounds // splits * groups, position)
+            last = begin + -(-(end - begin) // turn) * turn - 1
+            if begin < end and last * width + lanes * 8 > context * width:
+                return False
+    return True
 
 
 CUDA: tuple[Row, ...] = (
@@ -205,6 +238,28 @@ CUDA: tuple[Row, ...] = (
     ),
     Row(
         file=r"_include/bulk\.cuh",
+        before=r"^for \(long base = 0; unit_of<1>\(rows_of, long\(blockIdx",
+        after=r"^for \(signed char base = 0; unit_of<1>\(rows_of, long\(blockIdx",
+        counts=_few_bases,
+        why="no warp has more than three groups of rows behind its first, and the number that ends the loop fits",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^reads_done\(\);",
+        after=r"^;$",
+        counts=_all_asked_for,
+        why="all rows of a warp are asked for before the first: no copy follows that the fence could hold back",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
+        before=r"^__syncwarp\(\);",
+        after=r"^;$",
+        why="undefined: one of these barriers orders what a lane makes in shared memory before the other lanes' waits "
+        "on it, the other the lanes' reads of a slot before the copy into it that one of them asks for. Without, CUDA "
+        "does not say what is read; and where no slot is copied into again the second orders nothing",
+    ),
+    Row(
+        file=r"_include/bulk\.cuh",
         before=r"^if \(\+\+slot == DEPTH\) slot = 0, parity \^= 1;",
         unreached=True,
         why="no warp takes as many rows as its ring has slots: it never begins again",
@@ -256,5 +311,74 @@ CUDA: tuple[Row, ...] = (
         after=r"of_k\.load\(norm_k \+ part, used \|\| newest\);",
         where=_all_lanes,
         why="all lanes are used; warps that do not attend to the newest slot load the norm of its key, and leave it",
+    ),
+    Row(
+        file=r"_include/attention_joined\.cuh",
+        before=r"const int until = \(rank \+ 1\) \* CHUNK < ELEMENTS \? \(rank \+ 1\) \* CHUNK : ELEMENTS;",
+        after=r"until = (!\(\(rank \+ 1\) \* CHUNK < ELEMENTS\)|\(rank \+ 1\) \* CHUNK >= ELEMENTS) "
+        r"\? \(rank \+ 1\) \* CHUNK : ELEMENTS;",
+        counts=_whole_chunks,
+        why="every block's part reaches to the last element: blocks join elements again that others join, from records "
+        "that nobody writes any more and in the same order, and each writes the same value",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
+        before=r"^for \(int from = begin; from < SPLITS && begin < TEAMS; ",
+        after=r"^for \(int from = begin; from <= SPLITS && begin < TEAMS; ",
+        why="splits from SPLITS on, which a turn more takes, are asked for as nothing and weigh nothing: zero times "
+        "zero is added, which changes no sum but the sign of a zero",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
+        before=r"^if \(i == 0\) ends\[g \* SPLITS \+ split\] = make_float2\(top, total\);",
+        after=r"^if \((i != 0|!\(i == 0\))\) ends\[g \* SPLITS \+ split\] = make_float2\(top, total\);",
+        where=lambda region, _: dict(region.dims).get("head_dim", 0) > 1,
+        why="every element of a head finds the same maximum and sum of weights, from the same records in the same "
+        "order: the threads of all others but the first write the same value",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
+        before=r"^if \(threadIdx\.x == 0\) \*arrived = 0;",
+        after=r"^if \((threadIdx\.x != 0|!\(threadIdx\.x == 0\))\) \*arrived = 0;",
+        why="all blocks have counted, so nobody reads it before the launch ends: any other thread of the last block "
+        "may leave the zero, and a block has 32 or more",
+    ),
+    Row(
+        file=r"_include/async_copies\.cuh",
+        before=r"\(there \? 16 : 0\)",
+        after=r"\(there \? 16 : 1\)",
+        region=r"(qknorm-)?rope-attention-decode",
+        counts=_within_the_cache,
+        why="where there is nothing, a byte within the cache is read: the lower one of a number of 16 bits, which is "
+        "then finite. It meets a query's zeros, or a score that is replaced and a weight of zero, or a sum that nobody "
+        "takes",
+    ),
+    Row(
+        file=r"_include/attention_heads\.cuh",
+        before=r" : -HALF_LANES - \(i < HALF_REST \? 1 : 0\);",
+        after=r" : HALF_LANES - \(i < HALF_REST \? 1 : 0\);",
+        where=_all_lanes,
+        why="half a slot's lanes onward is as far round as half of them back: all groups of lanes of a warp hold the "
+        "same head, and an exchange counts lanes round the warp",
+    ),
+    Row(
+        file=r"_include/(device|argmax|thin_argmax|attention_heads|attention_lanes|attention_tiles)\.cuh",
+        before=r"__(shfl|shfl_xor|any)_sync\(ALL, ",
+        after=r"__(shfl|shfl_xor|any)_sync\(\(ALL >> 16\), ",
+        why="undefined: every lane of the warp executes the exchange, and a lane that does so must be in its own mask",
+    ),
+    Row(
+        file=r"_include/device\.cuh",
+        before=r"^constexpr unsigned ALL = 0xffffffffu;",
+        after=r"^constexpr unsigned ALL = 0x(7fffffff|fffffffe)u;",
+        region=r"(?!.*argmax).*",
+        why="undefined: every lane of a warp executes the exchanges, and a lane that does so must be in its own mask. "
+        "Kernels without exchanges do not read it, and none here counts from it, as a choice among logits does",
+    ),
+    Row(
+        file=r"_include/gemv\.cuh",
+        before=r"^for \(int r = 0; r < ROWS; \+\+r\) sum\[r\] = 0;",
+        after=r"^for \(int r = 0; r >= ROWS; \+\+r\) sum\[r\] = 0;",
+        why="undefined: the sums begin with what nobody wrote",
     ),
 )

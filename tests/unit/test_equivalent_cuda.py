@@ -52,14 +52,52 @@ def test_a_warp_that_lacks_rows_reads_copies_of_the_last_one_alone() -> None:
     assert not said[1]
 
 
-def test_a_mask_that_leaves_out_lanes_is_excused_by_nothing() -> None:
-    before = "v += __shfl_xor_sync(ALL, v, step);"
-    after = before.replace("ALL", "(ALL >> 16)")
+@pytest.mark.parametrize(
+    ("file", "before"),
+    [
+        ("device", "for (int step = WIDTH / 2; step > 0; step /= 2) v += __shfl_xor_sync(ALL, v, step);"),
+        ("argmax", "const Key other = __shfl_xor_sync(ALL, key, step);"),
+        ("attention_tiles", "if (__any_sync(ALL, most > base + (LIFT + SLACK))) {"),
+    ],
+)
+def test_a_mask_without_lanes_that_take_part_has_no_meaning_and_another_exchange_has(file: str, before: str) -> None:
     made = region("linear", Extents(hidden=64, rows=(48,)))
-    assert not reason("mask", made, "_include/device.cuh", before, after, threads=1)
+    masked = before.replace("ALL", "(ALL >> 16)")
+    assert _said(made, f"_include/{file}.cuh", before, masked).startswith("undefined")
+    for after in (
+        before.replace("step)", "step + 1)"),
+        before.replace("most >", "most >="),
+        before.replace("_xor", ""),
+    ):
+        assert after == before or not _said(made, f"_include/{file}.cuh", before, after)
 
 
-BULK, HEADS = "_include/bulk.cuh", "_include/attention_heads.cuh"
+def test_a_mask_is_a_number_to_a_kernel_that_chooses() -> None:
+    before = "constexpr unsigned ALL = 0xffffffffu;"
+    for kind, undefined in (("linear", True), ("embedding", True), ("linear-argmax", False)):
+        for mask in ("0x7fffffffu", "0xfffffffeu"):
+            said = _said(region(kind, Extents()), "_include/device.cuh", before, before.replace("0xffffffffu", mask))
+            assert said.startswith("undefined") == undefined, (kind, mask)
+    key = "const unsigned ordered = v != v ? ALL : bits & 0x80000000u ? ~bits : bits | 0x80000000u;"
+    made = region("linear-argmax", Extents())
+    assert not _said(made, "_include/argmax.cuh", key, key.replace("ALL", "(ALL >> 16)"))
+
+
+def test_sums_that_begin_with_nothing_have_no_meaning_and_those_that_begin_elsewhere_have() -> None:
+    before = "for (int r = 0; r < ROWS; ++r) sum[r] = 0;"
+    made = region("linear", Extents(hidden=64, rows=(48,)))
+    assert _said(made, "_include/gemv.cuh", before, before.replace("<", ">=")).startswith("undefined")
+    for after in (before.replace("= 0;", "= 1;"), before.replace("<", "<="), before.replace("++r", "r += 2")):
+        assert after == before or not _said(made, "_include/gemv.cuh", before, after)
+
+
+def _said(made: Region, file: str, before: str, after: str) -> str:
+    return reason("any", made, file, before, after, threads=132)
+
+
+BULK, HEADS, PARTS = "_include/bulk.cuh", "_include/attention_heads.cuh", "_include/attention_parts.cuh"
+BASE = "for (long base = 0; unit_of<1>(rows_of, long(blockIdx.x) * TEAMS + base * step).left; base += WARP) {"
+PARTNER = "const int partner = near ? HALF_LANES + (i + HALF_REST) / PER_LANE : -HALF_LANES - (i < HALF_REST ? 1 : 0);"
 WIDE = Extents(hidden=64, rows=(600,))
 DECODE = Extents(q_heads=12, kv_heads=2, head_dim=64)
 
@@ -80,8 +118,14 @@ DECODE = Extents(q_heads=12, kv_heads=2, head_dim=64)
         ("rope-attention-decode", "_include/attention_joined.cuh",
          "const int until = (rank + 1) * CHUNK < ELEMENTS ? (rank + 1) * CHUNK : ELEMENTS;",
          "const int until = (rank) * CHUNK < ELEMENTS ? (rank + 1) * CHUNK : ELEMENTS;", {"SPLITS": 8}, {"SPLITS": 5}),
-        ("rope-attention-decode", "_include/attention_parts.cuh", "if (begin < TEAMS && quad < QUADS) ask(begin);",
+        ("rope-attention-decode", PARTS, "if (begin < TEAMS && quad < QUADS) ask(begin);",
          "if (begin < TEAMS || quad < QUADS) ask(begin);", {"WARPS": 3}, {"WARPS": 4}),
+        ("linear", BULK, "reads_done();", ";", {"WARPS": 4, "PARTS": 1, "DEPTH": 2},
+         {"WARPS": 4, "PARTS": 1, "DEPTH": 1}),
+        ("rope-attention-decode", "_include/attention_joined.cuh",
+         "const int until = (rank + 1) * CHUNK < ELEMENTS ? (rank + 1) * CHUNK : ELEMENTS;",
+         "const int until = !((rank + 1) * CHUNK < ELEMENTS) ? (rank + 1) * CHUNK : ELEMENTS;",
+         {"SPLITS": 8}, {"SPLITS": 5}),
     ],
 )  # fmt: skip
 def test_what_depends_on_a_candidates_parameters(
@@ -102,6 +146,11 @@ def test_what_depends_on_a_candidates_parameters(
          "Unit found = {0, 0, 0};", "Unit found = {0, 1, 0};"),
         (region("rope-attention-decode", DECODE), region("rope-attention-decode", Extents(head_dim=80)), HEADS,
          "of_k.load(norm_k + part, used && newest);", "of_k.load(norm_k + part, used || newest);"),
+        # 96 turns of 132 warps are the most whose groups a signed byte counts: the next begins at 128.
+        (region("linear", Extents(rows=(96 * 132,))), region("linear", Extents(rows=(96 * 132 + 1,))), BULK,
+         BASE, BASE.replace("long base", "signed char base")),
+        (region("rope-attention-decode", DECODE), region("rope-attention-decode", Extents(head_dim=80)), HEADS,
+         PARTNER, PARTNER.replace(": -HALF_LANES", ": HALF_LANES")),
         (region("embedding", Extents()), region("embedding", Extents(batch=2)), "embedding/row/kernel.cu",
          "y_t* y = a.y + blockIdx.y * hidden;", "y_t* y = a.y - blockIdx.y * hidden;"),
     ],
@@ -109,3 +158,52 @@ def test_what_depends_on_a_candidates_parameters(
 def test_what_depends_on_a_regions_extents(held: Region, broken: Region, file: str, before: str, after: str) -> None:
     assert reason("any", held, file, before, after, threads=132)
     assert not reason("any", broken, file, before, after, threads=132)
+
+
+FIRST = "if (i == 0) ends[g * SPLITS + split] = make_float2(top, total);"
+COUNT = "if (threadIdx.x == 0) *arrived = 0;"
+TURN = "for (int from = begin; from < SPLITS && begin < TEAMS; from += AHEAD * TEAMS) {"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "before", "same", "wrong"),
+    [
+        ("linear", BULK, "__syncwarp();", ";", "__syncthreads();"),
+        ("linear", BULK, BASE, BASE.replace("long base", "signed char base"), BASE.replace("long(", "signed char(")),
+        ("linear", BULK, BASE, BASE.replace("long base", "signed char base"), BASE.replace("+= WARP", "+= 2 * (WARP)")),
+        ("rope-attention-decode", PARTS, FIRST, FIRST.replace("==", "!="), ";"),
+        ("rope-attention-decode", PARTS, FIRST, FIRST.replace("==", "!="), FIRST.replace("top, total", "total, top")),
+        ("rope-attention-decode", PARTS, COUNT, COUNT.replace("==", "!="), ";"),
+        ("rope-attention-decode", PARTS, COUNT, COUNT.replace("==", "!="), COUNT.replace("= 0;", "= 1;")),
+        ("rope-attention-decode", PARTS, TURN, TURN.replace("from <", "from <="), TURN.replace("from <", "from >=")),
+        ("rope-attention-decode", PARTS, TURN, TURN.replace("from <", "from <="), TURN.replace("&&", "||")),
+        ("rope-attention-decode", HEADS, PARTNER, PARTNER.replace(": -HALF", ": HALF"),
+         PARTNER.replace("HALF_LANES +", "HALF_LANES -")),
+    ],
+)  # fmt: skip
+def test_a_row_is_about_one_mutation_of_its_line(kind: str, file: str, before: str, same: str, wrong: str) -> None:
+    made = region(kind, WIDE if kind == "linear" else DECODE)
+    assert _said(made, file, before, same)
+    assert wrong != before
+    assert not _said(made, file, before, wrong)
+
+
+@pytest.mark.parametrize(
+    ("context", "window", "head_dim", "holds"),
+    [(256, 0, 64, True), (250, 0, 64, False), (255, 0, 64, False), (256, 100, 64, False), (256, 0, 80, False)],
+)
+def test_a_byte_where_there_is_nothing_is_read_within_the_cache(
+    context: int, window: int, head_dim: int, holds: bool
+) -> None:
+    before = '::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");'
+    made = region("rope-attention-decode", Extents(context=context, window=window, head_dim=head_dim))
+    params = {"SPLITS": 1, "WARPS": 2, "SLOTS": 4}
+
+    def said(after: str, kernel: str = "rope-attention-decode/split-kv") -> str:
+        file = "_include/async_copies.cuh"
+        return reason("constant", made, file, before, after, threads=132, params=params, kernel=kernel)
+
+    assert bool(said(before.replace(": 0", ": 1"))) == holds
+    assert not said(before.replace(": 0", ": 2"))
+    assert not said(before.replace("16 : 0", "15 : 0"))
+    assert not said(before.replace(": 0", ": 1"), "linear/thin-rows")
