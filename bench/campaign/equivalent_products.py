@@ -11,7 +11,6 @@ from .extents import (
     no_bias,
     no_odd_pair,
     of_four_tiles,
-    one_type,
     ragged,
     room_behind,
     tiled,
@@ -20,7 +19,7 @@ from .extents import (
     whole_turns,
     with_matrices,
 )
-from .loops import one_stream, same_products, same_steps, swapped_extreme
+from .loops import in_place, one_stream, same_products, same_steps, swapped_extreme
 
 PRODUCTS: tuple[Row, ...] = (
     Row(
@@ -187,11 +186,12 @@ PRODUCTS: tuple[Row, ...] = (
     ),
     Row(
         file=r"_include/dot\.h",
-        before=r"std::is_same_v<X, operand_t<W>> && O == Order::natural && K % 2 == 0\) return x;",
-        after=r"O != Order::natural && K % 2 == 0|O == Order::natural && K % 2 (!= 0|== 1)|\|\||constexpr \(!\(",
-        where=one_type,
-        why="x in place and a copy of it in the natural order are the same operand, and rows end with a step: nothing "
-        "is read behind them",
+        before=r"^if constexpr \(std::is_same_v<X, operand_t<W>> && O == Order::natural && K % 2 == 0\) return x;",
+        after=r"^if constexpr \(.*\) return x;",
+        counts=in_place,
+        why="x in place and a copy of it in the natural order are the same operand, and nothing is read behind a row: "
+        "it ends with a step, or what it has behind the last one is read one by one. Where x would be of another type "
+        "it does not compile",
     ),
     Row(
         file=r"_include/dot\.h",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .clamps import same_clamp, same_scalings
 from .excuses import AGAIN, NO_ATTENTION, Row
 from .extents import a_step, few_lines, no_bias, no_offset, tiled, whole_cache
+from .loops import packed
 from .ranges import (
     even_groups,
     one_block,
@@ -285,5 +286,14 @@ RANGES: tuple[Row, ...] = (
         where=tiled,
         why="every tile of a share is whole, and what is written behind one, up to the share's end, is written again "
         "with its own sums",
+    ),
+    Row(
+        file=r"_include/argmax\.h",
+        before=r"\(bits & 0x7fffffff\) > 0x7f800000 \? INT32_MAX : key;",
+        after=r"\(bits & 0x[0-7][0-9a-f]{7}\) > 0x7f800000 \? INT32_MAX : key;",
+        region=r"rmsnorm-linear-argmax",
+        counts=packed,
+        why="behind a norm all logits are NaN or none is, as weights are finite; all rows are summed in one order, so "
+        "that all are one NaN: the first is chosen. A number is never above infinity's bits, whatever is masked",
     ),
 )

@@ -123,12 +123,12 @@ def floats(region: Region, _: int) -> bool:
     return all(dtype == "fp32" for _, dtype in widths(region))
 
 
-def one_type(region: Region, threads: int) -> bool:
-    """Activations are of the matrices' type, and no row ends in half a pair."""
+def same_type(region: Region, _: int) -> bool:
+    """Activations are of the matrices' type."""
     types = {
         p.dtype for p in region.ports if p.role in ("activation", "weight") and p.dtype in ("bf16", "fp16", "fp32")
     }
-    return len(types) == 1 and no_odd_pair(region, threads)
+    return len(types) == 1
 
 
 def fourths(region: Region, _: int) -> bool:

@@ -17,7 +17,7 @@ from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, parse
 from agentcompile.ir.region import Region
 
-from .extents import BYTE, TILE, elements, shares, widths
+from .extents import BYTE, TILE, elements, no_odd_pair, same_type, shares, widths
 
 _MOST_TURNS = 1 << 16
 _EACH = (
@@ -199,6 +199,17 @@ def swapped_extreme(asked: Asked) -> bool:
 def one_stream(asked: Asked) -> bool:
     """Whether rows are read one after another."""
     return asked.params.get("STREAMS") == 1
+
+
+def in_place(asked: Asked) -> bool:
+    """Whether an operand may stay where it is: it has the matrices' type, and no row is read to half a pair."""
+    whole = no_odd_pair(asked.region, asked.threads) or "/rows" in asked.kernel
+    return same_type(asked.region, asked.threads) and whole
+
+
+def packed(asked: Asked) -> bool:
+    """Whether matrices are packed: a lane has a row, and all rows are summed in one order."""
+    return "/packed" in asked.kernel
 
 
 def counted_by_a_byte(asked: Asked) -> bool:

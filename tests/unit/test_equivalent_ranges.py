@@ -223,3 +223,41 @@ def test_blocks_of_sums_have_room_for_whole_tiles() -> None:
     for given in (False, True):
         of = region("linear", Extents(bias=given))
         assert bool(reason("dropped", of, GEMV, bias, "if (bias) ;", threads=2, params={})) != given
+
+
+def test_an_operand_in_place_is_its_copy_where_nothing_is_read_behind_it() -> None:
+    line = "if constexpr (std::is_same_v<X, operand_t<W>> && O == Order::natural && K % 2 == 0) return x;"
+    odd, even = Extents(hidden=875), Extents(hidden=128)
+    for kernel, at, same in (
+        ("linear/rows", odd, True),
+        ("linear/packed", odd, False),
+        ("linear/packed", even, True),
+    ):
+        for old, new in (("K % 2", "K % 3"), ("> &&", "> ||")):
+            told = reason(
+                "logic", region("linear", at), DOT, line, line.replace(old, new), threads=2, params={}, kernel=kernel
+            )
+            assert bool(told) == same, (kernel, new)
+    assert not reason("logic", region("linear", even), DOT, line, ";", threads=2, params={}, kernel="linear/rows")
+
+
+def test_of_logits_that_are_all_one_nan_the_first_is_chosen() -> None:
+    line = "return (bits & 0x7fffffff) > 0x7f800000 ? INT32_MAX : key;"
+    after = line.replace("0x7fffffff", "0x3fffffff")
+    for kind, way, same in (
+        ("rmsnorm-linear-argmax", "packed", True),
+        ("rmsnorm-linear-argmax", "rows", False),
+        ("linear-argmax", "packed", False),
+    ):
+        told = reason("mask", region(kind, EVEN), ARGMAX, line, after, threads=2, params={}, kernel=f"{kind}/{way}")
+        assert bool(told) == same
+    wider = line.replace("0x7fffffff", "0xffffffff")
+    assert not reason(
+        "mask",
+        region("rmsnorm-linear-argmax", EVEN),
+        ARGMAX,
+        line,
+        wider,
+        threads=2,
+        kernel="rmsnorm-linear-argmax/packed",
+    )
