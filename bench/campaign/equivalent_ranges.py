@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .clamps import same_clamp, same_scalings
 from .excuses import AGAIN, NO_ATTENTION, Row
-from .extents import a_step, few_lines, no_bias, no_offset, tiled, whole_cache
+from .extents import a_step, few_lines, no_bias, no_offset, tiled, two_ranks, whole_cache
 from .loops import packed
 from .ranges import (
     even_groups,
@@ -15,6 +15,7 @@ from .ranges import (
     same_groups,
     same_operand,
     same_parts,
+    same_rest,
     same_rows,
     same_share,
     same_squares,
@@ -295,5 +296,19 @@ RANGES: tuple[Row, ...] = (
         counts=packed,
         why="behind a norm all logits are NaN or none is, as weights are finite; all rows are summed in one order, so "
         "that all are one NaN: the first is chosen. A number is never above infinity's bits, whatever is masked",
+    ),
+    Row(
+        file=r"_include/gemv\.h",
+        before=r"^for \(; row < end; row \+= TILE\) \{",
+        region=NO_ATTENTION,
+        counts=same_rest,
+        why=f"the loop still takes the tiles that are left, {_ALL}",
+    ),
+    Row(
+        file=r"_include/argmax\.h",
+        before=r"^for \(int r = 1; r < size; \+\+r\)",
+        after=r"r \+= 2\)",
+        where=two_ranks,
+        why="there are two ranks: behind the second the loop ends",
     ),
 )

@@ -144,6 +144,24 @@ def same_tiles(asked: Asked) -> bool:
 
 
 @counting
+def same_rest(asked: Asked) -> bool:
+    """Whether the loop over single packed tiles still takes what the one over some side by side leaves."""
+    found = re.fullmatch(r"for \(; (.+); row \+= (.+)\) \{", asked.after)
+    side = asked.params["TILES"] * TILE
+    for begin, end in _blocks(asked):
+        row = first = begin + (end - begin) // side * side
+        seen = set[int]()
+        while found is not None and number(found[1], {"row": row, "end": end, "TILE": TILE}):
+            seen.update(range(row, max(end, row + 1) if row + TILE > end else row + TILE))
+            row += number(found[2], {"TILE": TILE})
+            if row > end + side:
+                return False
+        if seen != set(range(first, end)):
+            return False
+    return "packed" in asked.kernel
+
+
+@counting
 def same_columns(asked: Asked) -> bool:
     """Whether the loops over a head's columns still take each once."""
     found = re.fullmatch(r"for \(; (.+); column \+= (.+)\)", asked.after)

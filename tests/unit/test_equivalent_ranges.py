@@ -261,3 +261,27 @@ def test_of_logits_that_are_all_one_nan_the_first_is_chosen() -> None:
         threads=2,
         kernel="rmsnorm-linear-argmax/packed",
     )
+
+
+def test_single_tiles_are_those_that_are_left() -> None:
+    loop = "for (; row < end; row += TILE) {"
+    for rows, tiles, old, new, same in (
+        (96, 2, "+= TILE", "+= 2 * (TILE)", True),  # 48 rows a rank: one tile is left
+        (54, 2, "+= TILE", "+= 2 * (TILE)", False),  # 32 and 22 rows: of two that are left the second is missed
+        (96, 4, "+= TILE", "+= 2 * (TILE)", False),
+        (96, 2, "< end", "<= end", False),
+    ):
+        told = reason(
+            "stride",
+            region("linear", Extents(rows=(rows,))),
+            GEMV,
+            loop,
+            loop.replace(old, new),
+            threads=2,
+            params={"TILES": tiles},
+            kernel="linear/packed",
+        )
+        assert bool(told) == same, (rows, tiles, new)
+    ranks = "for (int r = 1; r < size; ++r)"
+    for threads, same in ((2, True), (3, False)):
+        assert excused("linear-argmax", EVEN, ARGMAX, ranks, "++r", "r += 2", threads) == same
