@@ -11,7 +11,7 @@ import transformers
 
 from agentcompile.capture import Captured, capture
 from agentcompile.oracle import answers, as_captured
-from agentcompile.scores import miscaptured
+from agentcompile.scores import contradiction, miscaptured
 from agentcompile.walks import walks
 from tests.cpu import flows
 from tests.models import tiny
@@ -28,6 +28,8 @@ def said(captured: Captured, module: torch.nn.Module | None = None) -> str:
     found = answers(captured, own, "cpu", module)
     graph = as_captured(captured, own, module)
     assert any(rows is not None for rows in graph)
+    assert len(found.cached) == (found.oracle == "transformers")
+    assert not any(contradiction(one.exact, one.own) for one in found.cached)
     return miscaptured(own, found.exact, found.eager, graph)
 
 
@@ -41,6 +43,15 @@ def test_the_sample_and_a_module_are_captured_right(tmp_path: Path) -> None:
     assert said(capture(flows.SAMPLE, context=CONTEXT)) == ""
     module = Handwritten().to(torch.bfloat16)
     assert said(capture(module, context=CONTEXT, save_to=tmp_path / "weights"), module) == ""
+
+
+def test_a_window_that_a_model_has_with_its_cache_alone_is_a_contradiction(tmp_path: Path) -> None:
+    for context, far in ((CONTEXT, True), (64, False)):  # longer than the window, and not
+        captured = capture(tiny.write("moshi", tmp_path / f"moshi-{context}"), context=context)
+        own = [walk for group in walks(context, captured.info.vocab, context, ends=[context]) for walk in group]
+        (found,) = answers(captured, own, "cpu").cached
+        assert len(found.walk.ids) == context
+        assert (contradiction(found.exact, found.own) > 0.01) == far
 
 
 def longrope(folder: Path, most: int, *, drawn: bool) -> Path:
