@@ -143,7 +143,7 @@ def compiled(source: Source, folder: Path) -> Kernel:
     if not library.exists():  # writing over one that is loaded would change what runs
         path.write_text(whole)
         # Unique symbols would give one library's shared memory to the next that is loaded.
-        flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
+        flags = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
         command = ["g++", *flags, "-o", str(library), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[:4000]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentcompile import check
@@ -62,8 +63,17 @@ def problems(made: Region, template: Template, params: Params, target: Target) -
 
 def legal(made: Region, template: Template, target: Target) -> list[Candidate]:
     """The points of a template's space that may be built."""
+    return list(_legal(made, template, target))
+
+
+def serves(template: Template, made: Region, target: Target) -> bool:
+    """Whether any point of a template's space may be built."""
+    return next(_legal(made, template, target), None) is not None
+
+
+def _legal(made: Region, template: Template, target: Target) -> Iterator[Candidate]:
     points = Space(made, [template], target)
-    return [point for point in points if not problems(made, template, point.params, target)]
+    return (point for point in points if not problems(made, template, point.params, target))
 
 
 def build(
