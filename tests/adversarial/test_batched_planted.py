@@ -12,8 +12,8 @@ from agentcompile import reference
 from agentcompile.ir.region import Region
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.tolerance import Depth
-from tests.adversarial.remembered import Remembered
 from tests.kernels.float32 import Run, eager
+from tests.kernels.remembered import Remembered
 from tests.templates.shapes import Extents, region
 
 LIBRARY = Facts(accumulation="library")

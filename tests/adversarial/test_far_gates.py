@@ -13,9 +13,9 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.bound import Bounded, round_to
-from tests.adversarial.remembered import Remembered
 from tests.kernels.float32 import Run, float32
 from tests.kernels.regions_for import region_for
+from tests.kernels.remembered import Remembered
 
 SILU = reference.OPERATORS["silu"]
 Rounds = tuple[tuple[str, str], ...]

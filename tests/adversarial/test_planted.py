@@ -28,8 +28,8 @@ from tests.adversarial.expectations import (
     Wrong,
 )
 from tests.adversarial.planted import KERNELS, Planted, plant
-from tests.adversarial.remembered import Remembered
 from tests.kernels.regions_for import region_for
+from tests.kernels.remembered import Remembered
 
 SEEDS = (0, 1, 2, 3)
 REMEMBERED = Remembered()

@@ -9,7 +9,7 @@ from agentcompile.validate import Facts, Instruments
 from agentcompile.validate.cases import Case
 from agentcompile.validate.drawn import Drawn
 
-MOST = 12
+MOST = 16
 """Sets of cases that are held, of one region, facts and seed each."""
 
 
