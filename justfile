@@ -3,6 +3,9 @@
 python := env("PYTHON", "python3")
 bin := justfile_directory() / ".venv/bin"
 
+# Hundreds of processes import the same modules: each compiling them again would take a minute of the tests.
+export PYTHONDONTWRITEBYTECODE := ""
+
 # List the recipes.
 _default:
     @just --list --unsorted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -40,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TIMED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.alone)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no search for garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At the end everything goes: extensions complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

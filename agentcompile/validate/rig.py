@@ -12,7 +12,9 @@ from agentcompile.ir.region import Region
 from agentcompile.layouts import LAYOUTS
 from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poison
 from agentcompile.validate.bound import Append
+from agentcompile.validate.cases import Case
 from agentcompile.validate.compare import Tally, compare
+from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.inputs import extent
 from agentcompile.validate.tolerance import Facts
 
@@ -34,6 +36,9 @@ class Instruments:
     fingerprint: Callable[[Tensor], str] = fingerprint
     same_bits: Callable[[Tensor, Tensor], bool] = same_bits
     broken: Callable[[Arena], list[str]] = Arena.broken
+    recall: Callable[[Case, Callable[[Case], Drawn]], Drawn] = lambda case, draw: draw(case)
+    """Gives a case in numbers, by drawing it; or as it was drawn before for the same region, facts, seed and tokens,
+    where several candidates are judged in one process. Whoever launches works on copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

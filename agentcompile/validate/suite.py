@@ -157,16 +157,20 @@ class _Suite:
     def draw(self, case: Case) -> Drawn:
         """Draw the inputs of a case, load them and evaluate the reference."""
         self._use(case.weights)
-        inputs = self._generator.draw(case, self._parameters)
-        self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
-        sharp = case.style == "level"
-        out = propagate(self.region.body, inputs, self.facts, tokens=self.tokens, sharp=sharp, keen=case.keen)
-        for note in out.notes:
+        drawn = self.tools.recall(case, self._drawn)
+        self._rig.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
+        for note in drawn.out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
+        return drawn
+
+    def _drawn(self, case: Case) -> Drawn:
+        inputs, body, sharp = self._generator.draw(case, self._parameters), self.region.body, case.style == "level"
+        out = propagate(body, inputs, self.facts, tokens=self.tokens, sharp=sharp, keen=case.keen)
         if case.light:
             return Drawn(case=case, inputs=inputs, out=out, eager={})
-        mine = {name: t.clone() if self._appends(name) else t for name, t in inputs.items()}
-        eager = {**reference.run(self.region.body, mine), **{n: t for n, t in mine.items() if self._appends(n)}}
+        appends = {port.name for port in self.region.ports if port.access == "append"}
+        mine = {name: t.clone() if name in appends else t for name, t in inputs.items()}
+        eager = {**reference.run(body, mine), **{name: mine[name] for name in mine if name in appends}}
         return Drawn(case=case, inputs=inputs, out=out, eager=eager)
 
     def everywhere(self) -> int:
@@ -220,9 +224,6 @@ class _Suite:
             self._rig.load(self._parameters)
             if self._quarters is not None:
                 self._quarters.load(self._parameters)
-
-    def _appends(self, name: str) -> bool:
-        return self.region.port(name).access == "append"
 
     def judge(self, drawn: Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
         """Launch once for every poison and compare all that was written; returns what the first launch left."""

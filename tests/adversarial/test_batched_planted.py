@@ -13,10 +13,12 @@ from agentcompile.ir.region import Region
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager
+from tests.kernels.remembered import Remembered
 from tests.templates.shapes import Extents, region
 
 LIBRARY = Facts(accumulation="library")
 DEPTHS: tuple[Depth, ...] = ("search", "accept")
+REMEMBERED = Remembered()
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +28,8 @@ def _one_torch_thread() -> None:
 
 def failed(made: Region, run: Run, *, depth: Depth = "accept", seed: int = 0) -> dict[str, str]:
     """The checks that a kernel of PyTorch's arithmetic fails, with their details."""
-    report = validate(made, LIBRARY, run, seed=seed, repeats=3, depth=depth)
+    tools = REMEMBERED.tools(made, LIBRARY, seed)
+    report = validate(made, LIBRARY, run, seed=seed, repeats=3, depth=depth, tools=tools)
     return {check.name: check.detail for check in report.checks if not check.ok}
 
 

@@ -15,9 +15,11 @@ from agentcompile.validate import Facts, validate
 from agentcompile.validate.bound import Bounded, round_to
 from tests.kernels.float32 import Run, float32
 from tests.kernels.regions_for import region_for
+from tests.kernels.remembered import Remembered
 
 SILU = reference.OPERATORS["silu"]
 Rounds = tuple[tuple[str, str], ...]
+REMEMBERED = Remembered()
 
 
 def beyond(limit: float) -> reference.Operator:
@@ -31,7 +33,9 @@ def steep(x: Tensor) -> Tensor:
 
 
 def failed(region: Region, run: Run, *, rounds: Rounds = (), seed: int = 5) -> set[str]:
-    report = validate(region, Facts(rounds=rounds), run, seed=seed, repeats=2, depth="accept")
+    facts = Facts(rounds=rounds)
+    tools = REMEMBERED.tools(region, facts, seed)
+    report = validate(region, facts, run, seed=seed, repeats=2, depth="accept", tools=tools)
     return {check.name for check in report.checks if not check.ok}
 
 

@@ -29,8 +29,10 @@ from tests.adversarial.expectations import (
 )
 from tests.adversarial.planted import KERNELS, Planted, plant
 from tests.kernels.regions_for import region_for
+from tests.kernels.remembered import Remembered
 
 SEEDS = (0, 1, 2, 3)
+REMEMBERED = Remembered()
 Grow = Callable[..., Planted]
 
 
@@ -64,14 +66,16 @@ def judged(
     facts: Facts | None = None,
     serial: bool = True,
 ) -> NumericReport:
+    facts = facts or planted.facts()
     return validate(
         planted.region,
-        facts or planted.facts(),
+        facts,
         lambda buffers: planted.run(entry, buffers),
         seed=seed,
         repeats=repeats,
         depth=depth,
         serial=(lambda buffers, backwards: planted.serial(entry, buffers, backwards)) if serial else None,
+        tools=REMEMBERED.tools(planted.region, facts, seed),
     )
 
 

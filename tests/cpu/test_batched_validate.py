@@ -21,11 +21,13 @@ from agentcompile.validate.cases import Case, cases
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager, float32
+from tests.kernels.remembered import Remembered
 from tests.templates.shapes import KINDS, Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, odd
 from tests.unit.graphs import Shape, qwen3
 
 LIBRARY = Facts(accumulation="library")
+REMEMBERED = Remembered()
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,8 @@ def shaped(kind: str, **extents: object) -> Region:
 
 
 def judged(made: Region, run: Run, facts: Facts, *, depth: Depth = "accept", seed: int = 0) -> NumericReport:
-    return validate(made, facts, run, seed=seed, repeats=3, depth=depth)
+    tools = REMEMBERED.tools(made, facts, seed)
+    return validate(made, facts, run, seed=seed, repeats=3, depth=depth, tools=tools)
 
 
 def failures(report: NumericReport) -> list[str]:

@@ -23,9 +23,11 @@ from agentcompile.validate.inputs import Generator
 from agentcompile.validate.tolerance import ROUNDOFF
 from tests.kernels.float32 import eager, float32
 from tests.kernels.regions_for import KINDS, region_for
+from tests.kernels.remembered import Remembered
 from tests.unit.graphs import decoder
 
 DTYPES: tuple[DType, ...] = ("bf16", "fp32", "fp16")
+REMEMBERED = Remembered()
 EDGES: tuple[tuple[str, dict[str, object]], ...] = (
     ("linear", {"hidden": 1, "rows": (1,)}),
     ("linear", {"hidden": 17, "rows": (31,), "bias": True}),
@@ -80,7 +82,8 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
     for run, facts in right(region, dtype):
         for seed in range(4):
             for depth in ("search", "accept") if seed == 0 else ("search",):
-                report = validate(region, facts, run, seed=seed, repeats=3, depth=depth)
+                tools = REMEMBERED.tools(region, facts, seed)
+                report = validate(region, facts, run, seed=seed, repeats=3, depth=depth, tools=tools)
                 assert report.ok, failures(report)
 
 
@@ -89,7 +92,8 @@ def test_right_arithmetic_is_kept_at_edge_shapes(kind: str, extents: dict[str, o
     region = region_for(kind, **extents)
     for run, facts in right(region, "bf16"):
         for seed in range(4):
-            report = validate(region, facts, run, seed=seed, repeats=2, depth="accept")
+            tools = REMEMBERED.tools(region, facts, seed)
+            report = validate(region, facts, run, seed=seed, repeats=2, depth="accept", tools=tools)
             assert report.ok, failures(report)
 
 

@@ -25,10 +25,11 @@ template <class T> struct List {
     T* items = nullptr;
     size_t count = 0, room = 0;
 
-    void push(const T& one) {
-        if (count == room) items = static_cast<T*>(realloc(items, (room = 2 * room + 8) * sizeof(T)));
-        items[count++] = one;
+    T* more(size_t many) {
+        if (count + many > room) items = static_cast<T*>(realloc(items, (room = 2 * room + many + 8) * sizeof(T)));
+        return items + (count += many) - many;
     }
+    void push(const T& one) { *more(1) = one; }
     void drop(size_t first) { memmove(items, items + first, (count -= first) * sizeof(T)); }
 };
 struct Copied {
@@ -44,16 +45,18 @@ struct Gate {
     long bytes;
 };
 struct Block;
+using Spot = void* [5];  // what the compiler's own jumps need; the library's keep much that nobody changes
 struct Thread {
-    ucontext_t context;  // to begin in: from then on jumps switch, which ask nothing of the system
-    jmp_buf spot;
+    ucontext_t context;  // to begin in: from then on jumps switch, which ask nothing of the system or its library
+    Spot spot;
     Block* block;
     Index index;
     bool begun, done;
     unsigned long groups, cluster_turn;
     List<Copied> asked;
 };
-constexpr unsigned LANES = 32, MOST_THREADS = 1024, MOST_BLOCKS = 8, STACK = 1 << 17;
+constexpr unsigned LANES = 32, MOST_THREADS = 1024, MOST_BLOCKS = 8;
+constexpr unsigned STACK = (1 << 17) + 17 * 64;  // a power of two would give all stacks the same sets of the cache
 constexpr unsigned MOST_SHARED = 232448, GUARD = 1024, MOST_FIXED = 48 << 10, ROOM = MOST_SHARED + GUARD + MOST_FIXED;
 struct Block {
     unsigned char* room;  // what a launch asks for, what nobody may touch, and what the kernel's text names
@@ -78,7 +81,8 @@ struct Launch {
 Block* blocks;
 unsigned char* stacks;
 Thread* current;
-jmp_buf home, broken;
+jmp_buf broken;
+Spot home;
 Launch launch;
 Index grid, block_size;
 Meeting cluster, started;
@@ -90,8 +94,9 @@ const char* fault;
     fault = what;
     _longjmp(broken, 1);
 }
+[[noreturn]] __attribute__((noinline)) void jump(Spot& spot) { __builtin_longjmp(spot, 1); }
 __attribute__((noinline)) void leave() {
-    if (!_setjmp(current->spot)) _longjmp(home, 1);
+    if (!__builtin_setjmp(current->spot)) jump(home);
 }
 // Coroutines outlive a launch: making one asks the system for its signal mask.
 inline void body() {
@@ -104,8 +109,8 @@ inline void body() {
 }
 __attribute__((noinline)) void go_on(Thread& thread) {
     current = &thread;
-    if (_setjmp(home)) return;
-    if (thread.begun) _longjmp(thread.spot, 1);
+    if (__builtin_setjmp(home)) return;
+    if (thread.begun) jump(thread.spot);
     thread.begun = true;
     setcontext(&thread.context);
 }
@@ -201,8 +206,9 @@ inline bool passed(unsigned address, unsigned parity) {
 inline void hold_inputs_back() {
     kept.count = 0;
     for (unsigned i = 0; i < launch.input_count; ++i) {
-        for (long b = 0; b < launch.inputs[i].bytes; ++b) kept.push(launch.inputs[i].at[b]);
-        memset(launch.inputs[i].at, 0xff, launch.inputs[i].bytes);
+        const Input& input = launch.inputs[i];
+        memcpy(kept.more(input.bytes), input.at, input.bytes);
+        memset(input.at, 0xff, input.bytes);
     }
 }
 inline void bring_inputs() {

@@ -21,6 +21,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
+from tests.kernels.remembered import Remembered
 from tests.templates.suite import failed, problems
 
 HERE = Path(__file__).parent
@@ -120,13 +121,13 @@ def faults(template: Template, made: Region, params: Params, folder: Path) -> li
     late = tuple(
         port.name for port in made.ports if port.role in ("activation", "state") and port.family not in launch.early
     )
-    found = []
+    found, remembered = [], Remembered()
     for backwards in (False, True):
 
         def run(buffers: Mapping[str, torch.Tensor], backwards: bool = backwards) -> None:
             kernel.run(buffers, late, backwards=backwards)
 
-        found += failed(template, made, source, run)
+        found += failed(template, made, source, run, remembered=remembered)
     return kernel.wrong + found
 
 
@@ -143,7 +144,7 @@ def compiled(source: Source, folder: Path) -> Kernel:
     if not library.exists():  # writing over one that is loaded would change what runs
         path.write_text(whole)
         # Unique symbols would give one library's shared memory to the next that is loaded.
-        flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
+        flags = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
         command = ["g++", *flags, "-o", str(library), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[:4000]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentcompile import check
@@ -21,6 +22,7 @@ from agentcompile.store import Store
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
+from tests.kernels.remembered import Remembered
 from tests.templates.shapes import Extents, region
 
 CATALOG = load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts=tuple(LAYOUTS))
@@ -62,8 +64,17 @@ def problems(made: Region, template: Template, params: Params, target: Target) -
 
 def legal(made: Region, template: Template, target: Target) -> list[Candidate]:
     """The points of a template's space that may be built."""
+    return list(_legal(made, template, target))
+
+
+def serves(template: Template, made: Region, target: Target) -> bool:
+    """Whether any point of a template's space may be built."""
+    return next(_legal(made, template, target), None) is not None
+
+
+def _legal(made: Region, template: Template, target: Target) -> Iterator[Candidate]:
     points = Space(made, [template], target)
-    return [point for point in points if not problems(made, template, point.params, target)]
+    return (point for point in points if not problems(made, template, point.params, target))
 
 
 def build(
@@ -85,8 +96,9 @@ def failed(
     fences: bool = True,
     house: House | None = None,
     late: Late | None = None,
+    remembered: Remembered | None = None,
 ) -> list[str]:
-    """Failed checks of the correctness suite, as text."""
+    """Failed checks of the correctness suite, as text; on cases that are drawn once where others are `remembered`."""
     declared = Facts(
         rounds=template.rounds,
         accumulation=template.accumulation,
@@ -94,5 +106,8 @@ def failed(
         layouts=template.layouts,
         workspaces=source.workspaces,
     )
-    report = validate(made, declared, run, seed=7, repeats=3, depth="search", fences=fences, house=house, late=late)
+    tools = (remembered or Remembered()).tools(made, declared, seed=7)
+    report = validate(
+        made, declared, run, seed=7, repeats=3, depth="search", fences=fences, house=house, late=late, tools=tools
+    )
     return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]

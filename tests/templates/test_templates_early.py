@@ -51,7 +51,9 @@ def code(template: Template, arch: str, folder: Path) -> list[str]:
     assert isinstance(built, Cubin), built
     file = folder / "kernel.cubin"
     file.write_bytes(built.image)
-    listing = subprocess.run([DISASSEMBLER, "-c", file], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        [DISASSEMBLER, "-c", "--no-dataflow", file], capture_output=True, text=True, check=True
+    ).stdout
     return listing.splitlines()
 
 
