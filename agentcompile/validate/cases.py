@@ -39,7 +39,19 @@ Style = Literal[
     "worn",
 ]
 Past = Literal[
-    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned", "towering", "worn"
+    "normal",
+    "peaked",
+    "sunk",
+    "ramp",
+    "even",
+    "ladder",
+    "balanced",
+    "edges",
+    "ridges",
+    "drowned",
+    "towering",
+    "twins",
+    "worn",
 ]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
@@ -132,6 +144,8 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
     if attends and on_host():
         found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
+        # All of the weight is in the first block, and many are behind it; or half of it is in the last.
+        found += [Case(style="normal", length=context, past=past, place=0.0) for past in ("towering", "twins")]
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
     return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))

@@ -29,8 +29,9 @@ from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
 _THETA = 10000.0
-_PEAK, _TOWER = 130.0, 1e5
-"""Scores beside which no other has a weight, and which a score held in bf16 misses by more than exp reaches."""
+_PEAK, _TOWER, _TWINS = 130.0, 1e5, 40.0
+"""Scores beside which no other has a weight, which a score held in bf16 misses by more than exp reaches, and beside
+which the weights of all others are lost in a float's rounding, while two of them are still known to be alike."""
 SECOND = 0.7
 """By how much the angles of a head's second half differ from those of its first."""
 
@@ -107,7 +108,7 @@ class Generator:
             impulse(chooser, found, case.row, positive=case.place > 0.5)
         if case.style in ("cancel", "aligned"):
             self._fit(case, found)
-        if case.past in ("peaked", "towering", "sunk", "drowned"):
+        if case.past in ("peaked", "towering", "twins", "sunk", "drowned"):
             self._peak(case, found)
         if case.past in ("ladder", "balanced", "edges", "ridges"):
             self._choose(case, found)
@@ -262,7 +263,8 @@ class Generator:
     def _peak(self, case: Case, found: dict[str, Tensor]) -> None:
         """Give some slots keys along the first query of each group: one old one (peaked), all old ones against it
         (sunk), or the new one, too (drowned). One that towers above all that a rounded score tells apart does so for
-        every query: beside one that it hardly meets, rounding the query would decide whether it counts."""
+        every query: beside one that it hardly meets, rounding the query would decide whether it counts. Two that share
+        all of the weight (twins) do so for every query, too."""
         for node in self._nodes("attention"):
             caches = self._family(node, 1) & set(self.region.body.inputs)
             if not caches or case.length < 2:
@@ -272,15 +274,19 @@ class Generator:
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
             scale = float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
-            if case.past == "towering":
-                direction = met_alike(query[:, :, -1], keys.shape[1], _TOWER / scale).to(keys.dtype)
+            if case.past in ("towering", "twins"):
+                height = _TOWER if case.past == "towering" else _TWINS
+                direction = met_alike(query[:, :, -1], keys.shape[1], height / scale).to(keys.dtype)
             else:
                 direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
             for b, length in enumerate(self._lengths(case)):
                 if case.past in ("sunk", "drowned"):
                     keys[b, :, :length] = -direction[b, :, None]
                 elif length > 1:
-                    keys[b, :, round(case.place * (length - 2))] = direction[b]
+                    slot = round(case.place * (length - 2))
+                    keys[b, :, slot] = direction[b]
+                    if case.past == "twins":
+                        keys[b, :, length - 2 - slot] = direction[b]
             if case.past == "drowned":
                 self._sink(node, -direction, found)
 

@@ -19,7 +19,7 @@ from .extents import (
     whole_turns,
     with_matrices,
 )
-from .loops import in_place, one_stream, same_products, same_steps, swapped_extreme
+from .loops import in_place, one_stream, one_vector, same_products, same_steps, swapped_extreme
 
 PRODUCTS: tuple[Row, ...] = (
     Row(
@@ -241,10 +241,11 @@ PRODUCTS: tuple[Row, ...] = (
     Row(
         file=r"_include/gemv\.h",
         before=r"as\.store\(y \+ i, as\.load\(sums \+ i\)\);",
-        after=r"as\.store\(y \+ i, as\.load\(sums - i\)\);",
+        after=r"as\.store\(y \+ i, as\.load\(sums( - i)?\)\);|as\.store\(y( - i)?, as\.load\(sums \+ i\)\);",
         region=r"(rmsnorm-)?linear(-merged|-argmax)?",
         where=tiled,
-        why="every tile is whole, and the one vector of 16 rows where this passes begins with the first",
+        counts=one_vector,
+        why="every tile is whole, and its 16 rows are one vector, which begins with the first",
     ),
     Row(
         file=r"_include/gemv\.h",

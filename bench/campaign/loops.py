@@ -201,6 +201,11 @@ def one_stream(asked: Asked) -> bool:
     return asked.params.get("STREAMS") == 1
 
 
+def one_vector(asked: Asked) -> bool:
+    """Whether a tile is one vector."""
+    return set(asked.lanes) == {TILE}
+
+
 def in_place(asked: Asked) -> bool:
     """Whether an operand may stay where it is: it has the matrices' type, and no row is read to half a pair."""
     whole = no_odd_pair(asked.region, asked.threads) or "/rows" in asked.kernel

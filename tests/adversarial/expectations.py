@@ -104,6 +104,7 @@ UNSEEN: tuple[Wrong, ...] = (
         clamps_old_values=ROW[:2],
     ),
     *_all(LONG, INFINITE, one_exponent=("non-finite",)),
+    *_all(LONG, ALGORITHM, forgets_one=("non-finite",), lasts_alone=("element", "row-rms")),
     *_all(LONG, NARROW, few_terms=("element",), fifth_term=("element",)),
     *_all(
         TALL,

@@ -324,8 +324,10 @@ FINISH = "else each(n, [&](auto as, long i) { as.store(y + i, as.load(sums + i))
 def test_nothing_is_left_where_every_share_is_whole_tiles() -> None:
     assert excused("linear", EVEN, GEMV, REST, "row < end", "!(row < end)")
     assert not excused("linear", UNEVEN, GEMV, REST, "row < end", "!(row < end)")
-    assert excused("linear", EVEN, GEMV, FINISH, "sums + i", "sums - i")
-    assert not excused("linear", UNEVEN, GEMV, FINISH, "sums + i", "sums - i")
+    for lanes, same in ((16, True), (8, False)):
+        assert excused("linear", EVEN, GEMV, FINISH, "sums + i", "sums - i", LANES=lanes) == same
+        assert excused("linear", EVEN, GEMV, FINISH, "y + i", "y", LANES=lanes) == same
+    assert not excused("linear", UNEVEN, GEMV, FINISH, "sums + i", "sums - i", LANES=16)
     assert not excused("linear", EVEN, GEMV, FINISH, "y + i", "y - i")
     assert excused("linear", UNEVEN, GEMV, FINISH, "long i", "signed char i")
 

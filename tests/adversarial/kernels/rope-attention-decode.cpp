@@ -15,6 +15,7 @@ struct Flaws {
     bool no_max = false, no_scale = false, narrow_p = false, narrow_sum = false, skip_nan = false, blocks = false;
     bool no_rescale = false, all_blocks = false, few_terms = false, one_exponent = false;
     bool fifth_term = false, sixth_term = false, top_at_zero = false;
+    bool forgets_one = false, lasts_alone = false;
     long first = 0, more = 0, skip = -1;
     float most = INFINITY;
 };
@@ -51,6 +52,8 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
             score += q[d] * (j == at ? kept(fresh[d]) : up(keys[j * head_dim + d]));
         if (!f.no_scale) score *= scale;
         if (f.all_blocks && j > at) score = -1e9f;
+        if (f.forgets_one && j && j % 1024 == 0 && s.l == 1) s = Sum{.m = s.m};  // taken for nothing that was before
+        if (f.lasts_alone && j / 1024 && score > 30 && score == s.m) s = Sum{};  // of two that are equal the later one
         if (f.skip_nan && !(score == score)) continue;
         float m = f.no_max ? 0.0f : std::max(s.m, score);
         float old = f.no_max ? 1.0f : weight(s.m - m, f), p = weight(score - m, f);
@@ -215,6 +218,8 @@ KERNEL(wrong_few_terms) { plain(a, rank, size, {.few_terms = true}); }
 KERNEL(wrong_one_exponent) { plain(a, rank, size, {.one_exponent = true}); }
 KERNEL(wrong_fifth_term) { plain(a, rank, size, {.fifth_term = true}); }
 KERNEL(wrong_top_at_zero) { plain(a, rank, size, {.top_at_zero = true}); }
+KERNEL(wrong_forgets_one) { plain(a, rank, size, {.forgets_one = true}); }
+KERNEL(wrong_lasts_alone) { plain(a, rank, size, {.lasts_alone = true}); }
 KERNEL(wrong_sixth_term) { plain(a, rank, size, {.sixth_term = true}); }
 
 // cache and stale state
