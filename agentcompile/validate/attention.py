@@ -46,7 +46,7 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
                 some = rows.map(lambda t, block=block: t[block])  # type: ignore[misc]
                 parts.append(_rows(some, k, v, masks[block], float(ctx.told["scale"]), ctx))
     value, accumulated, rounded, variance = (torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True))
-    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance)
+    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance, shared=True)
 
 
 def _queries(q: Bounded, sequence: int, heads: slice) -> Bounded:

@@ -33,6 +33,8 @@ class Bounded:
     """Worst case of declared roundings."""
     variance: Part = None
     """Variance of declared roundings, taken as independent and uniform."""
+    shared: bool = False
+    """Whether they move a row of the last dimension as one: a score that is off moves all results of its head."""
 
     def wide(self) -> Tensor:
         """The value as float64."""
@@ -61,6 +63,7 @@ class Bounded:
             accumulated=part(self.accumulated),
             rounded=part(self.rounded),
             variance=part(self.variance),
+            shared=self.shared,
         )
 
 

@@ -82,7 +82,7 @@ def compare(
     _rows(tally, r, miss, torch.where(keep, rb - r, 0.0), torch.where(keep, typical, 0.0), where)
     if bool(keep.all()):
         drift = reference.accumulated if reference.accumulated is not None else torch.zeros_like(r)
-        _ratio(tally, miss, rb - r, eager.double() - r, drift, everyday)
+        _ratio(tally, miss, rb - r, eager.double() - r, drift, _chance(reference, r) if everyday else None)
 
 
 def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
@@ -117,14 +117,24 @@ def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, error: Tensor, 
     tally.add("row-rms", float(share[worst]), 1.0, f"{where}, row {worst}")
 
 
-def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Tensor, everyday: bool) -> None:
+def _chance(reference: Bounded, r: Tensor) -> float:
+    """The mean square error that chance may add where declared roundings move whole rows of `r`: their sum of squares
+    has one degree of freedom a row, so that few rows, or one among many that is moved most, say little of the mean."""
+    if not reference.shared or reference.variance is None:
+        return 0.0
+    moved = reference.variance.expand_as(r).reshape(-1, r.shape[-1]).mean(-1)
+    return float(ROW_SPREAD**2 * moved.square().sum().sqrt() / len(moved))
+
+
+def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Tensor, chance: float | None) -> None:
+    """The root mean square error beside the model's own; None for `chance` keeps it out of the gate."""
     mine, model, rounded, lost = (float(t.square().mean()) if t.numel() else 0.0 for t in (miss, eager, stored, drift))
     floor = max(model, rounded)
     if mine > 0.0:
         tally.error_ratio = max(tally.error_ratio, math.sqrt(mine / floor) if floor > 0.0 else math.inf)
-    if everyday:
+    if chance is not None:
         # What accumulation alone may cost enters the denominator: in float32 the order of a sum is most of its error.
-        tally.errors.append((mine, floor + lost, miss.numel()))
+        tally.errors.append((mine, floor + lost + chance / RATIO_GATE**2, miss.numel()))
 
 
 def finish(tally: Tally) -> None:

@@ -1,0 +1,45 @@
+"""The error ratio: what a right kernel's declared roundings may cost by chance is no fault; anything beside is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentcompile.validate.bound import Bounded
+from agentcompile.validate.compare import Tally, compare, finish
+
+HEADS, WIDTH = 4, 64
+SCALE = 2.0**-10
+"""How far the weights of the one head that attends to a single slot move its results, one standard deviation."""
+
+
+def judged(*, shared: bool, declared: bool, off: float) -> bool:
+    """Whether a kernel passes that is right but in one head, whose results are all `off` standard deviations away."""
+    rng = torch.Generator().manual_seed(0)
+    value = torch.randn(HEADS, WIDTH, generator=rng).double()
+    moved = torch.zeros(HEADS, WIDTH).double()
+    moved[1] = SCALE
+    direction = torch.randn(WIDTH, generator=rng).sign().double()
+    variance = moved.square() if declared else None
+    rounded = None if variance is None else 20 * moved
+    reference = Bounded(value=value, rounded=rounded, variance=variance, shared=shared)
+    y = value.clone()
+    y[1] += off * SCALE * direction
+    stored, tally = value.to(torch.bfloat16), Tally()
+    compare(tally, y.to(torch.bfloat16), reference, stored, dtype="bf16", where="y", everyday=True)
+    finish(tally)
+    return tally.checks["error-ratio"].ok
+
+
+@pytest.mark.parametrize(
+    ("shared", "declared", "off", "passes"),
+    [(True, True, 3.0, True), (True, True, 6.0, False), (False, True, 6.0, False), (True, False, 6.0, False)],
+)
+def test_one_head_that_a_rounded_query_moves_as_a_whole_is_a_matter_of_chance(
+    shared: bool, declared: bool, off: float, passes: bool
+) -> None:
+    assert judged(shared=shared, declared=declared, off=off) == passes
+
+
+def test_what_is_right_passes_whatever_moves_together() -> None:
+    assert all(judged(shared=shared, declared=True, off=0.0) for shared in (True, False))
