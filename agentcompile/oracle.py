@@ -75,11 +75,11 @@ def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torc
 
 def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None) -> Answers:
     oracle = oracle_of(captured, module)
-    stepped = _stepped(walks) if oracle == "transformers" else ()
     with _exact(captured, oracle, device, module) as answer:
+        stepped = _stepped(walks) if isinstance(answer, _Transformers) else ()
         asked = _asked(captured, [*walks, *stepped], answer, "float32")
         exact = asked[: len(walks)]
-        cached = _cached(stepped, asked[len(walks) :], answer)
+        cached = _cached(stepped, asked[len(walks) :], answer) if isinstance(answer, _Transformers) else ()
     for walk, logits in zip(walks, exact, strict=True):
         if (bad := logits.isnan().any(-1) | ~logits.isfinite().any(-1)).any():
             at = walk.scored[int(bad.nonzero()[0])]
@@ -129,15 +129,12 @@ def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
     return (replace(longest, prompt=count - STEPS, scored=tuple(range(count - STEPS, count))),)
 
 
-def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: Answer) -> tuple[Cached, ...]:
+def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: _Transformers) -> tuple[Cached, ...]:
     """transformers' model with its own cache, which is what `generate` runs, where it has one."""
-    found = list[Cached]()
-    if isinstance(answer, _Transformers):
-        for walk, logits in zip(stepped, exact, strict=True):
-            with torch.inference_mode(), fair_threads():
-                if (own := answer.stepped(walk)) is not None:
-                    found.append(Cached(walk=walk, exact=logits, own=own))
-    return tuple(found)
+    with torch.inference_mode(), fair_threads():
+        own = [answer.stepped(walk) for walk in stepped]
+    told = zip(stepped, exact, own, strict=True)
+    return tuple(Cached(walk=walk, exact=logits, own=found) for walk, logits, found in told if found is not None)
 
 
 def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str) -> tuple[torch.Tensor, ...]:

@@ -29,9 +29,11 @@ from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
 _THETA = 10000.0
-_PEAK, _TOWER, _TWINS = 130.0, 1e5, 40.0
-"""Scores beside which no other has a weight, which a score held in bf16 misses by more than exp reaches, and beside
-which the weights of all others are lost in a float's rounding, while two of them are still known to be alike."""
+_PEAK = 130.0
+"""A score beside which no other has a weight."""
+_ALIKE = {"towering": 1e5, "twins": 40.0}
+"""Scores that every query of a group gives a key: one that a score held in bf16 misses by more than exp reaches, and
+one beside which the weights of all others are lost in a float's rounding, while two are still known to be alike."""
 SECOND = 0.7
 """By how much the angles of a head's second half differ from those of its first."""
 
@@ -274,9 +276,8 @@ class Generator:
             lead = query[:, ::group, -1]  # [B, kv_heads, D]
             size = lead.norm(dim=-1, keepdim=True).clamp(min=1e-6)
             scale = float(dict(node.attrs)["scale"])  # type: ignore[arg-type]
-            if case.past in ("towering", "twins"):
-                height = _TOWER if case.past == "towering" else _TWINS
-                direction = met_alike(query[:, :, -1], keys.shape[1], height / scale).to(keys.dtype)
+            if case.past in _ALIKE:
+                direction = met_alike(query[:, :, -1], keys.shape[1], _ALIKE[case.past] / scale).to(keys.dtype)
             else:
                 direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
             for b, length in enumerate(self._lengths(case)):

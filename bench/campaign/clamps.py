@@ -41,10 +41,9 @@ def same_scalings(asked: Asked) -> bool:
     if found is None or asked.after != asked.before.replace("half = k >> 1", found[0]):
         return False
     by = int(found[2])
-    if found[1] == "/":
-        halves = [int(k / by) if by else 1 << 10 for k in _POWERS]
-    else:
-        halves = [k >> by for k in _POWERS]
+    if by == 0:
+        return False
+    halves = [k >> by if found[1] == ">>" else int(k / by) for k in _POWERS]
     return all(abs(half) <= 125 and 1 <= k - half + 127 <= 254 for k, half in zip(_POWERS, halves, strict=True))
 
 

@@ -14,7 +14,7 @@ from agentcompile.ir.evaluate import EvaluationError
 from agentcompile.ir.expr import ExprError
 
 from .extents import BYTE, TILE, elements, matrices, shares, tiles_are_shared, widths
-from .loops import Asked, number, visits
+from .loops import Asked, number, packed, visits
 
 _SHARE = (
     "long units = 0, base = 0;",
@@ -95,11 +95,11 @@ def same_rows(asked: Asked) -> bool:
     counts = [int(port.shape[0]) for port in matrices(asked.region)]
     gated = asked.region.kind.endswith("gateup-silu-mul")
     counts = counts[:1] if gated else counts
-    for unit in (TILE,) if "packed" in asked.kernel else {TILE, 1}:
+    for unit in (TILE,) if packed(asked) else {TILE, 1}:
         seen = [set[int]() for _ in counts]
         for rank in range(asked.threads):
             for i, begin, end in _shared(asked, counts, unit, rank):
-                if begin < end and (begin < 0 or end > counts[i] or ("packed" in asked.kernel and begin % TILE)):
+                if begin < end and (begin < 0 or end > counts[i] or (packed(asked) and begin % TILE)):
                     return False
                 seen[i].update(range(begin, end))
         if any(len(rows) != count for rows, count in zip(seen, counts, strict=True)):
@@ -147,18 +147,22 @@ def same_tiles(asked: Asked) -> bool:
 def same_rest(asked: Asked) -> bool:
     """Whether the loop over single packed tiles still takes what the one over some side by side leaves."""
     found = re.fullmatch(r"for \(; (.+); row \+= (.+)\) \{", asked.after)
-    side = asked.params["TILES"] * TILE
+    if found is None or not packed(asked):
+        return False
+    side, step = asked.params["TILES"] * TILE, number(found[2], {"TILE": TILE})
+    if step <= 0:
+        return False
     for begin, end in _blocks(asked):
         row = first = begin + (end - begin) // side * side
         seen = set[int]()
-        while found is not None and number(found[1], {"row": row, "end": end, "TILE": TILE}):
-            seen.update(range(row, max(end, row + 1) if row + TILE > end else row + TILE))
-            row += number(found[2], {"TILE": TILE})
-            if row > end + side:
+        while number(found[1], {"row": row, "end": end, "TILE": TILE}):
+            if row >= end:  # a tile that there is not
                 return False
+            seen.update(range(row, min(row + TILE, end)))
+            row += step
         if seen != set(range(first, end)):
             return False
-    return "packed" in asked.kernel
+    return True
 
 
 @counting
@@ -230,7 +234,7 @@ def same_operand(asked: Asked) -> bool:
         steps = list(visits(said[1], {**names, "whole": whole})) if said[1] != ";" else []
         rest = visits(said[2], {**names, "whole": whole})
         seen = {at + n for at in steps for n in range(2 * lanes)} | set(rest)
-        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1 or "/packed" in asked.kernel
+        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1 or packed(asked)
         plain = list(range(0, width // (2 * lanes) * 2 * lanes, 2 * lanes))
         # What is read behind the last element lies in its line, and becomes zero next.
         line = -(-width // _LINE) * _LINE if natural else width

@@ -270,6 +270,7 @@ def test_single_tiles_are_those_that_are_left() -> None:
         (54, 2, "+= TILE", "+= 2 * (TILE)", False),  # 32 and 22 rows: of two that are left the second is missed
         (96, 4, "+= TILE", "+= 2 * (TILE)", False),
         (96, 2, "< end", "<= end", False),
+        (96, 2, "+= TILE", "+= (-TILE)", False),  # it would never end
     ):
         told = reason(
             "stride",
