@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from agentcompile.ir.region import Port, Region
 from agentcompile.validate.choices import chooser_of, columns
 from agentcompile.validate.coverage import lengths, rows
@@ -136,13 +134,13 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
     # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
-    if "rms_norm" in ops and ops & _BENT and on_host():
+    if "rms_norm" in ops and ops & _BENT:
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
     if _tells_floats(region) and "silu" in ops:
         found += [Case(style="keen", weights=SINGLE, place=place) for place in (0.0, 1.0)]
     if _tells_floats(region) and attends:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
-    if attends and on_host():
+    if attends:
         found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
         # All of the weight is in the first block, and many are behind it; or half of it is in the last.
         found += [Case(style="normal", length=context, past=past, place=0.0) for past in ("towering", "twins")]
@@ -170,7 +168,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
         found += [
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
-    return (*found, *(_as_trained(region) if on_host() else ()))
+    return (*found, *_as_trained(region))
 
 
 def _as_trained(region: Region) -> list[Case]:
@@ -185,16 +183,10 @@ def _as_trained(region: Region) -> list[Case]:
     ]
 
 
-def on_host() -> bool:
-    """Whether kernels of the host are judged: cases that no GPU kernel was tried on yet are for these."""
-    return torch.get_default_device().type == "cpu"
-
-
 def _tells_floats(region: Region) -> bool:
-    """Whether a host's kernel writes float32, and reads nothing narrower: else the last bits of an exponential do not
-    show."""
+    """Whether a kernel writes float32, and reads nothing narrower: else the last bits of an exponential do not show."""
     types = {port.dtype for port in region.ports if port.dtype not in ("int64", "int32")}
-    return types == {"fp32"} and on_host()
+    return types == {"fp32"}
 
 
 def rounds_sums(region: Region) -> bool:
@@ -226,7 +218,6 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
         found += [Case(style="normal", length=n, past="ramp") for n in tried]
         found += [Case(style="normal", length=everyday, past="peaked", place=place) for place in (0.0, 0.5, 1.0)]
         found += [Case(style="normal", length=everyday, past="sunk")]
-    if attends and on_host():
         found += [Case(style="normal", length=everyday, past="ladder", place=place) for place in (0.0, 0.4, 0.7)]
         found += [Case(style="normal", length=_near(tried, n), past="balanced") for n in (17, 33, 129)]
         found += [Case(style="normal", length=_near(tried, n), past="edges") for n in (33, 129)]
