@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentcompile.ir.graph import Phase
-from agentcompile.ir.template import Language, Launch, Param, ParamValue, Template, Workspace
+from agentcompile.ir.template import Accumulation, Language, Launch, Param, ParamValue, Template, Workspace
 
 Count = int | str
 """A whole number or an expression."""
@@ -59,7 +59,7 @@ class Manifest:
     arch: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ("decode",)
     tokens: tuple[int, int] = (1, 1)
-    accumulation: Literal["float32", "float64", "library"] = "float32"
+    accumulation: Accumulation = "float32"
     deterministic: bool = True
     requires: tuple[str, ...] = ()
     rounds: tuple[tuple[str, Literal["bf16", "fp16", "fp32"]], ...] = ()

@@ -12,6 +12,8 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.region import Regime
 
 Language = Literal["cuda", "triton", "cpp", "library"]
+Accumulation = Literal["float32", "float64", "bf16x2", "library"]
+"""How exact a kernel's sums are: `bf16x2` is float32 sums of products whose operands are two bf16 numbers each."""
 ParamValue = int | str
 QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*)"[^\n]*$', re.MULTILINE)
 """An include of a shared text (group 1), inlined once, in Python a comment; angle includes stay for the compiler."""
@@ -88,7 +90,7 @@ class Template:
     params: tuple[Param, ...] = ()
     rounds: tuple[tuple[str, str], ...] = ()
     """Values of the region's body that the kernel holds in a narrower type than float32: (name, dtype)."""
-    accumulation: Literal["float32", "float64", "library"] = "float32"
+    accumulation: Accumulation = "float32"
     deterministic: bool = True
     workspaces: tuple[Workspace, ...] = ()
     launches: tuple[Launch, ...] = ()

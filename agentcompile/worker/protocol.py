@@ -16,7 +16,7 @@ from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
-from agentcompile.ir.template import Source
+from agentcompile.ir.template import Accumulation, Source
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
 from agentcompile.ir.whole import Walk
@@ -57,7 +57,7 @@ class Implementation:
     binary: Binary
     layouts: tuple[tuple[str, str], ...]
     rounds: tuple[tuple[str, str], ...]
-    accumulation: Literal["float32", "float64", "library"]
+    accumulation: Accumulation
     deterministic: bool
 
 

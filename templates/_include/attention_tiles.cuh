@@ -2,7 +2,8 @@
 // instructions than there is time for while the slots arrive.
 //
 // A product (m16n8k16) has 16 rows, and a group has eight queries at most: rows g and g + 8 are the two halves of head g's
-// operand, a number of the cache's type and what that leaves of the float. So scores and sums are nearly those of floats.
+// operand, a number of the cache's type and what that leaves of the float. So scores and sums are nearly those of floats: the
+// manifests say bf16x2.
 // BULK says how slots are copied. Scores have slots as columns; as they come out they are what the weighted sum takes as its left operand.
 #include "async_copies.cuh"
 #include "attention_heads.cuh"

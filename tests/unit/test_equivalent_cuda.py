@@ -207,3 +207,32 @@ def test_a_byte_where_there_is_nothing_is_read_within_the_cache(
     assert not said(before.replace(": 0", ": 2"))
     assert not said(before.replace("16 : 0", "15 : 0"))
     assert not said(before.replace(": 0", ": 1"), "linear/thin-rows")
+
+
+@pytest.mark.parametrize(("context", "warps", "holds"), [(1025, 4, True), (1026, 4, False), (1026, 8, True)])
+def test_a_warp_with_one_tile_never_steps(context: int, warps: int, holds: bool) -> None:
+    before = (
+        "__device__ void step() { asked += TILE * WARPS, keys += TILE * WARPS * head_dim, "
+        "values += TILE * WARPS * head_dim; }"
+    )
+    made = region("rope-attention-decode", Extents(context=context))
+
+    def said(after: str, kernel: str = "rope-attention-decode/tensor-kv") -> str:
+        params = {"SPLITS": 16, "WARPS": warps, "DEPTH": 3}
+        file = "_include/attention_tiles.cuh"
+        return reason("factor", made, file, before, after, threads=132, params=params, kernel=kernel)
+
+    wrong = "values += TILE * head_dim; }".join(before.rsplit("values += TILE * WARPS * head_dim; }", 1))
+    assert bool(said(wrong)) == holds
+    assert not said(before.replace("asked += TILE * WARPS", "asked += TILE"))
+
+
+def test_a_running_softmax_of_tiles_begins_elsewhere() -> None:
+    before = "float top = -INFINITY, total = 0, sum[PER_LANE] = {};"
+    after, made = before.replace("-INFINITY", "INFINITY"), region("rope-attention-decode", Extents())
+
+    def said(kernel: str) -> str:
+        return reason("sign", made, "_include/attention.cuh", before, after, threads=132, kernel=kernel)
+
+    assert said("rope-attention-decode/cluster-tensor")
+    assert not said("rope-attention-decode/cluster-kv")
