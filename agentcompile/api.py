@@ -10,7 +10,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
 from agentcompile.lockfile import Lock
 from agentcompile.options import DEFAULT_CONTEXT, resolve
-from agentcompile.replay import load
+from agentcompile.replay.load import load
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def compile(
     """
     import torch
 
-    from agentcompile.captures import save_module
+    from agentcompile.capture.cached import save_module
     from agentcompile.pipeline import compile_model
 
     if not callable(emit):

@@ -11,22 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.cleaning import TEXT_LIMIT as TEXT_LIMIT
-from agentcompile.cleaning import Clean as _Clean
-from agentcompile.cleaning import clean as clean
-from agentcompile.cleaning import harmless as harmless
 from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
+from agentcompile.ir.cleaning import TEXT_LIMIT as TEXT_LIMIT
+from agentcompile.ir.cleaning import Clean as _Clean
+from agentcompile.ir.cleaning import clean as clean
+from agentcompile.ir.cleaning import harmless as harmless
 from agentcompile.ir.codec import decode as _decode
 from agentcompile.ir.codec import decode_bare as _decode_bare
 from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
+from agentcompile.ir.search_progress import SearchProgress as SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.search_progress import SearchProgress as SearchProgress
 
 FlowStage = Literal[
     "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcompile.admit import admit, admit_chunk, confirm
-from agentcompile.advising import check
-from agentcompile.choose import LEAVING_NS, Ranking
-from agentcompile.chunks import Chunks, capacity
+from agentcompile.advice.configure import check
+from agentcompile.checkpoint.locate import location
+from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.machine import judge_of, this_machine
+from agentcompile.evaluation.step_clock import StepClock, policy_digest
+from agentcompile.evaluation.time_budget import TimeBudget, floor_of, part_of
 from agentcompile.events import (
     ChoiceMade,
     Emit,
@@ -22,33 +25,30 @@ from agentcompile.events import (
     Warned,
     silent,
 )
-from agentcompile.history import History
-from agentcompile.holding import hold
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan, Rule, Trial
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.judge import WorkerJudge
-from agentcompile.kept import Kept
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
-from agentcompile.machine import judge_of, this_machine
-from agentcompile.models import location
-from agentcompile.notes import Notes
 from agentcompile.options import Options
-from agentcompile.pace import Pace
-from agentcompile.past import Past, lengths_key
-from agentcompile.plans import NEAR, Planned, contenders, estimate, plan
-from agentcompile.probe import cpus_at_once, others_running
-from agentcompile.proving import StepClock, policy_digest
-from agentcompile.ready import Ready, counsel, prepare, started
-from agentcompile.rivals import Everywhere, RunnersUp
-from agentcompile.ruled import Bench, known_plan, legal, obey
-from agentcompile.seal import Facts, seal
-from agentcompile.stages import shared, stage
-from agentcompile.steering import Steering
-from agentcompile.step_timer import Admitted
-from agentcompile.survey import Survey
-from agentcompile.time_budget import TimeBudget, floor_of, part_of
-from agentcompile.tune import Tuner
-from agentcompile.untimed import Estimates
+from agentcompile.planning.admission import admit, admit_chunk, confirm
+from agentcompile.planning.alternatives import Everywhere, RunnersUp
+from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.overrides import Bench, known_plan, legal, obey
+from agentcompile.planning.plans import NEAR, Planned, contenders, estimate, plan
+from agentcompile.planning.step_timer import Admitted
+from agentcompile.replay.sources import Kept
+from agentcompile.replay.write import Facts, seal
+from agentcompile.runs.stages import shared, stage
+from agentcompile.system.notes import Notes
+from agentcompile.system.probe import cpus_at_once, others_running
+from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.pace import Pace
+from agentcompile.tuning.ranking import LEAVING_NS, Ranking
+from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.tasks import Ready, counsel, prepare, started
+from agentcompile.tuning.trial_database import Past, lengths_key
+from agentcompile.tuning.tuner import Tuner
+from agentcompile.tuning.untimed import Estimates
+from agentcompile.verification.shipping import hold
 
 if TYPE_CHECKING:
     import torch

@@ -23,13 +23,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from agentcompile import events, session
+from agentcompile import events
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.trial import Plan
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
+from agentcompile.runs import session
 
 from .figures.record import revision
 from .models.locate import SAMPLE

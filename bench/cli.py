@@ -22,7 +22,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "campaign": ("campaign.recipe", "attacks in bulk: kills, locks, advice, mutants, wrong calls"),
     "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),
     "report": ("suite.report", "a suite's result as Markdown, plots and one HTML page"),
-    "readme": ("figures.readme", "put the committed results into README.md"),
+    "readme": ("readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from agentcompile.evaluation.machine import judge_of, this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import judge_of, this_machine
 from agentcompile.measure.selftest import MAX_FALSE, MIN_FOUND, PLANTED
 from agentcompile.options import resolve
 

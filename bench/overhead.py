@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve
 
 from .figures.course import nameless, say, threads_of

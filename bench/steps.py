@@ -17,19 +17,19 @@ from typing import Any
 import torch
 
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import judge_of
+from agentcompile.evaluation.step_clock import binaries
 from agentcompile.ir.codec import encode
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Region
-from agentcompile.machine import judge_of
 from agentcompile.options import Options, resolve
-from agentcompile.proving import binaries
-from agentcompile.render import columns
+from agentcompile.replay.open import Opened, open_lock
+from agentcompile.runs.tables import Table
 from agentcompile.runtime.device_step import DeviceStep, overlaps_launches
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.tables import Table
-from agentcompile.unlock import Opened, open_lock
 from agentcompile.worker.gpu_timing import Stopwatch
 
 from .figures.record import revision

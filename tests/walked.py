@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentcompile.grown import Grown
 from agentcompile.ir.trial import Trial
+from agentcompile.runs.persistent import Grown
 
 
 class Walked(Grown[Trial]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from agentcompile.exits import guarded
+from agentcompile.cli.exits import guarded
 
 from .cli import run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcompile.events import FlowStage
-from agentcompile.progress import TIMED, StageRow, State
-from agentcompile.tables import duration, pace_line
+from agentcompile.runs.progress import TIMED, StageRow, State
+from agentcompile.runs.tables import duration, pace_line
 
 from .ink import Ink, Line, Span, Style, line
 from .scene import MODES, Scene, View

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
-from agentcompile.seat import nobody
 
 from .flags import Flags, as_arguments
 

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcompile import progress
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean, decode
 from agentcompile.ir.codec import CodecError
-from agentcompile.session import environment_error
+from agentcompile.runs import progress
+from agentcompile.runs.session import environment_error
 
 from .feed import STDERR
 from .scene import Replay

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, free_names, parse
-from agentcompile.progress import State
+from agentcompile.runs.progress import State
 
 from .tuning import latest
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.control.review import Item, items
 from agentcompile.ir.template import Candidate
-from agentcompile.progress import State
-from agentcompile.review import Item, items
+from agentcompile.runs.progress import State
 
 from .ink import Span
 

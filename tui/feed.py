@@ -14,8 +14,8 @@ from pathlib import Path
 from agentcompile.control import Follower
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, RoundsProgress, TrialStarted, Watched, clean
-from agentcompile.progress import State, apply
-from agentcompile.session import OPTIONS, Record, RunDirectory
+from agentcompile.runs.progress import State, apply
+from agentcompile.runs.session import OPTIONS, Record, RunDirectory
 
 from .ink import Span
 from .logs import KEPT, said

@@ -8,10 +8,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
-from agentcompile import session
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
+from agentcompile.runs import session
 
 from .start import FIELDS, Found, Start
 

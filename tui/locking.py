@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.schema import Lock
-from agentcompile.progress import State
-from agentcompile.tables import plan_line
+from agentcompile.runs.progress import State
+from agentcompile.runs.tables import plan_line
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from agentcompile import events as e
 from agentcompile.ir.trial import Fallback, Measured, reason
-from agentcompile.tables import duration, plan_line
+from agentcompile.runs.tables import duration, plan_line
 
 from .grid import Column, Entry
 from .ink import Ink, Line, Span, Style, line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentcompile.control import deliver
 from agentcompile.options import Options, resolve
-from agentcompile.session import RunDirectory, new_name
+from agentcompile.runs.session import RunDirectory, new_name
 
 from . import compiler
 from .feed import Feed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from agentcompile.grown import Grown
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
-from agentcompile.progress import Row, State
-from agentcompile.tables import amount, duration
+from agentcompile.runs.persistent import Grown
+from agentcompile.runs.progress import Row, State
+from agentcompile.runs.tables import amount, duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark

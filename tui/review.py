@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
-from agentcompile.progress import Row, State
-from agentcompile.tables import duration
+from agentcompile.runs.progress import Row, State
+from agentcompile.runs.tables import duration
 
 from .decided import NOTHING, Decided, decisions
 from .grid import Column, Entry, pairs

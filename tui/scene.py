@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentcompile.progress import State
+from agentcompile.runs.progress import State
 
 from .ink import Style
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentcompile.events import clean
 from agentcompile.ir.trial import Kernel
-from agentcompile.progress import State
-from agentcompile.session import RunDirectory
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import RunDirectory
 
 from .regions import placed
 from .scene import Page

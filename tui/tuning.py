@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentcompile.grown import Grown
 from agentcompile.ir.trial import (
     Check,
     Choice,
@@ -20,8 +19,9 @@ from agentcompile.ir.trial import (
     Trial,
     reason,
 )
-from agentcompile.progress import Row, State
-from agentcompile.tables import duration
+from agentcompile.runs.persistent import Grown
+from agentcompile.runs.progress import Row, State
+from agentcompile.runs.tables import duration
 
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark

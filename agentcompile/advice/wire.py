@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from agentcompile.advice.exchange import Rung
 from agentcompile.advice.schema import NAME, answer_schema
-from agentcompile.cleaning import clean, redacted
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
+from agentcompile.ir.cleaning import clean, redacted
 
 CONNECT_S = 1.5
 """Until a server must have taken the connection; one that is down costs no more."""

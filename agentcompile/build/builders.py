@@ -13,11 +13,11 @@ from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.images import pack
 from agentcompile.ir.digest import digest_bytes
 from agentcompile.ir.template import Language, Source
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
-from agentcompile.store import Store
+from agentcompile.system.cubins import pack
+from agentcompile.system.store import Store
 
 _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 LOG_CHARACTERS = 8000
 _MEMORY_BYTES = 4 << 30

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentcompile.bindings import checked, load
 from agentcompile.build.cxx import clean_log
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.trial import BuildFailed
+from agentcompile.system.bindings import checked, load
 
 NVRTC_FLAGS = (
     "--std=c++20",

@@ -12,7 +12,7 @@ from agentcompile.build.binary import binary_key
 from agentcompile.build.cxx import run_header
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.digest import digest_bytes
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 WORTH = 3
 """Texts with the same head that a process compiles before it parses the head for good: that takes as long as these."""

@@ -21,11 +21,11 @@ from typing import Any
 
 from agentcompile.build.cxx import clean_log
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.images import Image
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed
-from agentcompile.store import Store
+from agentcompile.system.cubins import Image
+from agentcompile.system.store import Store
 
 TRITON_FLAGS = ("enable_fp_fusion", "disable_line_info")
 """Options that are on; multiply-adds are fused as in the other languages."""

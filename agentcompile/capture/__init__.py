@@ -23,7 +23,7 @@ from agentcompile.checkpoint.numbers import check_context, check_stops
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
-from agentcompile.reference import DTYPES
+from agentcompile.ops.reference import DTYPES
 
 LENGTHS = (2, 13)
 """Tokens of a prompt that a prefill graph is tried with: not those that it was traced with."""

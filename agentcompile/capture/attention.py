@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentcompile.capture import idioms
+from agentcompile.capture.handles import Handle, Pos
 from agentcompile.capture.layout import dense
 from agentcompile.capture.terms import Edge, Pool, of, operands, uncast
 
@@ -40,8 +41,6 @@ def positions(pool: Pool) -> Edge:
 
 
 def _append(imp: Importer, cache: Any, new: Any, index: Any) -> Edge | None:
-    from agentcompile.capture.importing import Pos
-
     target = imp.edge(cache)
     if not isinstance(index, Pos) or not is_cache(target) or not target.plain or len(target.shape) != 4:
         return None
@@ -68,8 +67,6 @@ def _index_put(imp: Importer, cache: Any, indices: Sequence[Any], new: Any, accu
 
 
 def _scatter(imp: Importer, cache: Any, axis: int, index: Any, new: Any, **kwargs: Any) -> Edge | None:
-    from agentcompile.capture.importing import Handle, Pos
-
     if kwargs or axis not in (2, -2) or not isinstance(index, Pos) or not isinstance(new, (Handle, Edge)):
         return None
     if imp.shape(index.node.meta["val"]) != imp.edge(new).shape:

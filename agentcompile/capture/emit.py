@@ -15,7 +15,7 @@ from agentcompile.capture.layout import Inexpressible, Shape, chain, dims
 from agentcompile.capture.terms import Edge, Term
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Attr, DType, Graph, Node, Phase, Role, Use, Value
-from agentcompile.reference import OPERATORS
+from agentcompile.ops.reference import OPERATORS
 
 NORMALISED = frozenset(OPERATORS)
 """Operators with a meaning of their own; every other one is kept by its ATen name."""

@@ -19,7 +19,8 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from agentcompile.capture import attention, operators
-from agentcompile.capture.layout import TOKENS, Inexpressible, Layout, Shape, dense
+from agentcompile.capture.handles import Handle, Pos
+from agentcompile.capture.layout import TOKENS, Inexpressible, Shape, dense
 from agentcompile.capture.positional import Positional, extent, packet, shape_only
 from agentcompile.capture.terms import Edge, Pool, inverse, of
 from agentcompile.capture.views import ALIASES, VIEWS
@@ -37,23 +38,6 @@ DTYPES: dict[torch.dtype, DType] = {
 }
 
 LINE = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A view of a storage: its content may be rebound by an in-place operator."""
-
-    storage: int
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Pos:
-    """A node that depends on positions (or nothing) alone."""
-
-    node: fx.Node
-    moves: bool
-    """Whether the positions enter; otherwise it is a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

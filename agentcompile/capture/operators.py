@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agentcompile.capture import attention, idioms
+from agentcompile.capture.handles import Pos
 from agentcompile.capture.layout import Inexpressible, Layout, chain
 from agentcompile.capture.terms import Edge, Pool
 from agentcompile.errors import AgentCompileError
@@ -53,8 +54,6 @@ def _gelu(imp: Importer, node: Any, x: Any, approximate: str = "none") -> Edge:
 
 def number(imp: Importer, value: Any) -> float | None:
     """A Python number, or the content of a constant tensor of one element."""
-    from agentcompile.capture.importing import Pos
-
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, Pos) and not value.moves and value.node.meta["val"].numel() == 1:

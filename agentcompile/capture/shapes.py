@@ -6,7 +6,7 @@ import torch
 from torch._subclasses import fake_tensor
 
 from agentcompile.ir.graph import Graph
-from agentcompile.reference import DTYPES, Interpreter
+from agentcompile.ops.reference import DTYPES, Interpreter
 
 
 def fault(graph: Graph, tokens: int) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.catalog.decode import from_toml, hint_of, read_text
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.catalog.semantics import refuse, verify
-from agentcompile.decode import from_toml, hint_of, read_text
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.kind import KindFacts
 from agentcompile.ir.template import QUOTED_INCLUDE, Language, Template

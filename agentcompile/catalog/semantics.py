@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from agentcompile.decode import hint_of
+from agentcompile.catalog.decode import hint_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.kind import KindFacts

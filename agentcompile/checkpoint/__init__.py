@@ -19,7 +19,7 @@ from agentcompile.checkpoint.support import refuse_unsupported
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest as digest_of
 from agentcompile.ir.graph import ITEM_BYTES, DType
-from agentcompile.plain import special_in
+from agentcompile.system.plain_files import special_in
 
 if TYPE_CHECKING:
     import torch

@@ -11,10 +11,10 @@ from typing import Annotated, ParamSpec
 import typer
 
 from agentcompile import arguments
+from agentcompile.cli.exits import guarded
+from agentcompile.cli.render import Format, Screen
 from agentcompile.errors import AgentCompileError
-from agentcompile.exits import guarded
 from agentcompile.options import terminal
-from agentcompile.render import Format, Screen
 
 P = ParamSpec("P")
 

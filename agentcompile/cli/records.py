@@ -1,4 +1,4 @@
-"""The verbs on what is kept: runs, the store, settings. What each does lies in `commands/`, imported when called."""
+"""The verbs on what is kept: runs, the store, settings. What each does is imported when it is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Sett
 @verb
 def runs_list(json: Json = False) -> int:
     """Every run, oldest first."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.runs_list({}, screen=screen_of(json))
 
@@ -31,7 +31,7 @@ def runs_status(
     json: Json = False,
 ) -> int:
     """How far a run is."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.runs_status({}, run, every=every, screen=screen_of(json))
 
@@ -50,7 +50,7 @@ def runs_pack(
     It holds the run's events with all finished trials, its options, and small facts: the machine's ceilings, times of
     PyTorch, which kernels passed every check. Binaries, captured graphs and weights are made or found again.
     """
-    from agentcompile.commands import packing
+    from agentcompile.cli import packing
 
     return packing.runs_pack({}, run, out, screen=screen_of(json))
 
@@ -77,7 +77,7 @@ def runs_unpack(
 
     Finished trials are not repeated on a machine of the same kind; on another kind they count for nothing.
     """
-    from agentcompile.commands import packing
+    from agentcompile.cli import packing
 
     flags = {"run_dir": run_dir, "model": model, "out": out, "templates": templates or None}
     return packing.runs_unpack(flags, file, screen=screen_of(json))
@@ -87,7 +87,7 @@ def runs_unpack(
 @verb
 def cache_list(json: Json = False) -> int:
     """What the store, the measurement database and the runs take."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.cache_list({}, screen=screen_of(json))
 
@@ -99,7 +99,7 @@ def cache_prune(
     json: Json = False,
 ) -> int:
     """Delete the least recently written files of the store; they are made again when they are needed."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.cache_prune({}, keep_mb=keep_mb, screen=screen_of(json))
 
@@ -108,6 +108,6 @@ def cache_prune(
 @verb
 def config_show(json: Json = False) -> int:
     """Every setting with its value and where that came from."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.config_show({}, screen=screen_of(json))

@@ -8,8 +8,8 @@ import typer
 
 from agentcompile.cli.flags import Events, Json, Quiet, front_end, screen_of, verb
 from agentcompile.cli.records import runs_app
+from agentcompile.cli.terminal import nobody
 from agentcompile.cli.verbs import app
-from agentcompile.seat import nobody
 
 __all__ = ["app"]
 
@@ -37,7 +37,7 @@ def decide(
     json: Json = False,
 ) -> int:
     """Decide on a run's regions and candidates, one action a call; without one, show what there is to decide on."""
-    from agentcompile.commands import deciding
+    from agentcompile.cli import deciding
 
     asked = deciding.Asked(
         region=region,
@@ -62,7 +62,7 @@ def decide(
 @verb
 def runs_attach(run: Run = "", json: Json = False, events: Events = "", quiet: Quiet = False) -> int:
     """Follow a run until its compiler ends; Ctrl-C leaves it running."""
-    from agentcompile.commands import watching
+    from agentcompile.cli import watching
 
     return watching.attach({}, run, screen=screen_of(json, events, quiet))
 
@@ -77,7 +77,7 @@ def runs_view(
     quiet: Quiet = False,
 ) -> int:
     """Show a run again: in the app on a terminal, as lines elsewhere and with --json, --events or --quiet."""
-    from agentcompile.commands import watching
+    from agentcompile.cli import watching
 
     if not (json or events or quiet) and speed >= 0 and not nobody() and (shows := front_end("tui")) is not None:
         return shows([str(watching.named({}, run)), *([f"--speed={speed:g}"] if speed else [])])
@@ -88,6 +88,6 @@ def runs_view(
 @verb
 def runs_stop(run: Run = "", json: Json = False) -> int:
     """End a run's compiler; nothing is lost, `compile --resume` goes on."""
-    from agentcompile.commands import watching
+    from agentcompile.cli import watching
 
     return watching.stop({}, run, screen=screen_of(json))

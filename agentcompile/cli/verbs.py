@@ -1,4 +1,4 @@
-"""The verbs on a checkpoint and on its lock. What each does lies in `commands/`, imported when it is called."""
+"""The verbs on a checkpoint and on its lock. What each does is imported when it is called."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compile(
     quiet: Quiet = False,
 ) -> int:
     """Compile a checkpoint: capture, search, judge, and write its lock."""
-    from agentcompile.commands import compiling
+    from agentcompile.cli import compiling
 
     flags = {
         "model": model,
@@ -117,7 +117,7 @@ def inspect(
     quiet: Quiet = False,
 ) -> int:
     """Show a checkpoint's regions: sites, FLOPs, bytes, floors, shares, and how many candidates each has."""
-    from agentcompile.commands import compiling
+    from agentcompile.cli import compiling
 
     flags = {"model": model, "context": context, "threads": threads, "templates": templates or None}
     return compiling.inspect(flags, screen=screen_of(json, events, quiet))
@@ -150,7 +150,7 @@ def advise(
     quiet: Quiet = False,
 ) -> int:
     """Ask the adviser about a checkpoint's regions and show what it says; nothing is built or timed."""
-    from agentcompile.commands import advising
+    from agentcompile.cli import advising
 
     flags = {
         "model": model,
@@ -186,7 +186,7 @@ def replay(
     quiet: Quiet = False,
 ) -> int:
     """Rebuild and validate a lock on this machine, without an adviser or a network."""
-    from agentcompile.commands import running
+    from agentcompile.cli import running
 
     flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.replay(flags, lock, locked=locked, check=check, screen=screen_of(json, events, quiet))
@@ -208,7 +208,7 @@ def bundle(
 
     Every verb that takes a lock takes a bundle, and finds one that lies beside its lock.
     """
-    from agentcompile.commands import running
+    from agentcompile.cli import running
 
     flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.bundle(flags, lock, out, screen=screen_of(json))
@@ -233,8 +233,8 @@ def generate(
     quiet: Quiet = False,
 ) -> int:
     """Stream text from a lock."""
-    from agentcompile.commands import running
-    from agentcompile.commands.flow import Request
+    from agentcompile.cli import running
+    from agentcompile.cli.flow import Request
 
     request = Request(
         prompt=prompt,
@@ -261,7 +261,7 @@ def verify(
     quiet: Quiet = False,
 ) -> int:
     """Measure a lock's end-to-end accuracy on your own prompts."""
-    from agentcompile.commands import running
+    from agentcompile.cli import running
 
     flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.verify(flags, lock, prompts, screen=screen_of(json, "", quiet))
@@ -275,7 +275,7 @@ def explain(
     json: Json = False,
 ) -> int:
     """Say why a region's winner won: findings, errors and times of every candidate."""
-    from agentcompile.commands import looking
+    from agentcompile.cli import looking
 
     return looking.explain({"run_dir": run_dir}, region, screen=screen_of(json))
 
@@ -290,7 +290,7 @@ def export(
     json: Json = False,
 ) -> int:
     """Write a run's trials as Kernel Tuner's T4 results or as a FlashInfer-Bench trace set."""
-    from agentcompile.commands import exporting
+    from agentcompile.cli import exporting
 
     return exporting.export({"model": model}, run, format, out, screen=screen_of(json))
 
@@ -299,6 +299,6 @@ def export(
 @verb
 def doctor(threads: Threads = None, json: Json = False) -> int:
     """Check what compiling needs on this machine: software, folders, and for CUDA driver, NVRTC, PyTorch and GPUs."""
-    from agentcompile.commands import doctor as check
+    from agentcompile.cli import doctor as check
 
     return check.doctor({"threads": threads}, screen=screen_of(json))

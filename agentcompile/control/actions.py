@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentcompile.progress import State
-from agentcompile.review import Item, fault, item_of, items, open_items, trials_of
+from agentcompile.control.review import Item, fault, item_of, items, open_items, trials_of
+from agentcompile.runs.progress import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

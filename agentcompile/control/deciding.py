@@ -27,11 +27,11 @@ from agentcompile.control.commands import (
     Watch,
     WriteLock,
 )
+from agentcompile.control.review import Item, approval, item_of, open_items, trials_of
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Watched
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Ruling
-from agentcompile.progress import Row, State
-from agentcompile.review import Item, approval, item_of, open_items, trials_of
+from agentcompile.runs.progress import Row, State
 
 FASTEST_HZ = 1000.0
 """What a screen may say of itself."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from agentcompile.control.client import NoCompilerError, send
 from agentcompile.control.commands import Command, Reply, Stop
 from agentcompile.control.deciding import RefusedError, answer
+from agentcompile.control.review import open_items
 from agentcompile.control.server import Server
+from agentcompile.control.steering import Earlier, Steering
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Warned
-from agentcompile.progress import State
-from agentcompile.review import open_items
-from agentcompile.session import Journal, RunDirectory
-from agentcompile.steering import Earlier, Steering
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import Journal, RunDirectory
 
 TRIES = 20
 TRY_S = 0.1

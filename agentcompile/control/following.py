@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from agentcompile import progress
 from agentcompile.errors import AgentCompileError
-from agentcompile.session import EVENTS, Record, RunDirectory, record_in
+from agentcompile.runs import progress
+from agentcompile.runs.session import EVENTS, Record, RunDirectory, record_in
 
 _ROUNDS = re.compile(rb'"kind":"rounds-progress","region":"([0-9a-f]{64})"')
 """How far a timing is, as `session.Journal` writes it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode
 from agentcompile.options import Options
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 
 MOST_BYTES = 4 << 20
 """Of one source; a longer one is none of ours."""

@@ -1,7 +1,7 @@
 """A region's body as a Python program of its own: what the region means, in PyTorch.
 
 In: a region. Out: text that defines ``run``, a function of the region's inputs to its outputs, each in port order.
-The operators are those of `agentcompile.reference`, taken from its text: they are what candidates were validated
+The operators are those of `agentcompile.ops.reference`, taken from its text: they are what candidates were validated
 against and timed beside, so there is no second meaning that could differ. Nothing is executed here.
 """
 
@@ -20,7 +20,7 @@ from agentcompile.ir.graph import TOKENS, Attr, Dim, Node, Use, View
 from agentcompile.ir.region import Region
 
 TABLE = "OPERATORS"
-"""The table of `agentcompile.reference` from an operator's name to its function."""
+"""The table of `agentcompile.ops.reference` from an operator's name to its function."""
 MODULES = ("attention", "reference")
 """What operators are made of, a module after those that it imports."""
 
@@ -109,7 +109,7 @@ def _view(view: View) -> str:
 
 @functools.cache
 def _module() -> _Module:
-    package = importlib.resources.files("agentcompile")
+    package = importlib.resources.files("agentcompile.ops")
     text = "\n".join(package.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in MODULES)
     bound: dict[str, ast.stmt] = {}
     operators: dict[str, ast.expr] = {}

@@ -4,7 +4,7 @@ Unions of dataclasses are told apart by a ``kind`` field of type ``Literal["…"
 JSON lacks travels as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as pydantic writes it: the error of a
 kernel that is wrong may be infinite, and is still its report.
 This is for our own files and pipes (events, worker frames, the measurement database); what people write
-(templates, configuration, locks) enters through `agentcompile.decode`, whose errors name file and key.
+(templates, configuration, locks) enters through `agentcompile.catalog.decode`, whose errors name file and key.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, lean
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.template import Source, Template
-from agentcompile.plain import read_plain
-from agentcompile.tarball import MAGIC, Limits, TarballError, pack, unpack
+from agentcompile.system.plain_files import read_plain
+from agentcompile.system.tarball import MAGIC, Limits, TarballError, pack, unpack
 
 VERSION = 1
 """The format of a bundle; a greater one is refused."""

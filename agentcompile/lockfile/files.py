@@ -24,8 +24,8 @@ from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile.schema import REVISION, VERSION, Lock
 from agentcompile.lockfile.sound import LARGEST, unsound
-from agentcompile.plain import read_plain
-from agentcompile.tarball import MAGIC
+from agentcompile.system.plain_files import read_plain
+from agentcompile.system.tarball import MAGIC
 
 _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
 """Tables whose keys are names of other things and keep their spelling."""

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agentcompile.checkpoint.locate import misplaced
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.schema import Evidence, Lock, LockChoice, LockPlan
-from agentcompile.models import misplaced
 
 MOST_CONTEXT = 1 << 20
 MOST_THREADS = 1024

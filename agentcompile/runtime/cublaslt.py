@@ -25,7 +25,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Use, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.reference import Operator, apply_views
+from agentcompile.ops.reference import Operator, apply_views
 from agentcompile.runtime.arena import TORCH_DTYPES
 
 ASKED = 8

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from agentcompile.attention import rehearsing
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
+from agentcompile.ops.attention import rehearsing
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory

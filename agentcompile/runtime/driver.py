@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentcompile.bindings import checked, load
-from agentcompile.images import ANY, unpack
 from agentcompile.ir.template import Launch
+from agentcompile.system.bindings import checked, load
+from agentcompile.system.cubins import ANY, unpack
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 _PORTABLE_CLUSTER = 8

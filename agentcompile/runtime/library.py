@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from agentcompile.attention import attention, unforeseen, visible
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.reference import OPERATORS, Operator, apply_views, keywords
+from agentcompile.ops.attention import attention, unforeseen, visible
+from agentcompile.ops.reference import OPERATORS, Operator, apply_views, keywords
 from agentcompile.runtime import cublaslt
 
 Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]

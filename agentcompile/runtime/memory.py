@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from agentcompile.ir.program import Buffer, Program
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
 
 _FURNISHED = 1 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from agentcompile.probe import others_running
+from agentcompile.system.probe import others_running
 
 _SOFT = 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from agentcompile.layouts import LAYOUTS, Shape
+from agentcompile.ops.layouts import LAYOUTS, Shape
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import team
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agentcompile.attention import attention_at
 from agentcompile.ir.graph import Dim, Graph, concrete
 from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Region
-from agentcompile.reference import OPERATORS, Interpreter, Operator, apply_views, keywords
+from agentcompile.ops.attention import attention_at
+from agentcompile.ops.reference import OPERATORS, Interpreter, Operator, apply_views, keywords
 from agentcompile.runtime import library
 from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.memory import Memory

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentcompile.ir.graph import Graph, Node, Use
-from agentcompile.reference import apply_views, keywords
-from agentcompile.validate.tolerance import KEEN, ROUNDOFF, SPREAD, TORCH_DTYPES, Facts, rounding
+from agentcompile.ir.graph import Node, Use
+from agentcompile.ops.reference import apply_views
+from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, rounding
 
 Part = Tensor | None
 """One part of an error; None is exactly zero everywhere."""
@@ -162,70 +162,3 @@ class Context:
 
 
 Rule = Callable[[Context, tuple[Bounded, ...]], Bounded]
-
-
-def owners(graph: Graph) -> dict[str, str]:
-    """For every value that lives in another's buffer, the id of the one that owns it."""
-    table = graph.table()
-    found: dict[str, str] = {}
-    for value in graph.values:
-        owner = value
-        while owner.alias:
-            owner = table[owner.alias]
-        if owner is not value:
-            found[value.id] = owner.id
-    return found
-
-
-def propagate(
-    graph: Graph,
-    inputs: Mapping[str, Tensor],
-    facts: Facts,
-    *,
-    tokens: int = 1,
-    sharp: bool = False,
-    keen: bool = False,
-) -> Propagation:
-    """Evaluate `graph` in float64 with errors. Inputs are by value id and stay unchanged, states included.
-
-    `sharp` is for inputs that make what is held in a narrower type a number of that type, `keen` for those that leave
-    reductions no order that counts: a template that accumulates in float32 is then right to `KEEN`. Operators without
-    a rule are evaluated by the numeric one, and a note says so.
-    """
-    from agentcompile.validate.rules import RULES, numeric
-
-    table, out = graph.table(), Propagation()
-    owner = owners(graph)
-    dtypes = {value.id: value.dtype for value in graph.values}
-    declared, library = dict(facts.rounds), facts.accumulation == "library"
-    last, keen = {use.value for _, use in graph.outputs}, keen and facts.accumulation == "float32"
-    for name in graph.inputs:
-        out.values[name] = Bounded(value=inputs[name])
-    for node in graph.nodes:
-        # What an argmax chooses from is rounded by the check of its choice.
-        sight = out.seen if node.op == "argmax" else out.read
-        operands = tuple(sight(use, tokens) for use in node.inputs)
-        context = Context(
-            node=node,
-            coefficient=KEEN if keen else facts.coefficient,
-            out=out,
-            owner=owner,
-            dtypes=dtypes,
-            told=keywords(graph, node),
-            keen=keen,
-            library=library,
-        )
-        rule = RULES.get(node.op)
-        results: tuple[Bounded, ...]
-        if rule is not None:
-            results = (rule(context, operands),)
-        else:
-            results = numeric(context, graph)
-        for name, result in zip(node.outputs, results, strict=True):
-            held = declared.get(name, table[name].dtype if library else "")
-            narrow = round_to(result, held, sharp=sharp) if held else result
-            if name in last and held == table[name].dtype:
-                out.values[name], out.stored[name] = result, narrow
-            else:
-                out.values[name] = narrow
-    return out

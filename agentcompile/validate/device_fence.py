@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentcompile.bindings import checked, load
+from agentcompile.system.bindings import checked, load
 
 _HINT = "agentcompile doctor says what driver and devices are there"
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
-from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
+from agentcompile.validate.propagate import propagate
 from agentcompile.validate.scores import chosen, met_alike, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tiles import TILE, normal, telling, whole

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.validate.bound import Append
 from agentcompile.validate.inputs import extent
 from agentcompile.validate.rig import Result, Run

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poison
 from agentcompile.validate.bound import Append
 from agentcompile.validate.cases import Case

@@ -1,4 +1,4 @@
-"""How error passes through each operator: one row a rule, the same names as `agentcompile.reference`.
+"""How error passes through each operator: one row a rule, the same names as `agentcompile.ops.reference`.
 
 A rule returns the float64 value and its error before the value is stored: |J| times the error of every operand, plus
 c times the sum of the absolute contributions to each element.
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Use
-from agentcompile.reference import run
+from agentcompile.ops.reference import run
 from agentcompile.validate.attention import attention
 from agentcompile.validate.bound import Append, Bounded, Context, Part, Rule, add, rounded_by, scaled
 from agentcompile.validate.tolerance import ROUNDOFF, rounding

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.region import Cost, Port, Regime, Region
-from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import cases
 from agentcompile.validate.inputs import Generator
+from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Run
 from agentcompile.validate.suite import validate
 from agentcompile.validate.tolerance import Facts

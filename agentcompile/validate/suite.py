@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentcompile import reference
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
+from agentcompile.ops import reference
 from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
-from agentcompile.validate.bound import Bounded, propagate
+from agentcompile.validate.bound import Bounded
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.choices import first_of_class
 from agentcompile.validate.compare import Tally, finish
@@ -27,6 +27,7 @@ from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
+from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding

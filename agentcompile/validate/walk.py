@@ -16,9 +16,10 @@ from torch import Tensor
 from agentcompile.ir.region import Region
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.attended import Past, Told, attended
-from agentcompile.validate.bound import Bounded, owners
+from agentcompile.validate.bound import Bounded
 from agentcompile.validate.compare import Tally
 from agentcompile.validate.coverage import starts
+from agentcompile.validate.propagate import owners
 from agentcompile.validate.rig import Instruments, Result, Rig
 from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, Facts, rounding
 from agentcompile.validate.walk_inputs import Feed

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Node, Use
 from agentcompile.ir.region import Region
-from agentcompile.validate.bound import Bounded, propagate
+from agentcompile.validate.bound import Bounded
 from agentcompile.validate.inputs import SECOND, extent, generator
+from agentcompile.validate.propagate import propagate
 from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _THETA = 10000.0

@@ -24,7 +24,7 @@ from agentcompile.measure.residency import block, rotation_bytes
 from agentcompile.measure.rounds import Arm
 from agentcompile.measure.selftest import SelfTest, selftest
 from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.worker.protocol import CheckHarness, Setup
 
 _LIMIT_S = 60.0

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from agentcompile.build import compile
-from agentcompile.exhausted import exhausted, first_line
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
 from agentcompile.measure.selftest import SelfTest
-from agentcompile.store import Store
+from agentcompile.system.exhausted import exhausted, first_line
+from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.limits import limit_memory
 from agentcompile.worker.wrong import WrongOutput

@@ -8,7 +8,7 @@ from agentcompile.build import compile
 from agentcompile.build.binary import Binary
 from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.driver import Module
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.worker.protocol import Setup
 
 _LIMIT_S = 60.0

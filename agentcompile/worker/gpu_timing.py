@@ -18,7 +18,7 @@ import torch
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.rounds import Arm
-from agentcompile.reference import Interpreter
+from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, first_chunk, overlaps_launches
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library

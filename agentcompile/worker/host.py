@@ -17,7 +17,7 @@ from agentcompile.materialize import isa_flags
 from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import fair_threads
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.validate import validate
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box

@@ -9,8 +9,8 @@ import torch
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.region import Port
 from agentcompile.ir.target import Target
-from agentcompile.layouts import LAYOUTS
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.worker.activations import Outputs, Windows
 from agentcompile.worker.protocol import Implementation, Time

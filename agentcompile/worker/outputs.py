@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.trial import Check
-from agentcompile.reference import Interpreter
+from agentcompile.ops.reference import Interpreter
 from agentcompile.worker.activations import Seen
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.wrong import WrongOutput

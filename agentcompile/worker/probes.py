@@ -13,7 +13,7 @@ from agentcompile.build import Binary, compile
 from agentcompile.ir.template import Launch, Source
 from agentcompile.materialize.cpp import flags
 from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.worker.protocol import Setup
 
 _LIMIT_S = 60.0

@@ -11,7 +11,6 @@ from typing import Literal
 
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
-from agentcompile.exhausted import Resource
 from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
@@ -22,6 +21,7 @@ from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOu
 from agentcompile.ir.whole import Walk
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.selftest import SelfTest
+from agentcompile.system.exhausted import Resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

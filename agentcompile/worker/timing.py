@@ -14,7 +14,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.reference import Interpreter
+from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.worker.activations import WINDOWS, Seen

@@ -10,17 +10,17 @@ from agentcompile.advice import Heuristic, adviser_of
 from agentcompile.advice.arrange import arranged
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.prompt import prompt_of
-from agentcompile.cuts import question_of
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.evaluator import Baseline, Job, Prepared, WorkerJudge
+from agentcompile.evaluation.machine import Machine, judge_of
 from agentcompile.events import Emit
 from agentcompile.ir.advice import Question
-from agentcompile.judge import Baseline, Job, Prepared, WorkerJudge
-from agentcompile.machine import Machine, judge_of
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options
-from agentcompile.ready import Ready, prepare
-from agentcompile.tune import Subject, templates_of
+from agentcompile.tuning.partitions import question_of
+from agentcompile.tuning.tasks import Ready, prepare
+from agentcompile.tuning.tuner import Subject, templates_of
 
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 

@@ -15,16 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import agentcompile
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import silent
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.target import Target
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
-from agentcompile.render import columns
-from agentcompile.session import environment_error, write_atomically
-from agentcompile.tables import Table
+from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.runs.tables import Table
 
 from .judging import answered, arms_of, judged
 from .result import FORMAT, WITHIN, Ablation, Judged, Model

@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 
 from ..figures.course import nameless, say

@@ -30,18 +30,18 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.wire import OpenAIWire
 from agentcompile.capture import capture
-from agentcompile.cleaning import clean
-from agentcompile.cuts import question_of
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import encode
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Ceiling
-from agentcompile.layouts import LAYOUTS
-from agentcompile.machine import this_machine
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import resolve
 from agentcompile.regions.kinds import facts
 from agentcompile.regions.partition import partition
 from agentcompile.space import Space
+from agentcompile.tuning.partitions import question_of
 
 from ..models.presets import materialise
 from .hostile import PLAYS, Maker, Play

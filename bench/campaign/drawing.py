@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentcompile.build import Binary, compile
+from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.template import Source
-from agentcompile.machine import Machine
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 from .machine_code import code_digest
 from .mutating import Mutation, mutations

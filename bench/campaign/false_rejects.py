@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.evaluation.jobs import Depth
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.template import Language
-from agentcompile.jobs import Depth
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
-from agentcompile.past import judging_digest
+from agentcompile.tuning.trial_database import judging_digest
 
 from .judging import Many, Trying
 from .ledger import Ledger

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agentcompile import requests
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
+from agentcompile.evaluation import requests
+from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerJudge
+from agentcompile.evaluation.jobs import Depth, Job, Prepared
+from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
-from agentcompile.jobs import Depth, Job, Prepared
-from agentcompile.judge import ACCEPT_REPEATS, WorkerJudge
-from agentcompile.layouts import fits
-from agentcompile.machine import Machine
-from agentcompile.probe import cpus_at_once
-from agentcompile.store import Store
+from agentcompile.ops.layouts import fits
+from agentcompile.system.probe import cpus_at_once
+from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.crew import Crew, Limits, said
 from agentcompile.worker.process import Expired, Lost

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import cast
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.events import TrialFinished
 from agentcompile.ir.codec import decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve
-from agentcompile.past import disturbed
-from agentcompile.probe import ceiling, ceiling_key
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
+from agentcompile.system.probe import ceiling, ceiling_key
+from agentcompile.tuning.trial_database import disturbed
 
 from ..models.presets import materialise
 from .ledger import Ledger, package_digest

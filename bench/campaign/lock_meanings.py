@@ -10,9 +10,9 @@ from typing import Any
 from agentcompile.catalog import Catalog
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source, Template
-from agentcompile.kept import Kept
 from agentcompile.lockfile import Lock, LockChoice, LockPlan
 from agentcompile.materialize import specialise
+from agentcompile.replay.sources import Kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.options import Options, resolve
-from agentcompile.replay import replay_lock
+from agentcompile.replay.load import replay_lock
 
 IDS = (3, 141, 59, 26, 5, 358, 97, 93, 238, 46, 264, 33, 83, 27, 95, 28, 84, 197, 169, 399, 37)
 

@@ -24,21 +24,21 @@ from typing import IO
 
 from agentcompile import catalog
 from agentcompile.capture import Captured
-from agentcompile.captures import Model, load_model
+from agentcompile.capture.cached import Model, load_model
+from agentcompile.checkpoint.locate import find_model
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import Machine, this_machine
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Regime
-from agentcompile.kept import Kept
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, read_lock, regime_of, render_lock
 from agentcompile.lockfile.bundle import Bundle
-from agentcompile.machine import Machine, this_machine
-from agentcompile.models import find_model
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options, resolve
 from agentcompile.pipeline import compile_model
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition
-from agentcompile.unlock import Opened, cuts_of, opened_with
+from agentcompile.replay.open import Opened, cuts_of, opened_with
+from agentcompile.replay.sources import Kept
 
 from .lock_bytes import SPOILS
 from .lock_meanings import FORGERIES, Ground
@@ -315,7 +315,7 @@ def _run(
     say: Say,
 ) -> Iterator[str]:
     """Run a sample of the other plans; those that are wrong."""
-    from agentcompile.kept import write_bundle
+    from agentcompile.replay.sources import write_bundle
 
     sample = random.Random(seed).sample(others, min(runs, len(others)))
     runner = Runner(model, home, target.path)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.jobs import Depth
+from agentcompile.evaluation.machine import Machine, this_machine
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Language
-from agentcompile.jobs import Depth
-from agentcompile.machine import Machine, this_machine
 from agentcompile.options import resolve
-from agentcompile.past import judging_digest
+from agentcompile.tuning.trial_database import judging_digest
 
 from .drawing import Building, Mutant, draw
 from .equivalent import reason

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 
 from ..figures.record import revision

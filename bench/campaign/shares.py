@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.probe import cpus_at_once, default_threads
+from agentcompile.system.probe import cpus_at_once, default_threads
 
 from .report import Campaign, Report, Say, Sharable
 

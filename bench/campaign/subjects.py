@@ -15,16 +15,16 @@ from pathlib import Path
 
 from agentcompile.catalog import Catalog, default_root, load
 from agentcompile.check import check, errors, meant_for
-from agentcompile.cuts import graph_of, regimes
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Language, Source, Template
-from agentcompile.layouts import LAYOUTS, fits
 from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts
 from agentcompile.regions.partition import partition
 from agentcompile.space import Space
+from agentcompile.tuning.partitions import graph_of, regimes
 
 from ..models.presets import PRESETS, Dtype, Json, Preset, with_layers
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from agentcompile.exits import Stopped, Terminated
-from agentcompile.machine import Machine
+from agentcompile.cli.exits import Stopped, Terminated
+from agentcompile.evaluation.machine import Machine
 
 from .partial import OutOfTime, PartialFile
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
-from agentcompile.render import columns
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
 
 from .course import nameless
 from .rates import estimate

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 import agentcompile
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
-from agentcompile.render import columns
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
 
 from .record import revision
 

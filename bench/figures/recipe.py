@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
+from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import DEFAULT_CONTEXT, resolve
 
 from ..models.locate import MAKERS

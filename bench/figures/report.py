@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.render import columns
-from agentcompile.tables import Table
+from agentcompile.cli.render import columns
+from agentcompile.runs.tables import Table
 
 from .rates import Estimate
 

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from agentcompile.captures import load_model
-from agentcompile.cuts import graph_of
+from agentcompile.capture.cached import load_model
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.trial import Rule
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import this_machine
 from agentcompile.options import resolve
 from agentcompile.regions.partition import partition
+from agentcompile.tuning.partitions import graph_of
 
 from ..figures.looks import Looked
 from ..figures.rates import speedup

@@ -25,7 +25,7 @@ class Locked(Ours):
     def look(self, ids: Sequence[int], new: int) -> dict[str, Any]:
         """On a CPU from a generation with the clock of the step's calls running; on a GPU beside one."""
         from agentcompile.options import resolve
-        from agentcompile.unlock import open_lock
+        from agentcompile.replay.open import open_lock
 
         from . import insides
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentcompile.cuts import graph_of
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import Program, TorchCall
 from agentcompile.ir.region import Region
@@ -20,7 +19,8 @@ from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.unlock import Opened
+from agentcompile.replay.open import Opened
+from agentcompile.tuning.partitions import graph_of
 
 from ..figures.looks import ranges
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentcompile.decode import hint_of
+from agentcompile.catalog.decode import hint_of
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.options import resolve
-from agentcompile.proving import policy_digest
-from agentcompile.render import columns
 
 from ..figures.course import nameless, say, threads_of, whole
 from ..figures.identity import Identity, Job, identity_of

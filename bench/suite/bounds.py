@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.decode import from_toml, read_text
+from agentcompile.catalog.decode import from_toml, read_text
 from agentcompile.errors import ExitCode
 
 from ..figures.trial import OURS

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.decode import nearest
+from agentcompile.catalog.decode import nearest
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import clean
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.measure.policy import POLICY
-from agentcompile.render import Screen
-from agentcompile.tables import Table, duration
+from agentcompile.runs.tables import Table, duration
 
 from ..figures.rates import VARIES
 from .result import Case, SuiteResult, read_result

@@ -8,10 +8,10 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from agentcompile.gpus import Meter, find_driver
+from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.digest import SHORT, digest
-from agentcompile.machine import Machine
 from agentcompile.options import visible_devices
+from agentcompile.system.gpus import Meter, find_driver
 
 _PACKAGES = ("agentcompile", "torch", "transformers", "triton", "vllm", "llama-cpp-python")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")

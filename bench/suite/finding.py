@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import residency
 from agentcompile.ir.target import Ceiling
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import residency
 from agentcompile.options import resolve
-from agentcompile.unlock import open_lock
+from agentcompile.replay.open import open_lock
 
 from ..figures.building import build_of
 from ..figures.partial import FIRST_COMPILE, PartialFile

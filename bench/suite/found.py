@@ -11,7 +11,7 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.measure.policy import POLICY
-from agentcompile.unlock import Opened
+from agentcompile.replay.open import Opened
 
 from ..figures.rates import Estimate, Round, Visit, estimate, first_s, same_tokens
 from ..figures.trial import CHECKED_TOKENS, FP32, Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
 
 from ..figures.rates import note_of
 from .cells import NOTHING, number

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from agentcompile.tables import Table, amount
+from agentcompile.runs.tables import Table, amount
 
 from ..figures.rates import note_of
 from ..figures.trial import OURS

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
 
 from ..figures.trial import OURS
 from .cells import NOTHING, number, plain

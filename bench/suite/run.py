@@ -19,16 +19,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentcompile.decode import hint_of
+from agentcompile.catalog.decode import hint_of
+from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.gpus import Meter
+from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import Machine, judge_of, this_machine
 from agentcompile.options import resolve, visible_devices
-from agentcompile.proving import policy_digest
-from agentcompile.render import columns
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
+from agentcompile.system.gpus import Meter
 
 from ..figures.course import nameless, say, threads_of, whole
 from ..figures.engines import ENGINES

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from agentcompile.decode import from_value, hint_of, read_text
+from agentcompile.catalog.decode import from_value, hint_of, read_text
 from agentcompile.errors import AgentCompileError
 
 from .result import Mode

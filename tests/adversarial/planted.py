@@ -15,9 +15,9 @@ from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params, Source, Template, Workspace
 from agentcompile.materialize import specialise
-from agentcompile.probe import probe
 from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.store import Store
+from agentcompile.system.probe import probe
+from agentcompile.system.store import Store
 from agentcompile.validate import Facts
 
 KERNELS = Path(__file__).parent / "kernels"

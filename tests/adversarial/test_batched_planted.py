@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile import reference
 from agentcompile.ir.region import Region
+from agentcompile.ops import reference
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager

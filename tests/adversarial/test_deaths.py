@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from agentcompile.build import find_toolchain
+from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerJudge
 from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
-from agentcompile.judge import Limits, Prepared, WorkerJudge
 from tests.cpu import jobs
 
 pytestmark = pytest.mark.alone

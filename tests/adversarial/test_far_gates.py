@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile import reference
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
+from agentcompile.ops import reference
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.bound import Bounded, round_to
 from tests.kernels.float32 import Run, float32

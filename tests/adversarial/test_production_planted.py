@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from agentcompile.build import find_toolchain
+from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.jobs import Depth, Job
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Crashed, Incorrect, Verdict
-from agentcompile.jobs import Depth, Job
-from agentcompile.judge import Baseline, Limits, Prepared, WorkerJudge
 from tests.cpu import jobs
 
 LIMITS = Limits(build_s=60.0, validate_s=60.0, measure_s=60.0, per_gigabyte_s=20.0)

@@ -14,13 +14,21 @@ ROOTS = ("agentcompile", "tui", "bench")
 PLANTED = {
     "the vocabulary may not import a stage": ("layers", "agentcompile/ir/planted.py", "import agentcompile.regions"),
     "a stage may not import another": ("layers", "agentcompile/regions/planted.py", "import agentcompile.catalog"),
-    "a stage may not import the flow": ("layers", "agentcompile/space/planted.py", "import agentcompile.judge"),
+    "a stage may not import the flow": (
+        "layers",
+        "agentcompile/space/planted.py",
+        "import agentcompile.evaluation.evaluator",
+    ),
     "the search may not judge": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
     "the adviser may not check": ("proposers", "agentcompile/advice/planted.py", "import agentcompile.check"),
     "the vocabulary may not import torch": ("vocabulary", "agentcompile/ir/planted.py", "import torch"),
     "the events may not import rich": ("vocabulary", "agentcompile/events.py", "import rich"),
-    "a worker may not import pydantic": ("workers", "agentcompile/worker/planted.py", "import agentcompile.decode"),
-    "the terminal app may not import torch": ("terminal", "tui/planted.py", "import agentcompile.reference"),
+    "a worker may not import pydantic": (
+        "workers",
+        "agentcompile/worker/planted.py",
+        "import agentcompile.catalog.decode",
+    ),
+    "the terminal app may not import torch": ("terminal", "tui/planted.py", "import agentcompile.ops.reference"),
     "the compiler may not import a front end": ("fronts", "agentcompile/planted.py", "import tui.cli"),
 }
 

@@ -9,8 +9,8 @@ import pytest
 
 from agentcompile.errors import AgentCompileError
 from bench.ablation.run import read as read_ablation
-from bench.figures.readme import BEGIN, END, RESULTS, updated
 from bench.figures.record import choices_of
+from bench.readme import BEGIN, END, RESULTS, updated
 
 README = RESULTS.parents[1] / "README.md"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 
 LIMIT_S = 600.0

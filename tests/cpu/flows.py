@@ -17,24 +17,24 @@ import torch
 
 from agentcompile import catalog
 from agentcompile.advice import adviser_of
-from agentcompile.captures import Model, load_model
-from agentcompile.choose import Ranking, signature_of
-from agentcompile.cli import main
-from agentcompile.cuts import Cut, advise, bound, cut
+from agentcompile.capture.cached import Model, load_model
+from agentcompile.checkpoint.locate import location
+from agentcompile.cli.main import main
+from agentcompile.evaluation.machine import this_machine
+from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import silent
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Fallback, Kernel, Part, Plan, Trial
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, write_lock
-from agentcompile.machine import this_machine
 from agentcompile.materialize import specialise
-from agentcompile.models import location
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
-from agentcompile.plans import Planned, plan
-from agentcompile.proving import policy_digest
+from agentcompile.planning.plans import Planned, plan
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.seal import Facts, seal
-from agentcompile.tune import Subject
+from agentcompile.replay.write import Facts, seal
+from agentcompile.tuning.partitions import Cut, advise, bound, cut
+from agentcompile.tuning.ranking import Ranking, signature_of
+from agentcompile.tuning.tuner import Subject
 from tests.models.tiny import Stepper
 from tests.unit import runs
 
@@ -225,7 +225,7 @@ def greedy(model: Model, prompt: Sequence[int], count: int) -> list[int]:
 
 def eager(checkpoint: Path, prompt: Sequence[int], count: int) -> list[int]:
     """Tokens that Hugging Face's own model gives in its own dtype, recomputing everything at every step."""
-    from agentcompile.eager import load
+    from agentcompile.runtime.eager import load
 
     model, tokens = load(checkpoint), list(prompt)
     with torch.inference_mode():

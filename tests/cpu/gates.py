@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import catalog
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import Event
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Kernel, Plan
-from agentcompile.layouts import LAYOUTS
-from agentcompile.machine import this_machine
 from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.whole import Feeder, Gate
+from agentcompile.verification.whole_model import Feeder, Gate
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 

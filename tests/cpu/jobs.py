@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from agentcompile.evaluation.evaluator import Job
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.region import Cost, Port, Regime, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Launch, Source, Template
-from agentcompile.judge import Job
-from agentcompile.probe import probe
+from agentcompile.system.probe import probe
 
 HEAD = """
 #include <csignal>

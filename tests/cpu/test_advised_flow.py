@@ -19,9 +19,9 @@ from agentcompile.advice.counsel import Counsel, Taken, prompts_of
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import Ask, Reply, WireError
 from agentcompile.build import Binary
-from agentcompile.captures import load_model
-from agentcompile.choose import Traits, rank
-from agentcompile.cuts import advise, bound, cut, question_of
+from agentcompile.capture.cached import load_model
+from agentcompile.evaluation.evaluator import Baseline, Depth, Job, Prepared
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
@@ -29,19 +29,19 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, Trial, Verdict
-from agentcompile.judge import Baseline, Depth, Job, Prepared
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Evidence, render_lock
-from agentcompile.machine import this_machine
 from agentcompile.measure import Timing
-from agentcompile.notes import Notes
-from agentcompile.past import Past
-from agentcompile.plans import plan
-from agentcompile.ready import informed
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.planning.plans import plan
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.search import Budget, halving
-from agentcompile.store import Store
-from agentcompile.tune import Subject, Tuner, templates_of
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.partitions import advise, bound, cut, question_of
+from agentcompile.tuning.ranking import Traits, rank
+from agentcompile.tuning.tasks import informed
+from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.tuner import Subject, Tuner, templates_of
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile import reference
-from agentcompile.attention import attention, masked_attention, rehearsing
 from agentcompile.capture import Captured, capture
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Regime
+from agentcompile.ops import reference
+from agentcompile.ops.attention import attention, masked_attention, rehearsing
 from agentcompile.regions.partition import partition
 from tests.models import tiny
 from tests.templates.shapes import Extents, region
@@ -161,7 +161,7 @@ def test_what_a_capture_will_do_is_rehearsed_and_left_again(monkeypatch: pytest.
         asked.append(True)
         return q
 
-    monkeypatch.setattr("agentcompile.attention.masked_attention", masked)
+    monkeypatch.setattr("agentcompile.ops.attention.masked_attention", masked)
     q, cache = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 6, 8)
     with rehearsing():
         assert attention(q, cache, cache, torch.tensor([3]), scale=1.0) is q

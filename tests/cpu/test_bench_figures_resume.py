@@ -38,7 +38,7 @@ def terminated(words: str, command: list[str], environment: dict[str, str]) -> t
 IMPATIENT = """
 import sys
 from agentcompile.bench.figures.recipe import run
-from agentcompile.exits import guarded
+from agentcompile.cli.exits import guarded
 sys.exit(guarded(lambda: run(sys.argv[1:], calm=lambda _: None)))
 """
 """The recipe as a program that does not wait for a machine without other work."""

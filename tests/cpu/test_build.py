@@ -16,7 +16,7 @@ from agentcompile.build.prelude import WORTH, system_head
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 pytestmark = pytest.mark.usefixtures("compiler_itself")
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from agentcompile import eager
 from agentcompile.capture import capture
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import resolve
 from agentcompile.pipeline import compile_model
+from agentcompile.runtime import eager
 from tests.cpu.test_capture_limits import CONTEXT, edited, written
 
 

@@ -13,7 +13,7 @@ import torch
 from agentcompile.capture import Captured, capture
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Graph
-from agentcompile.reference import OPERATORS
+from agentcompile.ops.reference import OPERATORS
 from bench.models.presets import PRESETS, materialise, with_layers
 from tests.models import tiny
 

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentcompile.capture import capture
-from agentcompile.captures import load_model
+from agentcompile.capture.cached import load_model
 from agentcompile.checkpoint.numbers import context_limit
 from agentcompile.errors import AgentCompileError
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from tests.models import tiny
 
 CONTEXT = 48

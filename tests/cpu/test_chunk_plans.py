@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from agentcompile import chunks as plans
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.capture import Captured, capture
-from agentcompile.chunks import Chunk, Chunks, capacity
-from agentcompile.cuts import CHUNK
 from agentcompile.ir.program import NativeCall, TorchCall
 from agentcompile.ir.trial import Kernel
+from agentcompile.planning import chunks as plans
+from agentcompile.planning.chunks import Chunk, Chunks, capacity
 from agentcompile.runtime.lengths import served
+from agentcompile.tuning.partitions import CHUNK
 from tests.models import tiny
 from tests.models.lowered import clashes
 from tests.models.planned import plan_of

@@ -17,7 +17,7 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.trial import NumericReport
-from agentcompile.reference import DTYPES, Interpreter
+from agentcompile.ops.reference import DTYPES, Interpreter
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.validate import Facts, insensitive, validate
 from tests.kernels.float32 import eager, float32

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.build import find_toolchain
-from agentcompile.judge import Baseline, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerJudge
 from agentcompile.measure import Timing
 from tests.cpu import jobs
 

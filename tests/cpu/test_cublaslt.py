@@ -18,7 +18,7 @@ import torch
 from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.graph import DType
-from agentcompile.reference import run
+from agentcompile.ops.reference import run
 from agentcompile.runtime import library
 from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.cublaslt import ALIGN_BYTES, Linear, Lt, find_library, operators, rank_of

@@ -15,7 +15,7 @@ from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Source
 from agentcompile.runtime.native import Call, Clock, Decoder, Executor, Library, Program
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 KERNELS = """
 #include <cstdint>

@@ -13,7 +13,7 @@ from agentcompile.bench.busy.neighbours import neighbours
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
 from agentcompile.runtime.native import Call, Decoder, Executor, Library, Program
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 # A rank reads what another one left in the launch before. `inside` counts who is in a rank, which is never two.
 KERNELS = """

@@ -13,7 +13,7 @@ from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
 from agentcompile.runtime.native import Call, Decoder, Executor, Library, Logits
 from agentcompile.runtime.sampling import Sampling, choose
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 DRAWS = 60
 NOTHING = 'struct args {}; extern "C" void nothing(const args& a, int rank, int size) {}'

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 

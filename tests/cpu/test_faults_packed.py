@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.archive import Contents, read
 from agentcompile.events import TrialFinished
+from agentcompile.interchange.archive import Contents, read
 from agentcompile.ir.codec import CodecError, decode
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.lockfile import read_lock
 from agentcompile.options import Options
-from agentcompile.past import disturbed
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
+from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
 from tests.cpu.courses import LIMIT_S, Course
 

@@ -13,9 +13,9 @@ import torch
 import agentcompile
 from agentcompile.events import Event, TrialFinished
 from agentcompile.lockfile import read_lock
-from agentcompile.past import disturbed
-from agentcompile.replay import replay_lock
-from agentcompile.session import RunDirectory
+from agentcompile.replay.load import replay_lock
+from agentcompile.runs.session import RunDirectory
+from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
 from tests.cpu.courses import Course
@@ -37,8 +37,8 @@ def opened(home: Path, lock: Path, model: Path) -> CompiledModel:
 
 def reference(home: Path, model: Path, lock: Path) -> Stepper:
     """The captured graph of a lock's model on the interpreter, in the model's own dtype."""
-    from agentcompile.captures import load_model
-    from agentcompile.machine import this_machine
+    from agentcompile.capture.cached import load_model
+    from agentcompile.evaluation.machine import this_machine
 
     context = read_lock(lock).model.context
     here = this_machine(flows.options(home, model, context))

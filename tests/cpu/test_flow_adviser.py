@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from agentcompile.advice.exchange import Cassette
-from agentcompile.cleaning import HIDDEN
 from agentcompile.events import AdviceTaken, ClaimSettled
+from agentcompile.ir.cleaning import HIDDEN
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT
 from tests.cpu.courses import Leg, leg

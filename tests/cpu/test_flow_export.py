@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from agentcompile.ir.trial import Measured
-from agentcompile.reference import DTYPES
-from agentcompile.session import RunDirectory
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.courses import Course
 from tests.unit import published

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from agentcompile import catalog
-from agentcompile.cuts import bound, cut
+from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import (
     ChoiceMade,
     Event,
@@ -28,15 +29,14 @@ from agentcompile.events import (
 )
 from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Kernel, Plan, Trial
-from agentcompile.jobs import Job
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import LockChoice, read_lock
-from agentcompile.machine import this_machine
 from agentcompile.materialize import specialise
-from agentcompile.notes import Notes
-from agentcompile.past import note_accepted
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.session import Journal, RunDirectory
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.partitions import bound, cut
+from agentcompile.tuning.trial_database import note_accepted
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.cpu.gates import planted

@@ -13,7 +13,7 @@ import pytest
 from agentcompile.events import LockWritten, PlanAdmitted
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile import Lock, LockChoice, read_lock, render_lock
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.cpu.courses import Course

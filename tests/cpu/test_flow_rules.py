@@ -10,8 +10,8 @@ import pytest
 from agentcompile.events import Event, PlanAdmitted, TrialFinished
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import Lock, read_lock
-from agentcompile.past import disturbed
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
+from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT
 from tests.cpu.courses import Course

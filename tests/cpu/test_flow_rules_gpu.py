@@ -13,21 +13,21 @@ from agentcompile import catalog
 from agentcompile.advice import adviser_of
 from agentcompile.build import nvrtc_toolchain
 from agentcompile.capture import capture
-from agentcompile.captures import Model
-from agentcompile.cuts import advise, bound, cut
+from agentcompile.capture.cached import Model
+from agentcompile.evaluation.evaluator import Judge
+from agentcompile.evaluation.machine import Machine
 from agentcompile.events import silent
 from agentcompile.ir.trial import BuildFailed, Kernel, Part
-from agentcompile.judge import Judge
-from agentcompile.layouts import LAYOUTS
-from agentcompile.machine import Machine
-from agentcompile.notes import Notes
-from agentcompile.past import Past
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.pipeline import choose, cover, taken
-from agentcompile.ready import Ready
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.store import Store
-from agentcompile.survey import Survey
-from agentcompile.tune import Tuner
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.partitions import advise, bound, cut
+from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.tasks import Ready
+from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.tuner import Tuner
 from tests.cpu.flows import CEILING
 from tests.cpu.test_chunk_plans import CONTEXT
 from tests.models import tiny

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.replay import replay_lock
+from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT, SAMPLE_CONTEXT
@@ -131,8 +131,8 @@ def test_the_native_loop_ends_at_an_end_of_sequence_token(warm: Path, planted: M
     lock, model = planted("tiny-llama", "fp32"), checkpoint("tiny-llama", "fp32")
     free = one(load(warm, lock, model, CONTEXT), IDS, max_new_tokens=20, ignore_eos=True)
     late = next(token for at, token in enumerate(free.tokens) if at >= 3 and token not in free.tokens[:at])
-    from agentcompile.bind import bind
-    from agentcompile.unlock import open_lock
+    from agentcompile.replay.bind import bind
+    from agentcompile.replay.open import open_lock
 
     opened = open_lock(lock, flows.options(warm, model, CONTEXT))
     captured = opened.model.captured

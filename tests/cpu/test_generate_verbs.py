@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from agentcompile.replay import replay_lock
-from agentcompile.session import RunDirectory
+from agentcompile.replay.load import replay_lock
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
 from tests.cpu.courses import Course

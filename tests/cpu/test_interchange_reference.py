@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile import reference
 from agentcompile.capture.batched import batched
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.interchange.code import identifiers, program
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Regime, Region
+from agentcompile.ops import reference
 from agentcompile.regions.kinds import SIGNATURES
 from agentcompile.regions.partition import partition
 from agentcompile.validate.cases import cases

@@ -14,8 +14,8 @@ import pytest
 
 from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
-from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing, contrast, measurement
 from tests.cpu import jobs
 
@@ -245,7 +245,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from agentcompile.build import find_toolchain
-from agentcompile.judge import Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerJudge
 from tests.cpu import jobs
 judge = WorkerJudge(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
                     limits=Limits(validate_s=300))

@@ -16,8 +16,8 @@ import pytest
 from agentcompile.build import find_toolchain
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.ir.trial import Crashed, Disturbed, Incorrect, TimedOut, Verdict
-from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing
 from tests.cpu import jobs
 

@@ -26,8 +26,8 @@ from agentcompile.bench.suite.result import Case, Rung, SuiteResult, read_result
 from agentcompile.ir.program import Program
 from agentcompile.lockfile import read_lock
 from agentcompile.options import Options
-from agentcompile.replay import replay_lock
-from agentcompile.unlock import open_lock
+from agentcompile.replay.load import replay_lock
+from agentcompile.replay.open import open_lock
 from tests.cpu import flows
 from tests.cpu.flows import Ended
 

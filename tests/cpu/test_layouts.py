@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ops.layouts import LAYOUTS
 
 SHAPES = [(1, 1), (16, 2), (15, 3), (17, 5), (48, 64), (100, 97), (7, 256)]
 

@@ -14,11 +14,11 @@ from agentcompile.build import Binary, compile
 from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Event, Warned
-from agentcompile.kept import Kept, write_bundle
 from agentcompile.lockfile import Lock, render_lock
 from agentcompile.lockfile.bundle import Bundle, beside
-from agentcompile.store import Store
-from agentcompile.unlock import Opened, opened_with
+from agentcompile.replay.open import Opened, opened_with
+from agentcompile.replay.sources import Kept, write_bundle
+from agentcompile.system.store import Store
 from bench.campaign.locks import Attempt, HungError, Target, attack, limited, resealed, same, wrong
 from bench.campaign.report import Campaign
 from tests.cpu import flows

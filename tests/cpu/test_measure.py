@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentcompile.build import find_toolchain
-from agentcompile.judge import Limits, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, WorkerJudge
 from agentcompile.measure import POLICY, residency
 from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes

@@ -20,14 +20,14 @@ from agentcompile.bench.campaign.subjects import Subject
 from agentcompile.build import compile
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import find_toolchain
+from agentcompile.evaluation.jobs import Depth, Job, Prepared
+from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import NumericReport, Verdict
-from agentcompile.jobs import Depth, Job, Prepared
-from agentcompile.machine import Machine
 from agentcompile.materialize import specialise
-from agentcompile.probe import probe
 from agentcompile.space import Space
-from agentcompile.store import Store
+from agentcompile.system.probe import probe
+from agentcompile.system.store import Store
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from agentcompile.build import compile_executor, find_toolchain
-from agentcompile.layouts import LAYOUTS
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.runtime import packed
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.packed import Packed, PackedOperator
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 LAYOUT = {torch.bfloat16: "rows16-k2", torch.float32: "rows16-k1"}
 FLAGS = {"plain": (), "avx2": ("-mavx2", "-mfma"), "here": ("-march=native",)}

@@ -10,7 +10,6 @@ import torch
 from agentcompile.capture import Captured, capture
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.cuts import open_ended
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Regime, Region
@@ -18,6 +17,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.pieces import in_pieces
+from agentcompile.tuning.partitions import open_ended
 from tests.models import tiny
 from tests.models.lowered import clashes, in_pytorch
 

@@ -18,32 +18,32 @@ import torch
 
 from agentcompile.build import nvrtc_toolchain
 from agentcompile.capture import capture
-from agentcompile.captures import Model
+from agentcompile.capture.cached import Model
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.chunks import Chunks
-from agentcompile.cuts import CHUNK, cut
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Event, PlanAdmitted, Warned, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
-from agentcompile.machine import Machine
 from agentcompile.measure import POLICY, Timing
 from agentcompile.pipeline import prove
-from agentcompile.plans import Planned
-from agentcompile.ready import Ready
+from agentcompile.planning.chunks import Chunks
+from agentcompile.planning.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.problem import Option, Problem
-from agentcompile.replay import replay_lock
+from agentcompile.replay.load import replay_lock
+from agentcompile.replay.write import seal
 from agentcompile.runtime import device_step
 from agentcompile.runtime.device_step import first_chunk
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.step import Step
-from agentcompile.seal import seal
-from agentcompile.steering import Steering
-from agentcompile.store import Store
-from agentcompile.time_budget import TimeBudget
+from agentcompile.system.store import Store
+from agentcompile.tuning.partitions import CHUNK, cut
+from agentcompile.tuning.tasks import Ready
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.gpu_turns import TURN_NS

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agentcompile.attention import attend_in_parts, attention, in_sixteens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
 from agentcompile.ir.region import Regime
-from agentcompile.reference import DTYPES, Interpreter, aten, rms_norm, rope, run
+from agentcompile.ops.attention import attend_in_parts, attention, in_sixteens
+from agentcompile.ops.reference import DTYPES, Interpreter, aten, rms_norm, rope, run
 from agentcompile.regions.partition import partition
 from agentcompile.runtime.sites import one_operator
 from tests.unit.graphs import qwen3

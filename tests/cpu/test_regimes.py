@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile import cuts
-from agentcompile.cuts import regimes
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile import Lock, read_lock
 from agentcompile.lockfile.order import ordered
-from agentcompile.replay import replay_lock
+from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.native import Made
 from agentcompile.runtime.regimes import Regimes
+from agentcompile.tuning import partitions
+from agentcompile.tuning.partitions import regimes
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
 
@@ -32,7 +32,7 @@ def parts(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lock of the sample whose decode plans end at `ENDS` and at the end of the cache."""
     out = tmp_path_factory.mktemp("regimes") / "agentcompile.lock.toml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuts, "ENDS", {"cpu": ENDS})
+        patch.setattr(partitions, "ENDS", {"cpu": ENDS})
         return flows.write(warm, flows.SAMPLE, SAMPLE_CONTEXT, out)
 
 

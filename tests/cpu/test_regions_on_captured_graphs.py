@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile import reference
 from agentcompile.capture import Captured, capture
 from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Fallback
+from agentcompile.ops import reference
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem

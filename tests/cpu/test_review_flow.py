@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile import catalog
-from agentcompile.cuts import bound, cut
+from agentcompile.control.review import items
 from agentcompile.events import (
     ChoiceMade,
     Event,
@@ -30,14 +30,14 @@ from agentcompile.ir.evaluate import evaluate
 from agentcompile.ir.expr import parse
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Kernel, Part, Plan, Trial
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import LockChoice, read_lock
 from agentcompile.materialize import specialise
-from agentcompile.progress import State
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.planning.overrides import layouts_of
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.review import items
-from agentcompile.ruled import layouts_of
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import Journal, RunDirectory
+from agentcompile.tuning.partitions import bound, cut
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.unit import runs

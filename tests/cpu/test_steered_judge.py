@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from agentcompile.build import find_toolchain
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.events import CandidateAsked
 from agentcompile.ir.trial import Cancelled
-from agentcompile.judge import Baseline, Job, Limits, Prepared, WorkerJudge
 from agentcompile.measure import Timing
-from agentcompile.steering import Steering
 from tests.cpu import jobs
 
 HANG = 'for (;;) asm volatile("");'

@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from agentcompile.build import compile_executor, find_toolchain
 from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.evaluation.evaluator import Limits, WorkerJudge
 from agentcompile.ir.program import Program, TorchCall
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Incorrect
-from agentcompile.judge import Limits, WorkerJudge
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor
 from agentcompile.runtime.step import Step
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
 from agentcompile.worker.wrong import WrongOutput
 from tests.cpu import jobs

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile import reference
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.graph import DType, Phase, concrete
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.trial import NumericReport
+from agentcompile.ops import reference
 from agentcompile.regions.partition import partition
 from agentcompile.validate import Facts, Instruments, insensitive, selftest, validate
 from agentcompile.validate.arena import Arena, fingerprint, poison
-from agentcompile.validate.bound import propagate
 from agentcompile.validate.cases import cases, rounds_sums
 from agentcompile.validate.inputs import Generator
+from agentcompile.validate.propagate import propagate
 from agentcompile.validate.tolerance import ROUNDOFF
 from tests.kernels.float32 import eager, float32
 from tests.kernels.regions_for import KINDS, region_for
@@ -246,7 +246,7 @@ def test_an_operator_without_a_rule_gets_a_numeric_bound_and_the_report_says_so(
 
 
 def test_packed_weights_reach_the_kernel_in_their_layout() -> None:
-    from agentcompile.layouts import LAYOUTS
+    from agentcompile.ops.layouts import LAYOUTS
 
     region = region_for("linear", hidden=30, rows=(37,))
     layout = LAYOUTS["rows16-k2"]

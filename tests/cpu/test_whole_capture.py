@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from agentcompile.capture import Captured, capture
-from agentcompile.oracle import answers, as_captured
-from agentcompile.scores import contradiction, miscaptured
-from agentcompile.walks import walks
+from agentcompile.verification.oracle import answers, as_captured
+from agentcompile.verification.scores import contradiction, miscaptured
+from agentcompile.verification.walks import walks
 from tests.cpu import flows
 from tests.models import tiny
 from tests.models.handwritten import Handwritten

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.jobs import Failed
+from agentcompile.evaluation.machine import judge_of, this_machine
 from agentcompile.events import Event, ModelChecked, Warned
 from agentcompile.ir.trial import Fallback, TimedOut
 from agentcompile.ir.whole import Walk
-from agentcompile.jobs import Failed
-from agentcompile.judge import WorkerJudge
-from agentcompile.machine import judge_of, this_machine
-from agentcompile.oracle import answers
-from agentcompile.whole import units
+from agentcompile.verification.oracle import answers
+from agentcompile.verification.whole_model import units
 from agentcompile.worker.protocol import Fed, FeedModel
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.jobs import Failed
+from agentcompile.evaluation.machine import judge_of, this_machine
 from agentcompile.events import ChoiceMade, Event, ModelChecked, Warned
 from agentcompile.ir.trial import Fallback, TimedOut
-from agentcompile.jobs import Failed
-from agentcompile.judge import WorkerJudge
 from agentcompile.lockfile import read_lock
-from agentcompile.machine import judge_of, this_machine
-from agentcompile.session import RunDirectory
-from agentcompile.whole import units
+from agentcompile.runs.session import RunDirectory
+from agentcompile.verification.whole_model import units
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.cpu.gates import gate, planted

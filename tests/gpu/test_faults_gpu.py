@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from agentcompile.build import Binary, compile, nvrtc_toolchain
+from agentcompile.evaluation.evaluator import Baseline, Job, Prepared, WorkerJudge
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Launch, Source, Template
 from agentcompile.ir.trial import Verdict
-from agentcompile.judge import Baseline, Job, Prepared, WorkerJudge
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
-from agentcompile.probe import probe_cuda
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.overlap import Access, overlapping
-from agentcompile.store import Store
+from agentcompile.system.probe import probe_cuda
+from agentcompile.system.store import Store
 from agentcompile.worker.crew import Limits
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.bind import bind
 from agentcompile.lockfile import Lock
 from agentcompile.options import Options
-from agentcompile.replay import replay_lock
+from agentcompile.replay.bind import bind
+from agentcompile.replay.load import replay_lock
+from agentcompile.replay.open import open_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.sampling import Sampling, choose
-from agentcompile.unlock import open_lock
 from tests.gpu.conftest import CONTEXT
 
 pytestmark = pytest.mark.gpu

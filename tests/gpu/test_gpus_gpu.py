@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentcompile.commands.doctor import cuda_rows, find_cuda
-from agentcompile.gpus import Driver, find_driver
+from agentcompile.cli.doctor import cuda_rows, find_cuda
+from agentcompile.system.gpus import Driver, find_driver
 
 pytestmark = pytest.mark.gpu
 

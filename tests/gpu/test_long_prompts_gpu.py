@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from agentcompile.bench.models.presets import materialise
 
-from agentcompile import attention, chunks
+from agentcompile.ops import attention
 from agentcompile.options import Options
-from agentcompile.replay import replay_lock
+from agentcompile.planning import chunks
+from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel
 from tests.cpu import flows
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.attention import tokens_first
 from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.machine import this_machine
+from agentcompile.evaluation.machine import this_machine
+from agentcompile.evaluation.step_clock import binaries
+from agentcompile.ops.attention import tokens_first
 from agentcompile.options import Options
-from agentcompile.proving import binaries
 from agentcompile.runtime import device_step
 from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.device_step import captured

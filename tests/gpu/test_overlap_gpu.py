@@ -14,10 +14,10 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Source, Template
 from agentcompile.materialize import specialise
-from agentcompile.probe import probe_cuda
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Module
-from agentcompile.store import Store
+from agentcompile.system.probe import probe_cuda
+from agentcompile.system.store import Store
 from agentcompile.worker.gpu_launch import device_runner
 from agentcompile.worker.housing import house
 from agentcompile.worker.late import Predecessor

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from agentcompile.bench.models.presets import materialise
 
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.machine import judge_of
+from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Fallback
-from agentcompile.judge import WorkerJudge
 from agentcompile.lockfile import Lock, read_lock
-from agentcompile.machine import judge_of
 from agentcompile.measure import POLICY, Timing, contrast
 from agentcompile.options import Options
-from agentcompile.proving import StepClock
-from agentcompile.unlock import Opened, open_lock
+from agentcompile.replay.open import Opened, open_lock
 from tests.cpu import flows
 
 pytestmark = pytest.mark.gpu

@@ -11,11 +11,11 @@ import torch
 
 from agentcompile.build import Binary, compile, nvrtc_toolchain
 from agentcompile.ir.graph import DType
-from agentcompile.probe import probe_cuda
 from agentcompile.runtime.device_sampling import DeviceSampler, sampler_source
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.sampling import Sampling, probabilities
-from agentcompile.store import Store
+from agentcompile.system.probe import probe_cuda
+from agentcompile.system.store import Store
 from tests.kernels.sampling_model import cases, chosen, inputs, logprob
 
 pytestmark = pytest.mark.gpu

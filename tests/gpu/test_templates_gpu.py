@@ -15,9 +15,9 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
-from agentcompile.probe import probe_cuda
 from agentcompile.runtime.driver import Module
-from agentcompile.store import Store
+from agentcompile.system.probe import probe_cuda
+from agentcompile.system.store import Store
 from agentcompile.worker.gpu_launch import device_runner
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, build, failed, legal, odd, problems

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from agentcompile import reference
 from agentcompile.ir.graph import Graph, Node, Use
 from agentcompile.ir.region import Region
+from agentcompile.ops import reference
 
 Run = Callable[[Mapping[str, Tensor]], None]
 

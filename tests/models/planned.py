@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from agentcompile import check
 from agentcompile.capture import Captured
-from agentcompile.chunks import Chunks
-from agentcompile.cuts import graph_of
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel
-from agentcompile.layouts import fits
 from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import fits
+from agentcompile.planning.chunks import Chunks
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
+from agentcompile.tuning.partitions import graph_of
 from tests.templates.suite import CATALOG, gpu
 
 GPU = gpu("sm_90a")

@@ -11,7 +11,7 @@ import torch
 from agentcompile.capture import Captured
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph
-from agentcompile.reference import DTYPES, Interpreter, Precision
+from agentcompile.ops.reference import DTYPES, Interpreter, Precision
 
 BASE: dict[str, Any] = {
     "vocab_size": 96,

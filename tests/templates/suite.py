@@ -14,11 +14,11 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Params, Source, Template
 from agentcompile.ir.trial import Finding
-from agentcompile.layouts import LAYOUTS, fits
 from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts
 from agentcompile.space import Space
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 from agentcompile.validate import Facts, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run

@@ -14,12 +14,12 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
-from agentcompile.layouts import LAYOUTS
-from agentcompile.probe import probe
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import hot_kinds
 from agentcompile.runtime.native import Executor
 from agentcompile.space import Space
-from agentcompile.store import Store
+from agentcompile.system.probe import probe
+from agentcompile.system.store import Store
 from agentcompile.worker.launch import runner
 from agentcompile.worker.protocol import Implementation
 from tests.templates.shapes import Extents, region

@@ -14,8 +14,8 @@ from agentcompile.ir.region import Cost, Port, Regime, Region
 from agentcompile.ir.scope import ISA, names_of
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Template
-from agentcompile.layouts import LAYOUTS
 from agentcompile.materialize import PROLOGUES, specialise
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts, hot_kinds
 from agentcompile.space import Space
 

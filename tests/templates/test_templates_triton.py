@@ -20,13 +20,13 @@ from agentcompile.build import Binary, compile
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.build.triton import compile_images
 from agentcompile.errors import ExitCode
-from agentcompile.images import Image, unpack
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Launch, Params, Source, Template
 from agentcompile.ir.trial import BuildFailed
 from agentcompile.materialize import specialise
-from agentcompile.store import Store
+from agentcompile.system.cubins import Image, unpack
+from agentcompile.system.store import Store
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG, legal, problems
 from tests.templates.test_templates_cuda import REGISTERS, gpu, shape

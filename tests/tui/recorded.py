@@ -19,7 +19,7 @@ from agentcompile.tui.session import Session
 
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
-from agentcompile.session import EVENTS, OPTIONS, options_bytes
+from agentcompile.runs.session import EVENTS, OPTIONS, options_bytes
 
 RUNS = Path(__file__).parent / "runs"
 GOLDENS = Path(__file__).parent / "golden"

@@ -24,7 +24,7 @@ from textual.pilot import Pilot
 from agentcompile.control.commands import Command, Reply
 from agentcompile.events import Event, RoundsProgress, TrialStarted, Watched, encode
 from agentcompile.options import Options
-from agentcompile.session import EVENTS
+from agentcompile.runs.session import EVENTS
 
 Walk = Callable[[Pilot[int], CompilerApp], Coroutine[None, None, None]]
 ELSEWHERE = ("detach", "stop", "pause", "write", "check", "replay")

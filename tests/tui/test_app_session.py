@@ -19,7 +19,7 @@ from agentcompile.control.commands import Approve, Command, Reply, Stop
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
-from agentcompile.session import OPTIONS, options_bytes
+from agentcompile.runs.session import OPTIONS, options_bytes
 
 
 def read(one: Session) -> None:

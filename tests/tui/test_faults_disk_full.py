@@ -11,7 +11,7 @@ import pytest
 from agentcompile.tui.compiler import BEGINS, FULL_BYTES, why_gone
 from terminals import Terminal, app
 
-from agentcompile.session import EVENTS, RunDirectory
+from agentcompile.runs.session import EVENTS, RunDirectory
 from tests.cpu.test_faults_disk import mounted
 
 LIMIT = 60_000

@@ -10,7 +10,7 @@ import pytest
 from agentcompile.tui.gauge import Gauge
 from recorded import lines, run_directory
 
-from agentcompile.session import EVENTS
+from agentcompile.runs.session import EVENTS
 
 pytestmark = pytest.mark.alone
 

@@ -16,14 +16,14 @@ from recorded import run_directory, session
 from terminals import Terminal, app
 
 from agentcompile.events import Watched
-from agentcompile.session import RunDirectory
+from agentcompile.runs.session import RunDirectory
 from tests.unit.test_control_desk import compiler
 
 COMPILER = """
 import sys, time
 from pathlib import Path
 from agentcompile.events import Warned
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.session import Journal, RunDirectory
 with Journal(RunDirectory(Path(sys.argv[1]))) as journal:
     while True:
         journal.append(Warned(text="still at work"))

@@ -14,7 +14,7 @@ import pytest
 from recorded import event_dicts, run_directory
 from terminals import Terminal, app
 
-from agentcompile.session import EVENTS
+from agentcompile.runs.session import EVENTS
 
 HOSTILE = (
     "\x1b]52;c;UFdORUQ=\x07",
@@ -107,7 +107,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from recorded import session
-from agentcompile.exits import guarded
+from agentcompile.cli.exits import guarded
 from agentcompile.tui.app import CompilerApp
 from agentcompile.tui.ink import Ink
 

@@ -15,12 +15,12 @@ import pytest
 from agentcompile.tui.app import HZ
 from terminals import Terminal, app
 
+from agentcompile.control.review import Item, items
 from agentcompile.ir.trial import Kernel, Measured
 from agentcompile.lockfile import LockChoice, read_lock
-from agentcompile.progress import State
-from agentcompile.review import Item, items
-from agentcompile.session import RunDirectory
-from agentcompile.unlock import open_lock
+from agentcompile.replay.open import open_lock
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 
 pytestmark = pytest.mark.alone

@@ -9,8 +9,8 @@ from agentcompile.tui.feed import STDERR, Feed
 from agentcompile.tui.logs import KEPT
 from recorded import fed, lines, run_directory, session
 
-from agentcompile.progress import fold
-from agentcompile.session import EVENTS, OPTIONS, Journal, RunDirectory
+from agentcompile.runs.progress import fold
+from agentcompile.runs.session import EVENTS, OPTIONS, Journal, RunDirectory
 
 
 class Clock:

@@ -17,7 +17,7 @@ from agentcompile.control.actions import ACTIONS
 from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
 from agentcompile.events import Decided, PlanAdmitted
 from agentcompile.ir.trial import Fallback, Ruling
-from agentcompile.progress import fold
+from agentcompile.runs.progress import fold
 from tests.unit import reviewed
 
 

@@ -18,8 +18,8 @@ from recorded import GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
-from agentcompile.progress import fold
-from agentcompile.rows import changed
+from agentcompile.runs.progress import fold
+from agentcompile.runs.rows import changed
 from tests.walked import Walked
 
 SIZES = ((80, 24), (120, 36), (160, 48))

@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentcompile.commands import compiling
-from agentcompile.commands.flow import REAL
+from agentcompile.cli import compiling
+from agentcompile.cli.exits import guarded
+from agentcompile.cli.flow import REAL
+from agentcompile.cli.render import Screen
+from agentcompile.control.steering import Steering
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
-from agentcompile.exits import guarded
 from agentcompile.ir.trial import Cancelled, Trial
 from agentcompile.options import Options
-from agentcompile.render import Screen
-from agentcompile.steering import Steering
 from tests.unit import reviewed, runs
 
 UNDER_WAY = reviewed.point("linear", 64)

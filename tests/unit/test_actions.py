@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile import cli
-from agentcompile.commands import compiling, running
-from agentcompile.commands.flow import REAL
+from agentcompile.cli import compiling, running
+from agentcompile.cli import main as cli
+from agentcompile.cli.flow import REAL
+from agentcompile.cli.render import Screen
 from agentcompile.control import ACTIONS, Action, Scene, action
 from agentcompile.control.client import SOCKET
+from agentcompile.control.review import items
 from agentcompile.events import LockWritten, RunFinished
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
-from agentcompile.progress import State, fold
-from agentcompile.render import Screen
-from agentcompile.review import items
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.progress import State, fold
+from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit import fake_compiler, runs
 from tests.unit.reviewed import EVENTS, REGIONS, point
 from tests.unit.test_control_desk import compiler, until

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from agentcompile.admit import ABREAST, FEW, JUDGED, LOOK_ROUNDS, Admitted, admit
-from agentcompile.cuts import Cut
 from agentcompile.events import Emit, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime, Region
@@ -20,12 +18,14 @@ from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
 from agentcompile.pipeline import _shares
-from agentcompile.plans import Planned
+from agentcompile.planning.admission import ABREAST, FEW, JUDGED, LOOK_ROUNDS, Admitted, admit
+from agentcompile.planning.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
+from agentcompile.tuning.partitions import Cut
 from tests.unit.graphs import qwen3
 
 CEILING = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e10, flops_per_s=1e12)

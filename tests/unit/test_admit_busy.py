@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentcompile.admit import Admitted, admit, confirm
-from agentcompile.cuts import Cut
+from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Event, StepsTimed, silent
 from agentcompile.ir.program import Program
 from agentcompile.ir.trial import Fallback, Kernel
 from agentcompile.measure import Timing
-from agentcompile.plans import Planned
-from agentcompile.step_timer import LOOKS
-from agentcompile.tables import plan_line
-from agentcompile.time_budget import Left, any_time
+from agentcompile.planning.admission import Admitted, admit, confirm
+from agentcompile.planning.plans import Planned
+from agentcompile.planning.step_timer import LOOKS
+from agentcompile.runs.tables import plan_line
+from agentcompile.tuning.partitions import Cut
 from tests.unit.test_admit import PYTORCH_NS, Rivals, StepClock, cover_of, cut_of, flat
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from agentcompile.admit import Admitted, admit_chunk
 from agentcompile.capture.chunked import at_tokens
-from agentcompile.cuts import Cut
 from agentcompile.events import silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Crashed, Fallback, Kernel, Part, TimedOut
 from agentcompile.measure import POLICY, Timing
-from agentcompile.plans import Planned
+from agentcompile.planning.admission import Admitted, admit_chunk
+from agentcompile.planning.plans import Planned
 from agentcompile.regions.partition import partition
 from agentcompile.regions.summary import summarise
+from agentcompile.tuning.partitions import Cut
 from tests.unit.graphs import Shape, decoder
 from tests.unit.test_admit import CEILING, PYTORCH_NS, Rivals, StepClock, cover_of, kernel
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentcompile.arms import asked, swap
-from agentcompile.cuts import Cut
 from agentcompile.events import CandidateAsked, Event, RunStarted, StageStarted, StepsTimed
 from agentcompile.ir.program import Program
 from agentcompile.ir.trial import Crashed
 from agentcompile.measure import Timing
-from agentcompile.progress import fold
+from agentcompile.planning.arms import asked, swap
+from agentcompile.runs.progress import fold
+from agentcompile.tuning.partitions import Cut
 from tests.unit.runs import TARGET
 from tests.unit.test_admit import Rivals, StepClock, admitted, cover_of, cut_of, flat, kernel
 

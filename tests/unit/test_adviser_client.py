@@ -14,8 +14,8 @@ import pytest
 from agentcompile.advice.client import Answered, Called, Client, Replied, Unanswered
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import MOST_BYTES, OpenAIWire
-from agentcompile.cleaning import HIDDEN, redacted
 from agentcompile.ir.advice import Usage
+from agentcompile.ir.cleaning import HIDDEN, redacted
 from tests.unit.answers import answer, prompt
 from tests.unit.loopback import Play, Server, completion, refusal, serving
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.advice.configure import counsel_of, folder_of
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advice.prompt import Prompt
-from agentcompile.advising import counsel_of, folder_of
-from agentcompile.commands import advising, looking
-from agentcompile.commands.flow import REAL
+from agentcompile.cli import advising, looking
+from agentcompile.cli.flow import REAL
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import (
     AdviceMissed,
@@ -26,9 +27,8 @@ from agentcompile.events import (
 )
 from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
 from agentcompile.options import Options, advisor_secret, prices, resolve
-from agentcompile.progress import State, apply, fold
-from agentcompile.render import Screen
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.progress import State, apply, fold
+from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit.answers import INJECTED
 from tests.unit.runs import FOUND, REGION, STARTED, TARGET
 

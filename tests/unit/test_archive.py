@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 from runs import REGION, TARGET, WHOLE, trial
 
-from agentcompile import probe
 from agentcompile.advice.exchange import Cassette, Exchange
-from agentcompile.archive import ABOUT, FACTS, LIMITS, NAMES, Limits, pack, read, unpack
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import TrialFinished
+from agentcompile.interchange.archive import ABOUT, FACTS, LIMITS, NAMES, Limits, pack, read, unpack
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling
-from agentcompile.notes import Notes
 from agentcompile.options import Options
-from agentcompile.past import proved_key
-from agentcompile.proving import policy_digest
-from agentcompile.session import EVENTS, OPTIONS, Journal, RunDirectory
-from agentcompile.store import Store
+from agentcompile.runs.session import EVENTS, OPTIONS, Journal, RunDirectory
+from agentcompile.system import probe
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.trial_database import proved_key
 
 CEILING = Ceiling(dram_bytes_per_s=2e10, cache_bytes_per_s=2e11, flops_per_s=1e11)
 FALLBACK = digest("fallback/1", REGION, TARGET.digest, policy_digest("cache"))

@@ -16,11 +16,11 @@ from test_lockfile import a_lock
 from agentcompile.build import NVRTC_SCRIPT, build_command
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Launch, Source, Template
-from agentcompile.kept import Kept
 from agentcompile.lockfile import render_lock
 from agentcompile.lockfile.bundle import ABOUT, LOCK, Bundle, Tools, beside, read_bundle, render_bundle
-from agentcompile.store import Store
-from agentcompile.tarball import Limits, TarballError, pack, unpack
+from agentcompile.replay.sources import Kept
+from agentcompile.system.store import Store
+from agentcompile.system.tarball import Limits, TarballError, pack, unpack
 
 SOURCE = Source(
     language="cpp",

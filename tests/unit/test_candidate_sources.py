@@ -9,8 +9,8 @@ import pytest
 from agentcompile.control import source_text
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
-from agentcompile.session import RunDirectory
-from agentcompile.store import Store
+from agentcompile.runs.session import RunDirectory
+from agentcompile.system.store import Store
 
 DIGEST = "ab" * 32
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.choose import LEAVING_NS, TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -27,6 +26,7 @@ from agentcompile.ir.trial import (
     Verdict,
 )
 from agentcompile.space import Space
+from agentcompile.tuning.ranking import LEAVING_NS, TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
 from tests.unit.fakes import linear_region, measured, rows_template, target
 
 PACKED = rows_template(id="linear/packed")

@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from runs import TARGET, WHOLE
 
-from agentcompile import cli, session
-from agentcompile.commands import compiling, looking, running
-from agentcompile.commands.flow import REAL, Flow, Piece, Request
+from agentcompile.cli import compiling, looking, running
+from agentcompile.cli import main as cli
+from agentcompile.cli.exits import Stopped, Terminated, guarded
+from agentcompile.cli.flow import REAL, Flow, Piece, Request
+from agentcompile.cli.render import Format, Screen
+from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
-from agentcompile.exits import Stopped, Terminated, guarded
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
-from agentcompile.render import Format, Screen
-from agentcompile.steering import Steering
+from agentcompile.runs import session
 
 
 def paper(format: Format = "text") -> tuple[Screen, io.StringIO, io.StringIO]:
@@ -327,10 +328,10 @@ SLOW = """
 import sys, time; sys.path.insert(0, {unit!r})
 from runs import WHOLE
 from dataclasses import replace
-from agentcompile.commands import compiling
-from agentcompile.commands.flow import REAL
-from agentcompile.exits import guarded
-from agentcompile.render import Screen
+from agentcompile.cli import compiling
+from agentcompile.cli.flow import REAL
+from agentcompile.cli.exits import guarded
+from agentcompile.cli.render import Screen
 
 def slow(options, emit, past, steering):
     for event in WHOLE[:10]:

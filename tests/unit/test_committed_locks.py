@@ -10,11 +10,11 @@ import pytest
 from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.catalog.semantics import verify
 from agentcompile.ir.template import Source
-from agentcompile.kept import Kept
-from agentcompile.layouts import LAYOUTS
 from agentcompile.lockfile import Lock, ordered, read_lock
 from agentcompile.lockfile.bundle import LOCK, Bundle, beside, members, read_bundle
+from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
+from agentcompile.replay.sources import Kept
 
 LOCKS = sorted(Path(__file__).parents[2].glob("bench/results/**/*.lock.toml"))
 

@@ -30,8 +30,8 @@ from agentcompile.control.client import SOCKET
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import PROGRESS, Decided, RunFailed, Steered, TrialFinished, Watched
 from agentcompile.ir.trial import Cancelled
-from agentcompile.session import EVENTS, Journal, RunDirectory
-from agentcompile.tables import state_json
+from agentcompile.runs.session import EVENTS, Journal, RunDirectory
+from agentcompile.runs.tables import state_json
 from tests.unit import fake_compiler
 from tests.unit.reviewed import EVENTS as WHOLE
 from tests.unit.reviewed import REGIONS, point

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.decode import from_json, from_toml, from_value, hint_of, nearest, read_text
+from agentcompile.catalog.decode import from_json, from_toml, from_value, hint_of, nearest, read_text
 from agentcompile.errors import AgentCompileError, ExitCode
 
 
@@ -166,5 +166,5 @@ def test_the_nearest_word_is_offered_only_when_it_is_near() -> None:
 
 
 def test_importing_the_decoder_does_not_import_pydantic() -> None:
-    code = "import sys, agentcompile.decode, agentcompile.catalog; sys.exit('pydantic' in sys.modules)"
+    code = "import sys, agentcompile.catalog.decode, agentcompile.catalog; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from runs import TARGET
 
-from agentcompile import cli
-from agentcompile.commands.doctor import Cuda, Row, cuda_rows, doctor, find_cuda
-from agentcompile.commands.flow import REAL, Flow
+from agentcompile.cli import main as cli
+from agentcompile.cli.doctor import Cuda, Row, cuda_rows, doctor, find_cuda
+from agentcompile.cli.flow import REAL, Flow
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.gpus import Driver, Gpu, Process, find_driver
 from agentcompile.options import Options, visible_devices
-from agentcompile.render import Screen
+from agentcompile.system.gpus import Driver, Gpu, Process, find_driver
 
 H200 = Gpu(
     index=0,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.exhausted import enough, exhausted, lacking, named
+from agentcompile.system.exhausted import enough, exhausted, lacking, named
 
 
 def test_the_hosts_memory_is_told_by_what_pytorch_and_python_raise() -> None:

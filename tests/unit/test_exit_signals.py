@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from agentcompile.exits import guarded
+from agentcompile.cli.exits import guarded
 
 
 class Held:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile import probe
 from agentcompile.runtime import openmp
+from agentcompile.system import probe
 
 
 @pytest.fixture(autouse=True)

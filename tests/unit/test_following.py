@@ -12,8 +12,8 @@ from agentcompile.control.following import LOOK
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Event, RoundsProgress, TrialFinished, TrialStarted, encode
 from agentcompile.ir.digest import canonical
-from agentcompile.progress import State, fold
-from agentcompile.session import EVENTS, Journal, RunDirectory
+from agentcompile.runs.progress import State, fold
+from agentcompile.runs.session import EVENTS, Journal, RunDirectory
 from tests.unit import reviewed
 from tests.unit.reviewed import REGIONS, point, trial
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.gpus import CUDA, NVML, Driver, Meter, Process, find_driver
+from agentcompile.system.gpus import CUDA, NVML, Driver, Meter, Process, find_driver
 
 Load = Callable[[str], Any]
 UNKNOWN = 2**64 - 1
@@ -220,7 +220,7 @@ def test_a_device_that_cannot_be_opened_is_left_out() -> None:
 
 def test_the_layouts_are_those_of_the_header() -> None:
     """On x86-64: a pid is padded to the eight bytes of what follows it."""
-    from agentcompile import gpus
+    from agentcompile.system import gpus
 
     assert ctypes.sizeof(gpus._Memory) == 24
     assert ctypes.sizeof(gpus._ProcessInfo) == 24

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agentcompile.control import ACTIONS, Scene
-from agentcompile.grown import Grown, Seen
-from agentcompile.progress import fold
-from agentcompile.rows import changed
+from agentcompile.runs.persistent import Grown, Seen
+from agentcompile.runs.progress import fold
+from agentcompile.runs.rows import changed
 from tests.unit.reviewed import EVENTS, REGIONS, point, trial
 from tests.walked import Walked
 

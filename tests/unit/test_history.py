@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.history import History
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Crashed, Measured, Measurement, NumericReport, Trial
+from agentcompile.tuning.machine_trials import History
 from tests.unit import outcomes
 
 

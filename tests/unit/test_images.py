@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.images import ANY, Image, pack, unpack
+from agentcompile.system.cubins import ANY, Image, pack, unpack
 
 IMAGES = st.builds(
     Image, entry=st.from_regex(r"[a-z_]+", fullmatch=True), code=st.binary(), shared_bytes=st.integers(0, 1 << 20)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.cli import main
-from agentcompile.commands import exporting
-from agentcompile.commands.exporting import Kernels
+from agentcompile.cli import exporting
+from agentcompile.cli.exporting import Kernels
+from agentcompile.cli.main import main
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, GraphCaptured, RegionFound, RunStarted, TrialFinished
 from agentcompile.ir.codec import encode
 from agentcompile.ir.region import Region
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.options import Options
-from agentcompile.progress import State
-from agentcompile.render import Screen
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit import fakes, outcomes, published
 from tests.unit.outcomes import REGION, TARGET, TEMPLATE
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from agentcompile.choose import LEAVING_NS, Ranking
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Fallback, Kernel, Part
-from agentcompile.plans import Planned, leaves, plan
-from agentcompile.rivals import RunnersUp
-from agentcompile.tune import Subject
+from agentcompile.planning.alternatives import RunnersUp
+from agentcompile.planning.plans import Planned, leaves, plan
+from agentcompile.tuning.ranking import LEAVING_NS, Ranking
+from agentcompile.tuning.tuner import Subject
 from tests.unit.fakes import rows_template
 from tests.unit.test_admit import cover_of, cut_of, kernel
 

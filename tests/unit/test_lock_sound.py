@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from test_lockfile import TARGET, a_lock
 
+from agentcompile.checkpoint.locate import misplaced
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.lockfile import Lock, read_lock, render_lock, write_lock
 from agentcompile.lockfile.drift import drift
-from agentcompile.models import misplaced
 
 
 def refusal(path: Path) -> AgentCompileError:

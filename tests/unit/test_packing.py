@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from runs import TARGET, WHOLE
 
-from agentcompile import cli
-from agentcompile.commands import compiling, packing
-from agentcompile.commands.flow import REAL, Flow
+from agentcompile.cli import compiling, packing
+from agentcompile.cli import main as cli
+from agentcompile.cli.exits import Stopped
+from agentcompile.cli.flow import REAL, Flow
+from agentcompile.cli.render import Screen
+from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit
-from agentcompile.exits import Stopped
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
-from agentcompile.render import Screen
-from agentcompile.session import Journal, RunDirectory, runs_in
-from agentcompile.steering import Steering
+from agentcompile.runs.session import Journal, RunDirectory, runs_in
 
 PART = 10
 """Events until the kill; one trial is among them."""

@@ -12,7 +12,7 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.lockfile import read_lock
 from agentcompile.lockfile.bundle import read_bundle
-from agentcompile.plain import NotPlainError, read_plain
+from agentcompile.system.plain_files import NotPlainError, read_plain
 
 
 def special(folder: Path, kind: str) -> Path:

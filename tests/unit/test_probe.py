@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile import probe
 from agentcompile.ir.target import Ceiling
-from agentcompile.store import Store
+from agentcompile.system import probe
+from agentcompile.system.store import Store
 
 XEON = """processor\t: 0
 model name\t: Intel(R)  Xeon(R) Platinum 8481C

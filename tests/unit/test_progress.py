@@ -19,7 +19,7 @@ from agentcompile.events import (
     Warned,
 )
 from agentcompile.ir.trial import BuildFailed, Incorrect, Verdict
-from agentcompile.progress import WARNINGS_KEPT, Counts, State, apply, fold
+from agentcompile.runs.progress import WARNINGS_KEPT, Counts, State, apply, fold
 
 
 def test_a_whole_run_folds_to_its_result() -> None:

@@ -14,7 +14,7 @@ from agentcompile.ir.graph import Graph, Use, View
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Launch, Template
-from agentcompile.layouts import fits
+from agentcompile.ops.layouts import fits
 from agentcompile.regions.kinds import REGION_KINDS, Kind, facts
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.pattern import PatternError

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 from runs import PLAN, STARTED, WHOLE
 
-from agentcompile.events import DriftFound, PlanAdmitted, decode
-from agentcompile.ir.region import Regime
-from agentcompile.progress import fold
-from agentcompile.render import (
+from agentcompile.cli.render import (
     Format,
     Reporter,
     Screen,
@@ -19,7 +16,10 @@ from agentcompile.render import (
     complain,
     tee,
 )
-from agentcompile.tables import Table
+from agentcompile.events import DriftFound, PlanAdmitted, decode
+from agentcompile.ir.region import Regime
+from agentcompile.runs.progress import fold
+from agentcompile.runs.tables import Table
 
 
 def screen(

@@ -9,10 +9,10 @@ import pytest
 from agentcompile.control import Approve, ApproveSafe, Edit, Override, Reject, RejectRest, Rerun, Undo, WriteLock
 from agentcompile.control.commands import Command
 from agentcompile.control.deciding import RefusedError, answer
+from agentcompile.control.review import items, open_items
 from agentcompile.events import Decided, PlanAdmitted, RunStarted, StageStarted, TrialFinished
 from agentcompile.ir.trial import Crashed, Ruling
-from agentcompile.progress import State, apply, fold
-from agentcompile.review import items, open_items
+from agentcompile.runs.progress import State, apply, fold
 from tests.unit import runs
 from tests.unit.reviewed import EVENTS, PLAN, REGIONS, SEARCHED, kernel, point, trial
 

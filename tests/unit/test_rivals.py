@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.trial import Fallback, Kernel, Part
-from agentcompile.rivals import AGAIN, Everywhere, _at_once
+from agentcompile.planning.alternatives import AGAIN, Everywhere, _at_once
 from tests.unit import runs
 
 

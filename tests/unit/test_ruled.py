@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agentcompile.cuts import Cut
+from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Plan, Ruling, Trial
-from agentcompile.plans import Planned
-from agentcompile.ruled import Bench, known_plan, obey
-from agentcompile.steering import Earlier
+from agentcompile.planning.overrides import Bench, known_plan, obey
+from agentcompile.planning.plans import Planned
+from agentcompile.tuning.partitions import Cut
 from tests.unit import runs
 from tests.unit.test_admit import StepClock, cover_of, cut_of, flat, kernel, source
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentcompile.ir.whole import BEYOND, Walk
-from agentcompile.scores import (
+from agentcompile.verification.scores import (
     FEW,
     ROUNDING,
     Row,

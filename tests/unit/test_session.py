@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from runs import FOUND, REGION, STARTED, WHOLE, trial
 
-from agentcompile import session
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import RoundsProgress, TrialFinished, TrialStarted, Warned
-from agentcompile.progress import fold
-from agentcompile.session import EVENTS, OPTIONS, Journal, RunDirectory, environment_error, new_name, runs_in
+from agentcompile.runs import session
+from agentcompile.runs.progress import fold
+from agentcompile.runs.session import EVENTS, OPTIONS, Journal, RunDirectory, environment_error, new_name, runs_in
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_killed_compiler_loses_no_acknowledged_trial_and_leaves_no_lock(run: R
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from runs import *
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.session import Journal, RunDirectory
 journal = Journal(RunDirectory.open(Path({str(run.path)!r})))
 for rows in range(1_000_000):
     journal.append(TrialFinished(trial=trial(rows)))
@@ -156,7 +156,7 @@ import resource, signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from runs import *
 from agentcompile.errors import AgentCompileError
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs.session import Journal, RunDirectory
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 journal = Journal(RunDirectory.open(Path({str(run.path)!r})))

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from agentcompile.choose import seems_faster
 from agentcompile.ir.timing import Interval, Timing
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.rounds import run_rounds
 from agentcompile.measure.statistics import contrast, measurement
+from agentcompile.tuning.ranking import seems_faster
 from agentcompile.worker.gpu_turns import TURN_NS, taking_turns
 
 ALONE = replace(POLICY, max_interval_ns=POLICY.max_device_interval_ns)

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from fakes import linear_region, rows_template, target
 
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.jobs import Job, Prepared
 from agentcompile.events import CandidateAsked, Event, TrialFinished
-from agentcompile.history import History
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
-from agentcompile.jobs import Job, Prepared
-from agentcompile.notes import Notes
-from agentcompile.past import Past
-from agentcompile.ruled import legal
+from agentcompile.planning.overrides import legal
 from agentcompile.search import Budget, Proposal
 from agentcompile.space import Space
-from agentcompile.steering import Steering
-from agentcompile.store import Store
-from agentcompile.survey import Survey
-from agentcompile.tune import Subject, Tuner
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.tuner import Subject, Tuner
 from tests.unit import runs
 
 

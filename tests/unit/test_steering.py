@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentcompile.control.steering import Earlier, Steering
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Warned
 from agentcompile.ir.trial import Ruling
-from agentcompile.steering import Earlier, Steering
 
 
 @pytest.fixture

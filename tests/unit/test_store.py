@@ -14,7 +14,7 @@ import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.digest import digest_bytes
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 
 
 def test_equal_content_is_kept_once_under_its_digest(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from agentcompile.errors import AgentCompileError
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(Path(sys.argv[1]))
@@ -96,7 +96,7 @@ WRITER = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from agentcompile.store import Store
+from agentcompile.system.store import Store
 store = Store(Path(sys.argv[1]))
 print("started", flush=True)
 while True:

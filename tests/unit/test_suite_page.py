@@ -6,7 +6,7 @@ import re
 
 from agentcompile.bench.suite.page import _table
 
-from agentcompile.tables import Table
+from agentcompile.runs.tables import Table
 
 HEADS = ("workload", "arm", "tokens/s", "ms", "note")
 ROWS = [

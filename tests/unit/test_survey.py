@@ -12,7 +12,7 @@ import pytest
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Trial
-from agentcompile.survey import HOPELESS, LOOKED_AT, Survey
+from agentcompile.tuning.scheduler import HOPELESS, LOOKED_AT, Survey
 from tests.unit import runs
 
 LEAST_NS = 1_000

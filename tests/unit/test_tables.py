@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from runs import FOUND, KERNEL, PLAN, REGION, STARTED, WHOLE, trial
 
-from agentcompile import tables
 from agentcompile.events import ChoiceMade, PlanAdmitted, SpaceBounded, TrialFinished
 from agentcompile.ir.trial import NO_INTERVAL, Fallback, Part
-from agentcompile.progress import fold
-from agentcompile.tables import Table, amount, duration, plan_line, state_json
+from agentcompile.runs import tables
+from agentcompile.runs.progress import fold
+from agentcompile.runs.tables import Table, amount, duration, plan_line, state_json
 
 
 def only(table: Table) -> dict[str, str]:

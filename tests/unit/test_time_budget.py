@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from agentcompile.evaluation.time_budget import TimeBudget, any_time, floor_of, part_of
 from agentcompile.events import Event, SearchProgress, StepsTimed, TrialFinished, Warned
-from agentcompile.pace import Pace
-from agentcompile.tables import pace_line
-from agentcompile.time_budget import TimeBudget, any_time, floor_of, part_of
+from agentcompile.runs.tables import pace_line
+from agentcompile.tuning.pace import Pace
 from tests.unit import fakes
 from tests.unit.runs import TIMING, measured, trial
 

@@ -17,14 +17,14 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import LISTED, TOLD, Prompt, prompt_of
 from agentcompile.advice.wire import Ask, Reply
 from agentcompile.events import clean
-from agentcompile.history import History
 from agentcompile.ir.advice import Question
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Disturbed, Trial
 from agentcompile.materialize import specialise
-from agentcompile.past import Past
-from agentcompile.ready import informed
 from agentcompile.space import Space
+from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.tasks import informed
+from agentcompile.tuning.trial_database import Past
 from tests.unit import fakes
 from tests.unit.answers import INJECTED, answer, question
 

@@ -10,22 +10,22 @@ from typing import cast
 import pytest
 
 from agentcompile.build.binary import Binary
-from agentcompile.choose import Ranking
-from agentcompile.cuts import Cut
+from agentcompile.evaluation.evaluator import Job, Judge, Prepared
 from agentcompile.events import Event, TrialFinished
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import BuildFailed, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
-from agentcompile.judge import Job, Judge, Prepared
-from agentcompile.notes import Notes
-from agentcompile.past import Past
 from agentcompile.space import Space
-from agentcompile.store import Store
-from agentcompile.survey import Survey
-from agentcompile.tune import Subject, Tuner
-from agentcompile.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.ranking import Ranking
+from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.tuner import Subject, Tuner
+from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
 PACKED = rows_template(id="linear/packed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcompile.ir.whole import Group
-from agentcompile.walks import GOES_ON, LENGTHS, SIDE_BY_SIDE, TAIL, WHOLE, lengths, named, walks
+from agentcompile.verification.walks import GOES_ON, LENGTHS, SIDE_BY_SIDE, TAIL, WHOLE, lengths, named, walks
 
 CONTEXTS = (1, 2, 3, 5, 8, 16, 17, 18, 64, 65, 66, 67, 128, 513, 1024)
 CHUNKS = (1, 2, 16, 64, 65, 512)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile import session
-from agentcompile.commands import looking, watching
+from agentcompile.cli import looking, watching
+from agentcompile.cli.render import Format, Screen
 from agentcompile.control.client import SOCKET
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, RunFailed
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
-from agentcompile.render import Format, Screen
-from agentcompile.session import Journal, RunDirectory
+from agentcompile.runs import session
+from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit import runs
 from tests.unit.reviewed import EVENTS
 from tests.unit.test_control_desk import compiler, until

@@ -1,0 +1,202 @@
+"""Captured models from the store: the same checkpoint configuration is exported once, then read in milliseconds.
+
+In: a checkpoint directory and a context. Out: `Captured`, with the digest of the weights filled in, which are finite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+
+import agentcompile
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.checkpoint.finite import unfit
+from agentcompile.checkpoint.numbers import context_limit
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import Json, canonical, digest
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.model import ModelInfo
+from agentcompile.options import DEFAULT_CONTEXT
+from agentcompile.system.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentcompile.capture import Captured
+
+GRAPHS = "agentcompile.graphs.json"
+"""Beside the weights of a saved module: its graphs."""
+CONSTANTS = "agentcompile.constants.safetensors"
+_VERSION = 3
+"""Raised when capture changes what it makes of the same program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What the store holds of a captured model; the constants lie beside it as safetensors."""
+
+    info: ModelInfo
+    decode: Graph
+    prefill: Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A captured model, and where workers find its constants."""
+
+    captured: Captured
+    constants: Path
+
+
+def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
+    """Capture the checkpoint at `path`, or read what an earlier capture of it left in `store`.
+
+    A `context` of 0 is the smaller of `DEFAULT_CONTEXT` and what the model was made for; for a saved module, the one
+    that it was captured for. `hashes` is the file that remembers digests of weight files by size and time of change.
+    Raises whatever capture raises; every weight is checked against the checkpoint's headers either way, and holds no
+    NaN or infinity.
+    """
+    from agentcompile.capture import Captured, capture
+
+    checkpoint = Checkpoint.open(path)
+    context = context or _own_context(checkpoint)
+    key = _key(checkpoint, context)
+    found = _read(store, key)
+    if found is None and (path / GRAPHS).exists():
+        made = _beside(path, context)
+        _write(store, key, made)
+    elif found is None:
+        made = capture(path, context=context)
+        _write(store, key, made)
+    else:
+        kept, constants = found
+        info = replace(kept.info, name=path.resolve().name)
+        made = Captured(info=info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
+        for value in kept.decode.values:
+            if value.role == "weight":
+                checkpoint.expect(value.name, tuple(int(n) for n in value.shape), value.dtype)
+    weights = {value.name for graph in (made.decode, made.prefill) for value in graph.values if value.role == "weight"}
+    made = replace(made, info=replace(made.info, weights_digest=_weights(checkpoint, weights, hashes)))
+    constants_path = store.get(key, ".safetensors")
+    assert constants_path is not None, "written above"
+    return Model(captured=made, constants=constants_path)
+
+
+def save_module(model: torch.nn.Module, directory: Path, context: int) -> None:
+    """Capture a module of the decoder protocol and save weights, graphs and constants to `directory`.
+
+    The directory then serves as a checkpoint of its own: the module's code is not needed to compile or run it.
+    """
+    from safetensors.torch import save
+
+    from agentcompile.capture import capture
+
+    made = capture(model, context=context, save_to=directory)
+    tensors = {name: tensor.contiguous() for name, tensor in made.constants.items()}
+    (directory / CONSTANTS).write_bytes(save(tensors))
+    kept = _Kept(info=made.info, decode=made.decode, prefill=made.prefill)
+    (directory / GRAPHS).write_bytes(canonical(encode(kept)))
+
+
+def _beside(path: Path, context: int) -> Captured:
+    """The graphs that `save_module` left; AgentCompileError when they are damaged or of another context."""
+    from safetensors.torch import load_file
+
+    from agentcompile.capture import Captured
+
+    kept = _saved(path)
+    try:
+        constants = dict(load_file(str(path / CONSTANTS)))
+    except (ValueError, OSError, SafetensorError) as error:
+        raise AgentCompileError(f"{path / CONSTANTS}: damaged ({error})", hint="save the module again") from error
+    if kept.info.context != context:
+        text = f"{path / GRAPHS}: captured for a context of {kept.info.context}, not {context}"
+        raise AgentCompileError(text, hint=f"use --context {kept.info.context}, or save the module again")
+    return Captured(info=kept.info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
+
+
+def _own_context(checkpoint: Checkpoint) -> int:
+    if (checkpoint.path / GRAPHS).exists():
+        return _saved(checkpoint.path).info.context
+    limit = context_limit(checkpoint.config)
+    if limit is None:  # the architecture's own default holds, which transformers knows
+        from agentcompile.capture.huggingface import declared_positions
+
+        limit = context_limit(declared_positions(checkpoint.path))
+    return DEFAULT_CONTEXT if limit is None else min(DEFAULT_CONTEXT, limit[1])
+
+
+def _saved(path: Path) -> _Kept:
+    try:
+        kept: _Kept = decode(_Kept, json.loads((path / GRAPHS).read_bytes()))
+    except (CodecError, ValueError, OSError) as error:
+        raise AgentCompileError(f"{path / GRAPHS}: damaged ({error})", hint="save the module again") from error
+    return kept
+
+
+def _key(checkpoint: Checkpoint, context: int) -> str:
+    """Everything that the graphs depend on: configuration, names and dtypes of tensors, and who captures."""
+    tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
+    generation = checkpoint.path / "generation_config.json"
+    stops = generation.read_text(encoding="utf-8", errors="replace") if generation.is_file() else ""
+    saved = checkpoint.path / GRAPHS  # the code of a saved module is in its graphs alone
+    graphs = hashlib.sha256(saved.read_bytes()).hexdigest() if saved.exists() else ""
+    versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]
+    return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, graphs, tensors, context, versions)
+
+
+def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | None:
+    from safetensors.torch import load_file
+
+    graphs, constants = store.get(key, ".json"), store.get(key, ".safetensors")
+    if graphs is None or constants is None:
+        return None
+    try:
+        kept: _Kept = decode(_Kept, json.loads(graphs.read_bytes()))
+        return kept, dict(load_file(str(constants)))
+    except (CodecError, ValueError, OSError):  # damaged: captured afresh and written over
+        graphs.unlink(missing_ok=True)
+        constants.unlink(missing_ok=True)
+        return None
+
+
+def _write(store: Store, key: str, made: Captured) -> None:
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in made.constants.items()}
+    store.write(key, save(tensors), ".safetensors")
+    kept = _Kept(info=made.info, decode=made.decode, prefill=made.prefill)
+    store.write(key, canonical(encode(kept)), ".json")
+
+
+def _weights(checkpoint: Checkpoint, used: Collection[str], hashes: Path) -> str:
+    """The weights' digest; file hashes are remembered, because hashing gigabytes takes seconds. The same reading looks
+    for numbers that are none: AgentCompileError names the first tensor in `used` that holds one."""
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        loaded = json.loads(hashes.read_text(encoding="utf-8"))
+        known = {str(k): str(v) for k, v in loaded.items()} if isinstance(loaded, dict) else {}
+    before = dict(known)
+    weights = checkpoint.digest(known)
+    broken = sorted(unfit(checkpoint, known) & set(used))
+    if known != before:
+        with contextlib.suppress(OSError):  # a cache: the next run hashes again
+            hashes.parent.mkdir(parents=True, exist_ok=True)
+            fresh = hashes.with_name(f"{hashes.name}.{os.getpid()}")
+            fresh.write_text(json.dumps(known), encoding="utf-8")
+            fresh.replace(hashes)
+    if broken:
+        text = f"{checkpoint.info(broken[0]).file}: {broken[0]}: holds NaN or infinity"
+        more = f", as do {len(broken) - 1} other tensors" if len(broken) > 1 else ""
+        raise AgentCompileError(text + more, hint="download the weights again, or save them in a wider type")
+    return weights

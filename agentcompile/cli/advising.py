@@ -1,0 +1,112 @@
+"""`advise`: what an adviser says of a checkpoint's regions, or the prompts it would be sent; nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentcompile.advice.claims import standing_of
+from agentcompile.advice.configure import Inquiry
+from agentcompile.cli.flow import REAL, Flow
+from agentcompile.cli.render import Reporter, Screen
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.trial import Trial
+from agentcompile.options import Options, resolve
+from agentcompile.runs.progress import Row, State
+from agentcompile.runs.session import RunDirectory
+from agentcompile.runs.tables import Table
+
+_SHOWN = 6
+"""Lines of each kind that are shown for a region; `--json` has all."""
+
+
+def advise(
+    flags: Mapping[str, object],
+    *,
+    show_prompt: bool,
+    record: Path | None,
+    region: str,
+    answered_by: str,
+    run: str = "",
+    screen: Screen,
+    flow: Flow = REAL,
+) -> int:
+    """Ask the adviser about the regions of a checkpoint, or with `show_prompt` show what it would be asked."""
+    options = resolve(flags).options
+    if not options.model:
+        raise AgentCompileError(
+            "no model was named", hint="agentcompile advise MODEL, a checkpoint directory or preset:NAME"
+        )
+    with Reporter(screen) as reporter:
+        asked = Inquiry(
+            show_prompt=show_prompt,
+            record=record,
+            region=region,
+            answered_by=answered_by,
+            history=_trials(options, run),
+        )
+        prompts = flow.advise(options, reporter, asked)
+    state = reporter.state
+    if show_prompt:
+        for one in prompts:
+            screen.text(f"── prompt {one.digest} ──\n── system ──\n{one.system}\n── user ──\n{one.user}")
+        screen.json([{"digest": one.digest, "system": one.system, "user": one.user} for one in prompts])
+        return 0
+    for row in state.rows:
+        if row.advice is not None:
+            said(row, row.advice, screen)
+        elif row.head and not options.advisor.startswith(("openai:", "replay:")):
+            screen.text(f"{row.name}: {options.advisor} would try first {'; '.join(row.head)}")
+    _missed(state, screen)
+    rows: list[Json] = [
+        {"region": row.region, "name": row.name, "head": [*row.head], "advice": encode(row.advice)}
+        for row in state.rows
+        if row.points
+    ]
+    screen.json(
+        {
+            "adviser": options.advisor,
+            "asked": encode(state.spent),
+            "exchanges": [*state.exchanges],
+            "missed": encode(state.unadvised),
+            "regions": rows,
+        }
+    )
+    return 0
+
+
+def _trials(options: Options, run: str) -> tuple[Trial, ...]:
+    """What a run measured; none without one."""
+    if not run:
+        return ()
+    return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)
+
+
+def said(row: Row, advice: Advice, screen: Screen) -> None:
+    """What a model said about a region: its label and claims with how they stand, what it would try first, what of it
+    was refused."""
+    screen.text(f"{row.name}: {advice.label} says: {advice.meaning or 'nothing'} ({standing_of(advice.claims)})")
+    claims = [(one.topic, one.text, one.standing, one.because, one.rationale) for one in advice.claims]
+    screen.table(Table(heads=("topic", "claim", "standing", "because", "said why"), rows=claims))
+    for label, (_, why) in list(zip(row.head, advice.rationales, strict=False))[:_SHOWN]:
+        screen.text(f"  first {label}: {why}")
+    for hint in advice.hints[:_SHOWN]:
+        values = ", ".join(str(value) for value in hint.values)
+        screen.text(f"  hint {hint.template} {hint.param}: {values}: {hint.rationale}")
+    refused = [one for one in advice.proposals if not one.accepted]
+    for one in refused[:_SHOWN]:
+        screen.text(f"  refused {one.what} {one.text}: {one.reason}")
+    if len(refused) > _SHOWN:
+        screen.text(f"  {len(refused) - _SHOWN} more were refused; --json shows them")
+
+
+def _missed(state: State, screen: Screen) -> None:
+    names = {row.region: row.name for row in state.rows}
+    for missed in state.unadvised:
+        about = ", ".join(names.get(region, region[:12]) for region in missed.regions)
+        screen.text(f"no advice{f' about {about}' if about else ''}: {missed.reason}")
+        for one in missed.refused[:_SHOWN]:
+            screen.text(f"  refused {one.what} {one.text}: {one.reason}")

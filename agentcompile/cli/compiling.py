@@ -1,0 +1,181 @@
+"""`compile` and `inspect`: from a checkpoint to regions, and on to a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from agentcompile.cli.exits import recorded
+from agentcompile.cli.flow import REAL, Flow
+from agentcompile.cli.render import Reporter, Screen, tee
+from agentcompile.cli.reviewing import goes_on, to_decide, undecided
+from agentcompile.control import steered
+from agentcompile.control.review import open_items
+from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.trial import Kernel
+from agentcompile.lockfile.bundle import beside
+from agentcompile.options import Options, advisor_secret, resolve
+from agentcompile.runs import progress, session, tables
+from agentcompile.runs.stages import shared
+
+
+def compile(
+    flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL, bundle: bool = False
+) -> int:
+    """Compile a checkpoint to a lock inside a run directory, new or resumed; with `bundle` write that beside it too."""
+    options = resolve(flags).options
+    run = _resumed(options, flags) if resume else _new(options)
+    if resume:
+        options = _same(stored_options(run), options, flags)
+    screen.say(f"run        {run.path}")
+    with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
+        begun = reporter.state
+        review = options.review or begun.review is not None  # asked for once, for good
+        if review and begun.settled and not begun.asked and open_items(begun):
+            raise undecided(begun, run.path)
+        emit, mutex = shared(tee(journal.append, reporter))
+        with (
+            recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}", _secrets(options)),
+            steered(run.path, lambda: reporter.state, emit, mutex, review=review) as steering,
+        ):
+            _compiled(flow, options, emit, begun, steering, run, screen)
+    show(reporter.state, screen)
+    _doubts(reporter.state, run, screen)
+    if bundle:
+        lock, file = Path(options.out), beside(Path(options.out))
+        kernels, size = flow.bundle(lock, options, file)
+        screen.say(f"wrote {file}: {kernels} kernels with their templates, {tables.amount(size)}")
+    screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
+    return 0
+
+
+def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
+    """What a person should know of a lock before relying on it: that it is contended, or has no kernel."""
+    if any(plan.contended for plan in state.final):
+        again = f"agentcompile compile --resume --run-dir {run.path}"
+        screen.say(f"contended: other processes disturbed the timing; confirm it on a quiet machine: {again}")
+    plans = [plan for plan in state.final if plan.phase == "decode"]
+    if plans and not any(isinstance(part.choice, Kernel) for plan in plans for part in plan.parts):
+        screen.say("no kernel: the lock runs every region of a step in PyTorch, for the reasons above")
+
+
+def _compiled(
+    flow: Flow,
+    options: Options,
+    emit: Emit,
+    begun: progress.State,
+    steering: Steering,
+    run: session.RunDirectory,
+    screen: Screen,
+) -> None:
+    """Run the flow; where the lock waits for a person, say what is open and which commands go on."""
+    try:
+        flow.compile(options, emit, begun.trials, steering)
+    except AgentCompileError as error:
+        if error.exit_code is not ExitCode.UNDECIDED:
+            raise
+        state = run.state()
+        to_decide(state, screen)
+        screen.json({**tables.state_json(state), "run": str(run.path)})
+        if open_items(state):
+            raise undecided(state, run.path) from error
+        raise AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path)) from error
+
+
+def _secrets(options: Options) -> tuple[str, ...]:
+    """The key of the model that is asked, if there is one; one that is missing is said when it is needed."""
+    with suppress(AgentCompileError):
+        return (advisor_secret(options),)
+    return ()
+
+
+def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -> int:
+    """Capture a checkpoint and show its regions, spaces and boundaries; nothing is built or timed."""
+    options = resolve(flags).options
+    _needs_model(options)
+    with Reporter(screen) as reporter:
+        flow.inspect(options, reporter)
+    state = reporter.state
+    for graph in state.graphs:
+        unknown = f"; PyTorch runs {', '.join(graph.unknown)}" if graph.unknown else ""
+        screen.text(f"{graph.phase}: {graph.operators} operators, graph {graph.digest[:12]}{unknown}")
+    screen.table(tables.summary(state))
+    _boundaries(state, screen)
+    screen.json(tables.state_json(state))
+    return 0
+
+
+def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
+    """The regions that the decode plan runs, and their measurements; all when there is no plan, or on demand."""
+    plan = next((plan for plan in state.final if plan.phase == "decode"), None)
+    if plan is None or every:
+        screen.table(tables.regions(state))
+    else:
+        screen.table(tables.plan(state, plan))
+        out = len(state.rows) - len({part.region for part in plan.parts})
+        if out:
+            screen.text(f"{out} more regions overlap these; `agentcompile runs status --all` shows them")
+    _boundaries(state, screen)
+    for done in (plan for plan in state.final if plan.step_ns):
+        screen.text(tables.plan_line(done))
+
+
+def _boundaries(state: progress.State, screen: Screen) -> None:
+    for boundary in state.boundaries:
+        screen.text(f"boundary: {boundary.op} ({boundary.reason}): {boundary.detail}")
+
+
+def _new(options: Options) -> session.RunDirectory:
+    _needs_model(options)
+    path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, options.model)
+    return session.RunDirectory.create(path, encode(options))
+
+
+def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
+    """The run to go on with: the one that was named, or the newest that has not finished."""
+    if options.run_dir:
+        return session.RunDirectory.open(Path(options.run_dir))
+    for path in reversed(session.runs_in(options.runs)):
+        run = session.RunDirectory(path)
+        with suppress(AgentCompileError):  # a run of another version is none to go on with
+            same = not flags.get("model") or stored_options(run).model == options.model
+            if same and run.state().status != "finished" and not run.alive():
+                return run
+    raise AgentCompileError(
+        "--resume: no unfinished run", hint="`agentcompile runs list` names the runs; --run-dir takes one"
+    )
+
+
+def stored_options(run: session.RunDirectory) -> Options:
+    """What the run was started with; AgentCompileError when this version does not understand it."""
+    try:
+        stored: Options = decode(Options, run.options(), "options")
+    except CodecError as error:
+        raise AgentCompileError(
+            f"{run.path / session.OPTIONS}: {error}", hint="start the run again in another folder"
+        ) from error
+    return stored
+
+
+def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
+    """The run's own options; a flag that says something else is refused, for the trials were made under the old one."""
+    for name, value in flags.items():
+        if value is not None and name not in ("run_dir", "review") and getattr(asked, name) != getattr(stored, name):
+            key = name.replace("_", "-")
+            raise AgentCompileError(
+                f"--{key}: {getattr(asked, name)!r}, but the run to resume has {getattr(stored, name)!r}",
+                hint="leave it out, or start a new run: what was measured is reused from the database",
+            )
+    return replace(stored, review=stored.review or asked.review)
+
+
+def _needs_model(options: Options) -> None:
+    if not options.model:
+        raise AgentCompileError(
+            "no model was named", hint="agentcompile compile MODEL, a checkpoint directory or preset:NAME"
+        )

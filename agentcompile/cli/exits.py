@@ -1,0 +1,154 @@
+"""How a process ends: every exception becomes an exit code and at most two lines, in this one place."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from agentcompile.cli.render import complain
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Event, RunFailed
+from agentcompile.ir.cleaning import redacted
+from agentcompile.runs.session import Journal
+
+_AGAIN_S = 0.05
+"""After that long the interpreter has left what swallowed a signal."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came; whoever cleans up after Ctrl-C cleans up after this."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Stopped(Exception):
+    """A signal ended a run in good order; `hint` says how it goes on."""
+
+    def __init__(self, number: int, hint: str) -> None:
+        super().__init__(number)
+        self.number = number
+        self.hint = hint
+
+
+def guarded(call: Callable[[], int]) -> int:
+    """Run a command and return its exit code; nothing is raised, and no traceback is shown."""
+    try:
+        with _signals():
+            return int(call())
+    except AgentCompileError as error:
+        complain(error.message, error.hint)
+        return int(error.exit_code)
+    except Stopped as stop:
+        complain("interrupted" if stop.number == signal.SIGINT else "stopped by a signal", stop.hint)
+        return 128 + stop.number
+    except KeyboardInterrupt as error:
+        number = _number(error)
+        complain("interrupted" if number == signal.SIGINT else "stopped by a signal", "")
+        return 128 + number
+    except BrokenPipeError:
+        _forget_stdout()
+        return 128 + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001 - the last resort: a short message instead of a traceback
+        complain(_internal(error), "this is a fault of agentcompile; please report it")
+        return ExitCode.INTERNAL
+
+
+@contextmanager
+def recorded(
+    journal: Journal, emit: Callable[[Event], None], resume: str, secrets: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Around a run: however it ends, its events say so. `resume` is the command that continues it; `secrets` are told
+    to nobody.
+
+    A defect of ours leaves its traceback in the run directory and becomes an AgentCompileError (exit 1).
+    """
+    goes_on = f"nothing is lost; resume with: {resume}"
+    try:
+        yield
+    except AgentCompileError as error:
+        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its events say what it waits for
+            raise
+        said, hint = redacted(error.message, secrets), redacted(error.hint, secrets)
+        _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=said, hint=hint))
+        raise AgentCompileError(said, exit_code=error.exit_code, hint=hint) from error
+    except KeyboardInterrupt as error:
+        number = _number(error)
+        _last_word(emit, RunFailed(exit_code=128 + number, message="stopped by a signal", hint=goes_on))
+        raise Stopped(number, goes_on) from None
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        report = journal.run.crash_report(redacted("".join(traceback.format_exception(error)), secrets))
+        said = redacted(_internal(error), secrets)
+        hint = f"this is a fault of agentcompile; a report is in {report}" if report else "please report it"
+        _last_word(emit, RunFailed(exit_code=ExitCode.INTERNAL, message=said, hint=hint))
+        raise AgentCompileError(said, exit_code=ExitCode.INTERNAL, hint=hint) from error
+
+
+def _last_word(emit: Callable[[Event], None], event: Event) -> None:
+    """Write how a run ended; a disk that is full already said so."""
+    try:
+        emit(event)
+    except (AgentCompileError, OSError):
+        return
+
+
+def _internal(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"internal error: {type(error).__name__}: {error}{where}"
+
+
+def _number(error: KeyboardInterrupt) -> int:
+    return error.number if isinstance(error, Terminated) else int(signal.SIGINT)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process as Ctrl-C does: in order, with the run's last event written.
+
+    Where the signal finds the interpreter in a finaliser or in another language's callback, as while a library is
+    imported, what the handler raises is reported to `sys.unraisablehook` and lost: it is raised again behind that.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    def unraisable(lost: sys.UnraisableHookArgs, /) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, _number(lost.exc_value)))
+            again.daemon = True
+            again.start()
+        else:
+            hook(lost)
+
+    hook, main = sys.unraisablehook, threading.get_ident()
+    try:
+        old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not in the main thread: a test, or a program that calls us
+        yield
+        return
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _forget_stdout() -> None:
+    """The reader went away: what is still buffered must not complain when the interpreter ends."""
+    import os
+
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return

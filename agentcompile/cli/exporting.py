@@ -1,0 +1,284 @@
+"""`export`: a run's trials in a format that others read, as a folder that was not there before."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agentcompile import __version__
+from agentcompile.checkpoint.locate import PRESET
+from agentcompile.cli.compiling import stored_options
+from agentcompile.cli.render import Screen
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import RunStarted, TrialFinished
+from agentcompile.interchange import flashinfer, t4
+from agentcompile.interchange.code import UnfitError
+from agentcompile.interchange.tried import Tried, pretty
+from agentcompile.ir.digest import SHORT
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate, Template
+from agentcompile.options import Options, resolve
+from agentcompile.runs import progress, session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What a run's events do not hold: its regions with their bodies, and the templates, both by id."""
+
+    regions: Mapping[str, Region]
+    templates: Mapping[str, Template]
+
+
+Find = Callable[[Options, progress.State], Kernels]
+"""Finds them for a run that was started with these options; raises AgentCompileError for what the user can fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that has trials: those of its machine, by region in the order of the first."""
+
+    path: Path
+    options: Options
+    state: progress.State
+    target: Target
+    tried: Mapping[str, Sequence[Tried]]
+    left_out: Mapping[str, int]
+
+    def name(self, region: str) -> str:
+        """A region's name."""
+        row = self.state.row(region)
+        return row.name if row is not None else region[:SHORT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Files by their path in the new folder, the trials that they hold, and why others are not among them."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    trials: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def export(
+    flags: Mapping[str, object], name: str, format: str, out: Path, *, screen: Screen, find: Find | None = None
+) -> int:
+    """Write the trials of the run `name` (none: the newest) to `out`: a folder, or a ``.json`` for T4 of one region.
+
+    Trials that a format cannot hold are left out, counted and explained. Raises AgentCompileError: usage for names,
+    formats and places that are taken, drift when the model is no longer the run's, environment for what cannot be
+    written.
+    """
+    asked = resolve(flags).options
+    if format not in ("t4", "flashinfer"):
+        raise AgentCompileError(f"--format: {format!r} is not allowed", hint="allowed: t4, flashinfer")
+    one_file = out.suffix == ".json"
+    if one_file and format == "flashinfer":
+        raise AgentCompileError(f"--out: {out}: a FlashInfer trace set is a folder", hint="name one without .json")
+    _free(out)
+    run = _read(_named(asked, name))
+    if one_file and len(run.tried) > 1:
+        text = f"--out: {out}: the run has trials of {len(run.tried)} regions, a T4 document each"
+        raise AgentCompileError(text, hint="name a folder, without .json")
+    if format == "t4":
+        made = _t4(run)
+    else:
+        made = _flashinfer(run, (find or recaptured)(_moved(run, asked, flags), run.state))
+    if not made.trials:
+        text = f"{run.path}: none of its trials can be exported: {'; '.join(made.left_out)}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="--format t4 needs neither model nor templates")
+    if one_file:
+        (document, _) = made.files.values()
+        _write(out, document)
+    else:
+        _write(out, made.files)
+    for why, count in made.left_out.items():
+        screen.say(f"warning: trials left out: {count}: {why}")
+    screen.text(f"{out}: {made.trials} trials of {len(run.tried)} regions, {1 if one_file else len(made.files)} files")
+    screen.json(
+        {
+            "run": str(run.path),
+            "format": format,
+            "out": str(out),
+            "trials": made.trials,
+            "left_out": [{"trials": count, "reason": why} for why, count in made.left_out.items()],
+        }
+    )
+    return 0
+
+
+def _named(options: Options, name: str) -> session.RunDirectory:
+    """The run of that name or folder; the newest when there is no name."""
+    known = [path.name for path in session.runs_in(options.runs)]
+    if not name and not known:
+        raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
+    if Path(name).is_dir() and name:
+        return session.RunDirectory.open(Path(name))
+    if name and name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        text = f"{options.runs / name}: no run is called {name!r}"
+        raise AgentCompileError(text, hint=f"{hint}`agentcompile runs list` names the runs")
+    return session.RunDirectory.open(options.runs / (name or known[-1]))
+
+
+def _read(directory: session.RunDirectory) -> Run:
+    """Trials on the machine that the run was on last. A run that went on elsewhere has others, of another target."""
+    records = [record for record, _ in directory.records()]
+    state = progress.fold(record.event for record in records)
+    target = next((r.event.target for r in reversed(records) if isinstance(r.event, RunStarted)), None)
+    tried: dict[str, list[Tried]] = {}
+    left_out = Counter[str]()
+    for record in records:
+        if not isinstance(record.event, TrialFinished) or target is None:
+            continue
+        trial = record.event.trial
+        if trial.candidate.target != target.digest:
+            left_out["they were made on another machine, before the run went on here"] += 1
+        else:
+            tried.setdefault(trial.candidate.region, []).append(Tried(trial=trial, at_ms=record.at_ms))
+    if target is None or not tried:
+        what = "; ".join(left_out) or "it has none yet"
+        text = f"{directory.path}: no trials to export: {what}"
+        raise AgentCompileError(text, hint=f"go on with: agentcompile compile --resume --run-dir {directory.path}")
+    options = stored_options(directory)
+    return Run(path=directory.path, options=options, state=state, target=target, tried=tried, left_out=left_out)
+
+
+def _moved(run: Run, asked: Options, flags: Mapping[str, object]) -> Options:
+    """The run's options with this place's store, and its checkpoint where it was said to lie now."""
+    model = asked.model if flags.get("model") else run.options.model
+    return replace(run.options, model=model, home=asked.home)
+
+
+def _t4(run: Run) -> Export:
+    """A document a region, and one for the machine."""
+    files = {
+        f"{run.name(region).replace('@', '-').replace('/', '-')}.json": pretty(
+            t4.results(run.name(region), tried, run.target)
+        )
+        for region, tried in run.tried.items()
+    }
+    files["metadata.json"] = pretty(t4.metadata(run.target, run.state.version or __version__))
+    return Export(files=files, trials=sum(map(len, run.tried.values())), left_out=Counter(run.left_out))
+
+
+def _flashinfer(run: Run, kernels: Kernels) -> Export:
+    """A trace set of every region that the model still has, with every candidate whose text can be made again."""
+    files: dict[str, bytes] = {}
+    left_out, count = Counter(run.left_out), 0
+    for id, tried in run.tried.items():
+        region = kernels.regions.get(id)
+        if region is None:
+            left_out[f"{run.name(id)} is no region of the model under this version"] += len(tried)
+            continue
+        made: dict[str, flashinfer.Made] = {}
+        kept: list[Tried] = []
+        for one in tried:
+            try:
+                candidate = one.trial.candidate
+                if candidate.id not in made:
+                    made[candidate.id] = _made(region, candidate, kernels, run.target)
+                if made[candidate.id].source.digest != one.trial.source:
+                    raise UnfitError(f"{candidate.template} gives other program text under this version")
+                kept.append(one)
+            except UnfitError as why:
+                left_out[str(why)] += 1
+        try:
+            if kept:
+                files |= flashinfer.dataset(region, kept, made, run.target, Path(run.state.model).name)
+                count += len(kept)
+        except UnfitError as why:
+            left_out[f"{region.name}: {why}"] += len(kept)
+    return Export(files=files, trials=count, left_out=left_out)
+
+
+def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target) -> flashinfer.Made:
+    from agentcompile.materialize import specialise
+
+    template = kernels.templates.get(candidate.template)
+    if template is None:
+        raise UnfitError(f"there is no template {candidate.template} here")
+    if template.digest != candidate.template_digest:
+        raise UnfitError(f"the template {candidate.template} has changed since")
+    if template.language == "library":
+        raise UnfitError("a library call has no program text")
+    return flashinfer.Made(template=template, source=specialise(template, region, candidate.params, target))
+
+
+def recaptured(options: Options, state: progress.State) -> Kernels:
+    """Cut the run's graphs again: captured graphs are read from the store, and captured afresh where it has none.
+
+    Raises AgentCompileError: usage when the checkpoint is not there, drift when it gives other graphs than the run's.
+    """
+    if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
+        text = f"{options.model}: the run's checkpoint is not here, and the reference code is made from its graph"
+        raise AgentCompileError(text, hint="give its directory with --model; --format t4 needs none")
+    from agentcompile import catalog
+    from agentcompile.capture.cached import load_model
+    from agentcompile.checkpoint.locate import find_model
+    from agentcompile.ir.region import Regime
+    from agentcompile.ops.layouts import LAYOUTS
+    from agentcompile.regions.kinds import facts
+    from agentcompile.regions.partition import partition
+    from agentcompile.system.store import Store
+    from agentcompile.tuning.partitions import graph_of, regimes
+
+    assert state.target is not None, "a run that has trials has a target"
+    checkpoint = find_model(options.model, options.cache)
+    captured = load_model(checkpoint, options.context, Store(options.store), options.cache / "weights.json").captured
+    here = {graph.phase: graph.digest() for graph in (captured.decode, captured.prefill)}
+    for told in state.graphs:
+        if here[told.phase] != told.digest:
+            both = f"{here[told.phase][:SHORT]}, the run's {told.digest[:SHORT]}"
+            hint = "give the run's checkpoint with --model, under the versions that it ran with; --format t4 needs none"
+            text = f"{checkpoint}: its {told.phase} graph is {both}"
+            raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=hint)
+    context, kind = captured.info.context, state.target.kind
+    regions: dict[str, Region] = {}
+    for regime in (*regimes(context, kind, options.batch), Regime(phase="prefill", context=(1, context))):
+        graph, tokens = graph_of(captured, regime, kind)
+        regions |= {region.id: region for region in partition(graph, regime, tokens=tokens).regions}
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=facts(), layouts=LAYOUTS).templates
+    return Kernels(regions=regions, templates={template.id: template for template in templates})
+
+
+def _free(out: Path) -> None:
+    """Refuse a place that is taken: nothing that is there is ever changed."""
+    try:
+        if out.exists() and not (out.is_dir() and out.suffix != ".json" and not any(out.iterdir())):
+            raise AgentCompileError(f"--out: {out}: exists already", hint="name a folder that is not there yet")
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _write(out: Path, content: bytes | Mapping[str, bytes]) -> None:
+    """Write a file, or a folder's files, whole or not at all."""
+    out = out.absolute()
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            for name, data in {"": content}.items() if isinstance(content, bytes) else content.items():
+                file = part / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+            part.rename(out)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: OSError) -> AgentCompileError:
+    text = f"--out: {out}: cannot be written: {error.strerror or error}"
+    hint = "name a place that can be written, on a disk with free space"
+    return AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)

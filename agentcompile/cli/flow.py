@@ -1,0 +1,152 @@
+"""What the verbs need of the compiler, as one seam: the real flow imports PyTorch when called, tests pass a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.advice.configure import Inquiry
+from agentcompile.advice.prompt import Prompt
+from agentcompile.control.steering import Steering
+from agentcompile.events import Emit
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Trial
+from agentcompile.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to generate."""
+
+    prompt: str
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Text that became known with `tokens` new tokens; it may be empty while a character is unfinished."""
+
+    text: str
+    tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
+
+    compile: Callable[[Options, Emit, Sequence[Trial], Steering], None]
+    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before, and a person
+    may steer it."""
+    inspect: Callable[[Options, Emit], None]
+    """Capture and partition: graphs, regions, boundaries and spaces as events."""
+    advise: Callable[[Options, Emit, Inquiry], Sequence[Prompt]]
+    """Ask the adviser about every region; its advice as events. Returns every prompt."""
+    replay: Callable[[Path, Options, Emit, bool, bool], None]
+    """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
+    bundle: Callable[[Path, Options, Path], tuple[int, int]]
+    """Write the bundle of a lock to a file (lock, options, out): its kernels and bytes."""
+    generate: Callable[[Path, Options, Request, Emit], Iterator[Piece]]
+    """Run a lock; drift as events."""
+    eager: Callable[[Path, Options, Request], Iterator[Piece]]
+    """The same request to the same checkpoint through PyTorch eager."""
+    verify: Callable[[Path, Options, Sequence[str], Emit], Mapping[str, float | str]]
+    """End-to-end accuracy of a lock on prompts: named figures; exit 4 when they break the tolerances."""
+    target: Callable[[Options], Target]
+    """This machine."""
+
+
+def _compile(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
+    from agentcompile import pipeline
+
+    pipeline.compile_model(options, emit, past=past, steering=steering)
+
+
+def _inspect(options: Options, emit: Emit) -> None:
+    from agentcompile.planning import previews
+
+    previews.inspect_model(options, emit)
+
+
+def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[Prompt]:
+    from agentcompile.planning import previews
+
+    return previews.advise_model(options, emit, asked)
+
+
+def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
+    from agentcompile.replay.load import replay_lock
+    from agentcompile.replay.open import open_lock
+
+    (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
+
+
+def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
+    from agentcompile.lockfile import read_lock
+    from agentcompile.lockfile.bundle import Bundle
+    from agentcompile.replay.open import open_lock
+    from agentcompile.replay.sources import Kept, write_bundle
+    from agentcompile.system.store import Store
+
+    found = Kept.of(lock, Store(options.store)).whole(read_lock(lock))
+    if found is None:  # then the templates here must still give the sources
+        jobs = open_lock(lock, options).jobs
+        found = Bundle(
+            sources={job.source.digest: job.source for job in jobs},
+            templates={job.template.digest: job.template for job in jobs},
+        )
+    return len(found.sources), write_bundle(lock, found, out)
+
+
+def _generate(lock: Path, options: Options, request: Request, emit: Emit) -> Iterator[Piece]:
+    from agentcompile.replay.load import replay_lock
+
+    # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
+    model = replay_lock(lock, options, emit)
+    stream = model.stream(
+        request.prompt,
+        max_new_tokens=request.max_new_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        seed=request.seed,
+        stop=request.stop,
+    )
+    return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
+
+
+def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
+    from agentcompile.replay.open import checkpoint_of
+    from agentcompile.runtime import eager
+
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(checkpoint_of(lock, options), request))
+
+
+def _verify(lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
+    from agentcompile.replay import accuracy
+
+    return accuracy.verify_lock(lock, options, prompts, emit)
+
+
+def _target(options: Options) -> Target:
+    from agentcompile.evaluation.machine import this_machine
+
+    return this_machine(options).target
+
+
+REAL = Flow(
+    compile=_compile,
+    inspect=_inspect,
+    advise=_advise,
+    replay=_replay,
+    bundle=_bundle,
+    generate=_generate,
+    eager=_eager,
+    verify=_verify,
+    target=_target,
+)

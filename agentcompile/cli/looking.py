@@ -1,0 +1,195 @@
+"""`explain`, `runs list`, `runs status`, `cache`, `config show`: what is known, and where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentcompile.cli.advising import said
+from agentcompile.cli.compiling import show
+from agentcompile.cli.render import Screen
+from agentcompile.control.review import open_items
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
+from agentcompile.options import Options, resolve
+from agentcompile.runs import progress, session
+from agentcompile.runs.tables import Table, amount, duration, state_json
+
+
+def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
+    """Why a region's winner won: every candidate's findings, errors and times, from a run's events."""
+    run = _run(resolve(flags).options)
+    state = run.state()
+    found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
+    if not found:
+        known = ", ".join(row.name for row in state.rows) or "none"
+        raise AgentCompileError(f"{run.path}: no region is called {region!r}", hint=f"its regions: {known}")
+    for row in found:
+        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
+        screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
+        screen.text(_why(row))
+        if row.advice is not None:
+            said(row, row.advice, screen)
+        for missed in state.unadvised if row.advice is None else ():
+            if row.region in missed.regions:
+                screen.text(f"no advice: {missed.reason}")
+        if (ruling := state.rulings.get(row.region)) is not None:
+            screen.text(f"a person said {ruling.word}{f': {ruling.reason}' if ruling.reason else ''}")
+        heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
+        screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
+    ids = {row.region for row in found}
+    trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
+    screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json})
+    return 0
+
+
+def _why(row: progress.Row) -> str:
+    match row.choice:
+        case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
+            return f"runs {candidate.label}: {reason}"
+        case Kernel(candidate=candidate, speedup=speedup, decided_by=by, reason=reason):
+            return f"runs {candidate.label}: {speedup:.2f}× ({by}{': ' + reason if reason else ''})"
+        case Fallback(reason=reason):
+            return f"runs as captured, in PyTorch: {reason}"
+        case None:
+            return "not chosen yet"
+
+
+def _fastest_first(trial: Trial) -> tuple[int, float]:
+    verdict = trial.verdict
+    if isinstance(verdict, Measured):
+        return (0 if trial.fidelity == "confirm" else 1, -verdict.measurement.log_ratio)
+    return (2, 0.0)
+
+
+def _trial_row(trial: Trial) -> tuple[str, ...]:
+    verdict = trial.verdict
+    label = trial.candidate.label
+    if isinstance(verdict, Measured):
+        m = verdict.measurement
+        name = f"measured ({trial.fidelity})"
+        width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "any"  # too few rounds for an interval
+        ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
+        verdict_text = f"{m.comparison} than {m.baseline}"
+        if m.comparison in ("SAME", "INCONCLUSIVE"):
+            verdict_text = f"{m.comparison} beside {m.baseline}"
+        busy = f", contended: {m.disturbed:.0%} of the rounds disturbed" if m.contended else ""
+        return (label, name, *ratio, f"{verdict_text}, n={m.rounds}{busy}")
+    error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
+    return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
+
+
+def chosen(options: Options, name: str) -> session.RunDirectory:
+    """The run that is called `name`, or the newest."""
+    return named(options, name) if name else _run(options)
+
+
+def _run(options: Options) -> session.RunDirectory:
+    """The run that was named, or the newest."""
+    if options.run_dir:
+        return session.RunDirectory.open(Path(options.run_dir))
+    runs = session.runs_in(options.runs)
+    if not runs:
+        raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
+    return session.RunDirectory.open(runs[-1])
+
+
+def named(options: Options, name: str) -> session.RunDirectory:
+    """The run that is called `name`, or lies in that folder."""
+    return session.RunDirectory.open(Path(name) if Path(name).is_dir() else options.runs / name)
+
+
+def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """Every run, oldest first."""
+    rows: list[Json] = []
+    table: list[tuple[str, ...]] = []
+    for path in session.runs_in(resolve(flags).options.runs):
+        try:
+            run = session.RunDirectory.open(path)
+            state = run.state()
+        except AgentCompileError as error:  # one run of another version does not hide the others
+            table.append((path.name, "unreadable", "-", f"{error.message}; {error.hint}"))
+            rows.append({"path": str(path), "status": "unreadable", "error": error.message, "hint": error.hint})
+            continue
+        status = _status(run, state)
+        table.append((path.name, status, str(state.counts.total), state.model))
+        rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
+    screen.table(Table(heads=("run", "status", "trials", "model"), rows=table, right=(2,)))
+    screen.json(rows)
+    return 0
+
+
+def _status(run: session.RunDirectory, state: progress.State) -> str:
+    if state.status == "running":
+        return "interrupted" if not run.alive() else "paused" if state.paused else "running"
+    return state.status
+
+
+def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
+    """One run: how far it is, its regions, its plans."""
+    options = resolve(flags).options
+    run = chosen(options, name)
+    state = run.state()
+    screen.text(
+        f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
+    )
+    if state.ui_hz:
+        screen.text(f"a screen followed it, drawn at most {state.ui_hz:g} times a second")
+    if state.failure:
+        screen.text(f"failed: {state.failure.message}")
+    if state.status == "review":
+        left = len(open_items(state))
+        screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
+    show(state, screen, every=every)
+    screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
+    return 0
+
+
+def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """What the store and the measurement database take."""
+    options = resolve(flags).options
+    parts = (("store", options.store), ("history", options.history), ("runs", options.runs))
+    sizes = [(name, path, _bytes(path)) for name, path in parts]
+    rows = [(name, amount(count), str(path)) for name, path, count in sizes]
+    screen.table(Table(heads=("what", "size", "where"), rows=rows, right=(1,)))
+    screen.json([{"what": name, "bytes": count, "path": str(path)} for name, path, count in sizes])
+    return 0
+
+
+def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) -> int:
+    """Delete the store's least recently written files until at most `keep_mb` megabytes remain."""
+    options = resolve(flags).options
+    freed = 0
+    if options.store.is_dir():
+        from agentcompile.system.store import Store
+
+        freed = Store(options.store).prune(keep_mb * 1_000_000)
+    screen.text(f"{options.store}: freed {amount(freed)}")
+    screen.json({"path": str(options.store), "freed_bytes": freed})
+    return 0
+
+
+def _bytes(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+
+
+def config_show(flags: Mapping[str, object], *, screen: Screen) -> int:
+    """Every setting with its value and where that came from."""
+    resolved = resolve(flags)
+    values = encode(resolved.options)
+    assert isinstance(values, dict)
+    rows = [(name.replace("_", "-"), values[name], source) for name, source in resolved.sources]
+    table = [(name, _shown(value), source) for name, value, source in rows]
+    screen.table(Table(heads=("setting", "value", "from"), rows=table))
+    screen.json({name: {"value": value, "from": source} for name, value, source in rows})
+    return 0
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value) or "-"
+    return str(value) if value != "" else "-"

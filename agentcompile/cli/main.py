@@ -1,0 +1,82 @@
+"""The command line: flags become plain values, a verb is called, its exit code is the process's.
+
+What a verb does lies in a module beside this one, imported when it is called, so that `--help` and completion stay
+quick.
+Verbs of front ends come from the entry points of the group ``agentcompile.verbs``.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated
+
+import typer
+
+from agentcompile import __version__
+from agentcompile.cli.exits import guarded
+from agentcompile.cli.flags import sound
+from agentcompile.cli.records import cache_app, config_app, runs_app
+from agentcompile.cli.render import Screen
+from agentcompile.cli.steering import app
+
+app.add_typer(runs_app, name="runs")
+app.add_typer(cache_app, name="cache")
+app.add_typer(config_app, name="config")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    # Graphs and programs are hundreds of thousands of small objects that live on: looking for garbage among them takes
+    # a third of the time that making them does.
+    gc.set_threshold(100_000, 20, 50)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    _add_verbs()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="agentcompile")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        Screen.standard().text(f"agentcompile {__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
+) -> None:
+    """Flags of no verb."""
+
+
+def _add_verbs() -> None:
+    """Front ends' verbs: each takes the rest of the line as it is."""
+    known = {command.name for command in app.registered_commands}
+    for entry in sorted(entry_points(group="agentcompile.verbs"), key=lambda entry: entry.name):
+        if entry.name in known:
+            continue
+
+        def verb(context: typer.Context, entry: EntryPoint = entry) -> int:
+            sound(entry.name, context.args)
+            run: Callable[[Sequence[str]], int] = entry.load()
+            return run(context.args)
+
+        raw = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+        app.command(entry.name, context_settings=raw, help=f"See `agentcompile {entry.name} --help`.")(_plain(verb))
+
+
+def _plain(verb: Callable[[typer.Context], int]) -> Callable[[typer.Context], None]:
+    """The same verb with a signature that holds nothing but the context."""
+
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(guarded(lambda: verb(context)))
+
+    return run

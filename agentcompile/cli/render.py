@@ -1,0 +1,203 @@
+"""What a command shows: results on stdout, everything else on stderr. The only place that prints.
+
+In: events, states, tables of text. Out: lines, one progress bar on a terminal, JSON. Texts of events are clean already;
+messages of errors are cleaned here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TextIO
+
+from agentcompile.events import (
+    DriftFound,
+    Event,
+    LockWritten,
+    PlanAdmitted,
+    SearchProgress,
+    StageFinished,
+    Warned,
+    clean,
+    encode,
+)
+from agentcompile.ir.digest import Json
+from agentcompile.runs import progress
+from agentcompile.runs.tables import Table, pace_line, plan_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PACED_S = 15.0
+"""How often a log says how far a search is."""
+Format = Literal["text", "json", "events"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Where a command writes. `format` says what stdout carries: text, one JSON value, or a line of JSON an event."""
+
+    out: TextIO
+    err: TextIO
+    format: Format = "text"
+    quiet: bool = False
+    redraws: bool = False
+    """Whether stderr is a terminal on which a line can be drawn again."""
+    colour: bool = False
+
+    @staticmethod
+    def standard(format: Format = "text", *, quiet: bool = False, redraws: bool = True, colour: bool = True) -> Screen:
+        """The process's own streams; `redraws` and `colour` hold only on a terminal."""
+        tty = sys.stderr.isatty()
+        return Screen(
+            out=sys.stdout, err=sys.stderr, format=format, quiet=quiet, redraws=redraws and tty, colour=colour and tty
+        )
+
+    def say(self, text: str) -> None:
+        """A line for people, on stderr; none when quiet."""
+        if not self.quiet:
+            print(text, file=self.err, flush=True)
+
+    def text(self, text: str, *, end: str = "\n") -> None:
+        """A result for people, on stdout; none when stdout carries something else."""
+        if self.format == "text":
+            print(text, file=self.out, end=end, flush=True)
+
+    def json(self, value: Json) -> None:
+        """A result for programs, on stdout, when it was asked for."""
+        if self.format == "json":
+            print(json.dumps(value, indent=2, ensure_ascii=False), file=self.out, flush=True)
+
+    def event(self, event: Event) -> None:
+        """A line of JSON on stdout, when events were asked for."""
+        if self.format == "events":
+            print(json.dumps(encode(event), separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+
+    def table(self, table: Table) -> None:
+        """Aligned columns on stdout, for people; nothing when there are no rows."""
+        if table.rows:
+            self.text("\n".join(columns(table)))
+
+
+def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
+    """Say on stderr what is wrong and what to do next."""
+    err = err or sys.stderr
+    print(f"error: {clean(message, lines=True)}", file=err)
+    if hint:
+        print(f"hint: {clean(hint, lines=True)}", file=err, flush=True)
+
+
+def columns(table: Table) -> list[str]:
+    """Lines with columns padded to their widest cell."""
+    lines = (table.heads, *table.rows)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.heads))]
+
+    def padded(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if i in table.right else cell.ljust(widths[i])
+
+    return ["  ".join(padded(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines]
+
+
+class Reporter(AbstractContextManager["Reporter"]):
+    """An `Emit` that shows events: a bar on a terminal, a line a stage otherwise, lines of JSON when asked for."""
+
+    def __init__(self, screen: Screen, state: progress.State | None = None) -> None:
+        self.screen = screen
+        self.state = state or progress.State()
+        self._paced_s = 0.0
+        self._bar: _Bar | None = None
+
+    def __enter__(self) -> Self:
+        if self.screen.redraws and not self.screen.quiet:
+            self._bar = _Bar(self.screen)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __call__(self, event: Event) -> None:
+        """Show one event and fold it into `state`."""
+        self.state = progress.apply(self.state, event)
+        self.screen.event(event)
+        line = _line(event)
+        if isinstance(event, SearchProgress) and self._bar is None and event.elapsed_s - self._paced_s >= PACED_S:
+            self._paced_s, line = event.elapsed_s, f"           {pace_line(event)}"
+        if self._bar is not None:
+            self._bar.show(self.state, line)
+        elif line:
+            self.screen.say(line)
+
+
+def _line(event: Event) -> str:
+    """What an event is worth in a log: a line, or nothing."""
+    match event:
+        case StageFinished():
+            return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
+        case DriftFound():
+            return f"drift: {event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}"
+        case Warned():
+            return f"warning: {event.text}"
+        case PlanAdmitted() if event.plan.step_ns:
+            return f"plan       {plan_line(event.plan)}"
+        case LockWritten():
+            return f"wrote {event.path}"
+        case _:
+            return ""
+
+
+class _Bar:
+    """One line that is drawn again: the stage, trials of the budget, what runs now."""
+
+    def __init__(self, screen: Screen) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(file=screen.err, markup=False, highlight=False, emoji=False, no_color=not screen.colour)
+        self._progress: Progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[what]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._console,
+            # Drawn only when an event comes: nothing wakes up inside a timed round.
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task: TaskID = self._progress.add_task("starting", total=None, what="")
+        self._progress.start()
+
+    def show(self, state: progress.State, line: str) -> None:
+        """Draw the state again, with `line` above it when there is one."""
+        if line:
+            self._console.print(line, soft_wrap=True)
+        done = state.counts.total
+        running = next((row.running for row in state.rows if row.running), "")
+        total = max(state.budget_trials, done) if done and state.budget_trials else None
+        what = f"{done} trials  {running}"[:60] if done else ""
+        if state.pace is not None and state.stage in progress.TIMED:
+            what = pace_line(state.pace)
+        self._progress.update(
+            self._task, description=state.stage or "", total=total, completed=done, what=what, refresh=True
+        )
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def tee(*emits: Callable[[Event], object]) -> Callable[[Event], None]:
+    """An `Emit` that hands every event on, in order."""
+
+    def emit(event: Event) -> None:
+        for to in emits:
+            to(event)
+
+    return emit

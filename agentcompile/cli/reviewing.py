@@ -1,0 +1,64 @@
+"""What a person is shown of a review on the command line, and how a run that waits for one ends."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from agentcompile.cli.render import Screen
+from agentcompile.control.review import Item, items, open_items
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.runs.progress import State
+from agentcompile.runs.tables import Table, plan_line
+
+SHORT = 8
+"""Digits of a candidate's id that are shown, and are enough to name it where no other begins so."""
+
+
+def to_decide(state: State, screen: Screen) -> None:
+    """What there is to decide on, as a difference to the baseline, and the steps as they were measured."""
+    found = items(state)
+    if not found:
+        screen.text("nothing to decide on yet: no region has a kernel chosen")
+        return
+    heads = ("", "region", "runs", "id", "ratio", "±", "standing", "why")
+    rows = [row for item in found for row in _rows(item)]
+    screen.table(Table(heads=heads, rows=rows, right=(4, 5)))
+    for plan in state.final:
+        if plan.step_ns:
+            screen.text(plan_line(plan))
+
+
+SIGNS = {"undecided": "?", "stale": "!", "approved": "~", "rejected": "=", "overridden": "*"}
+
+
+def _rows(item: Item) -> list[tuple[str, ...]]:
+    """A line a kernel that is proposed, and one for what a person chose instead."""
+    said = item.ruling.reason if item.ruling is not None else ""
+    rows: list[tuple[str, ...]] = []
+    for kernel in item.kernels:
+        width = math.exp(kernel.half_width) - 1
+        figures = (kernel.candidate.id[:SHORT], f"{kernel.speedup:.2f}×", f"{width:.2f}")
+        standing = "replaced" if item.standing == "overridden" else item.standing
+        rows.append((SIGNS[item.standing], item.name, kernel.candidate.label, *figures, standing, item.why or said))
+    if item.ruling is not None and item.ruling.candidate is not None:
+        point = item.ruling.candidate
+        rows.append((SIGNS["overridden"], item.name, point.label, point.id[:SHORT], "", "", item.standing, said))
+    return rows
+
+
+def goes_on(run: Path) -> str:
+    """What to call when a run waits for review."""
+    return (
+        f"look with `agentcompile decide {run}`, decide with --approve-safe, --region REGION --approve and so on, "
+        f"then `agentcompile compile --resume --run-dir {run}`"
+    )
+
+
+def undecided(state: State, run: Path) -> AgentCompileError:
+    """Why the lock of a reviewed run is not written yet (exit 7)."""
+    found = open_items(state)
+    stale = sum(item.standing == "stale" for item in found)
+    names = ", ".join(item.name for item in found[:4]) + (", …" if len(found) > 4 else "")
+    text = f"{run}: {len(found)} regions wait for review, {stale} of them stale: {names}"
+    return AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=goes_on(run))

@@ -1,0 +1,130 @@
+"""`runs attach`, `runs view`, `runs stop`: a run seen from outside, live or as it was, and its compiler ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from agentcompile.cli.compiling import show
+from agentcompile.cli.looking import chosen
+from agentcompile.cli.render import Reporter, Screen
+from agentcompile.control import Follower, NoCompilerError, Stop, send
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.options import resolve
+from agentcompile.runs import session
+from agentcompile.runs.progress import State
+from agentcompile.runs.tables import state_json
+
+LOOK_S = 0.25
+"""How often a live run is looked at."""
+STOP_S = 20.0
+"""How long a compiler may take to end before it is killed."""
+
+
+def attach(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
+    """Show a run from its first event until nobody works on it; returns the exit code that the run ended with."""
+    run = chosen(resolve(flags).options, name)
+    follower = Follower(run)
+    with Reporter(screen) as reporter:
+        while True:
+            ended = follower.ended
+            for record in follower.new():
+                reporter(record.event)
+            if ended:
+                break
+            time.sleep(LOOK_S)
+    return _ended(run, reporter.state, screen)
+
+
+def view(
+    flags: Mapping[str, object], name: str, *, speed: float, screen: Screen, sleep: Callable[[float], None] = time.sleep
+) -> int:
+    """Show a run as it went, `speed` times as fast; 0: at once."""
+    if speed < 0:
+        raise AgentCompileError(f"--speed: {speed:g} is not allowed", hint="10 is ten times as fast, 0 at once")
+    run = chosen(resolve(flags).options, name)
+    before = 0
+    with Reporter(screen) as reporter:
+        for record, _ in run.records():
+            if speed and before:
+                sleep(max(record.at_ms - before, 0) / 1000 / speed)
+            before = record.at_ms
+            reporter(record.event)
+    show(reporter.state, screen)
+    screen.json({**state_json(reporter.state), "run": str(run.path)})
+    return 0
+
+
+def named(flags: Mapping[str, object], name: str) -> Path:
+    """The folder of the run that a person names; the newest without a name."""
+    return chosen(resolve(flags).options, name).path
+
+
+def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
+    """Say how a run ended."""
+    show(state, screen)
+    screen.json({**state_json(state), "run": str(run.path)})
+    match state.status:
+        case "finished":
+            return ExitCode.OK
+        case "review":
+            screen.say(f"waits for review: agentcompile decide {run.path}")
+            return ExitCode.UNDECIDED
+        case "failed" if state.failure is not None:
+            screen.say(f"failed: {state.failure.message}\nhint: {state.failure.hint}")
+            return state.failure.exit_code
+        case _:
+            screen.say(f"its compiler ended without a word; go on: agentcompile compile --resume --run-dir {run.path}")
+            return ExitCode.ENVIRONMENT
+
+
+def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: float = STOP_S) -> int:
+    """End a run's compiler in good order, or kill it when it does not end; nothing that was acknowledged is lost."""
+    run = chosen(resolve(flags).options, name)
+    holder = run.holder()
+    try:
+        said = send(run.path, Stop(), timeout_s=min(5.0, patience_s)).text
+    except NoCompilerError:
+        if not run.alive():
+            raise
+        said = _signalled(holder, signal.SIGTERM)
+    except AgentCompileError:
+        said = _signalled(holder, signal.SIGTERM)
+    if not _gone(run, holder, patience_s):
+        said = _signalled(holder, signal.SIGKILL)
+        if not _gone(run, holder, STOP_S):
+            raise AgentCompileError(
+                f"{run.path}: process {holder} does not end", exit_code=ExitCode.ENVIRONMENT, hint="end it by hand"
+            )
+    hint = f"agentcompile compile --resume --run-dir {run.path}"
+    screen.text(f"{run.path}: {said}")
+    screen.say(f"go on with: {hint}")
+    screen.json({"run": str(run.path), "stopped": True, "resume": hint})
+    return 0
+
+
+def _signalled(holder: int, number: signal.Signals) -> str:
+    if holder > 0:
+        os.kill(holder, number)
+    return f"ended by {number.name}"
+
+
+def _gone(run: session.RunDirectory, holder: int, limit_s: float) -> bool:
+    """Whether nobody holds the run's lock any more and the process that did has ended, within a time."""
+    until = time.monotonic() + limit_s
+    while run.alive() or (holder > 0 and Path(f"/proc/{holder}").exists() and not _zombie(holder)):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _zombie(pid: int) -> bool:
+    """Whether a process has ended and only its parent does not know yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] == "Z"
+    except OSError:
+        return True

@@ -1,0 +1,167 @@
+"""What a person decides on before a lock is written: an item for each region with a kernel, and what was seen of it.
+
+In: the state of a run. Out: items with their standing, and digests of what is on the screen. Pure; standard library
+alone. Invariant: a digest covers region, candidate, source, parameters, checks and measurement, so that any change of
+these makes an approval stale; and a candidate one of whose trials failed has no digest at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import digest
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Kernel, Measured, Ruling, Trial
+from agentcompile.runs.progress import State
+
+LATER = ("asked", "disturbed")
+"""Fields of a measurement that came after the first approvals."""
+Standing = Literal["undecided", "stale", "approved", "rejected", "overridden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A region of the plans with the kernels that are proposed for it, in most cases one."""
+
+    region: str
+    name: str
+    kernels: tuple[Kernel, ...]
+    """Different ones only where steps of several regimes chose differently."""
+    standing: Standing
+    ruling: Ruling | None = None
+    approval: str = ""
+    """The digest that an approval has now; empty when a kernel of it cannot be approved."""
+    why: str = ""
+    """Why it is stale, or cannot be approved."""
+    safe: bool = False
+    """Whether every kernel is faster beyond its interval and passed every check."""
+
+
+def items(state: State) -> tuple[Item, ...]:
+    """What may be decided on now: regions that a kernel is chosen for, by the plans or, before these, by themselves."""
+    return tuple(_item(state, region, kernels) for region, kernels in _proposed(state).items())
+
+
+def item_of(state: State, region: str) -> Item | None:
+    """The item of a region id."""
+    kernels = _proposed(state).get(region)
+    return None if kernels is None else _item(state, region, kernels)
+
+
+def open_items(state: State) -> tuple[Item, ...]:
+    """Those that keep a reviewed lock from being written."""
+    return tuple(item for item in items(state) if item.standing in ("undecided", "stale"))
+
+
+def trials_of(state: State, candidate: str) -> tuple[Trial, ...]:
+    """Trials of a candidate id, oldest first."""
+    return state.trials.of(_candidate, candidate)
+
+
+def _candidate(trial: Trial) -> str:
+    return trial.candidate.id
+
+
+def fault(trials: tuple[Trial, ...]) -> str:
+    """Why a candidate with these trials cannot be selected, by anyone; empty when it can."""
+    if not trials:
+        return "it was never measured"
+    failed = next((trial.verdict for trial in trials if not isinstance(trial.verdict, Measured)), None)
+    if failed is not None:
+        return f"it failed: {failed.kind}"
+    return ""
+
+
+def seen(trials: tuple[Trial, ...]) -> Trial | None:
+    """The trial that a screen shows of a candidate: the last that confirmed it, else the last of the search."""
+    measured = [trial for trial in trials if isinstance(trial.verdict, Measured)]
+    confirmed = [trial for trial in measured if trial.fidelity == "confirm"]
+    return next(iter(reversed(confirmed or measured)), None)
+
+
+def approval_of(trial: Trial) -> str:
+    """The digest of what is on the screen of one trial."""
+    own, verdict = trial.candidate, encode(trial.verdict)
+    if isinstance(verdict, dict) and isinstance(taken := verdict.get("measurement"), dict):
+        # Facts that runs from before they were kept do not have leave what was approved then as it was.
+        verdict["measurement"] = {name: value for name, value in taken.items() if value or name not in LATER}
+    return digest("approval/1", own.region, own.id, trial.source, encode(own.params), verdict)
+
+
+def approval(trials: tuple[Trial, ...], fidelity: str = "") -> str:
+    """The digest of what is on the screen of a candidate, at a fidelity when one is given; empty when it failed."""
+    shown = seen(tuple(trial for trial in trials if fidelity in ("", trial.fidelity)))
+    return "" if fault(trials) or shown is None else approval_of(shown)
+
+
+def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
+    """Kernels by region, in the order of plans. A region that runs as captured is on the list once a person overrode
+    it."""
+    found: dict[str, tuple[Kernel, ...]] = {}
+    rulings = state.rulings
+    chosen = [(part.region, part.choice) for plan in state.plans for part in plan.parts]
+    if not state.plans:
+        chosen = [(row.region, row.choice) for row in state.rows if row.choice is not None]
+    for region, choice in chosen:
+        if isinstance(choice, Kernel):
+            known = found.get(region, ())
+            if choice.candidate not in [kernel.candidate for kernel in known]:
+                found[region] = (*known, choice)
+        elif region in rulings and rulings[region].word == "override":
+            found.setdefault(region, ())
+    return found
+
+
+def _item(state: State, region: str, kernels: tuple[Kernel, ...]) -> Item:
+    row, ruling = state.row(region), state.rulings.get(region)
+    name = row.name if row is not None else region[:12]
+    own = [trials_of(state, kernel.candidate.id) for kernel in kernels]
+    faults = [why for trials in own if (why := fault(trials))]
+    digests = [approval(trials) for trials in own]
+    now = "" if faults or not own else digests[0] if len(digests) == 1 else digest("approvals/1", *digests)
+    safe = bool(now) and all(map(_safe, own))
+    standing, why = _standing(state, ruling, now)
+    return Item(
+        region=region,
+        name=name,
+        kernels=kernels,
+        standing=standing,
+        ruling=ruling,
+        approval=now,
+        why=why or next(iter(faults), ""),
+        safe=safe,
+    )
+
+
+def _standing(state: State, ruling: Ruling | None, now: str) -> tuple[Standing, str]:
+    """Where a region stands, and why when its ruling is stale."""
+    match ruling:
+        case None:
+            return "undecided", ""
+        case Ruling(word="reject"):
+            return "rejected", ""
+        case Ruling(word="override", candidate=Candidate() as point):
+            return ("overridden", "") if not (why := stale_override(state, ruling, point)) else ("stale", why)
+        case _:
+            if ruling.approval and ruling.approval == now:
+                return "approved", ""
+            return "stale", "what was approved has changed: another kernel, source, check or measurement"
+
+
+def stale_override(state: State, ruling: Ruling, point: Candidate) -> str:
+    """Why an override holds no more; empty when it holds. A confirming trial that it brought about changes nothing; a
+    new one of the kind that was seen, or one that failed, does."""
+    trials = trials_of(state, point.id)
+    if why := fault(trials):
+        return f"the candidate cannot run: {why}"
+    digests = [approval(trials, fidelity) for fidelity in ("confirm", "search")]
+    return "" if ruling.approval in digests else "what was overridden has changed: another source, check or measurement"
+
+
+def _safe(trials: tuple[Trial, ...]) -> bool:
+    shown = seen(trials)
+    if shown is None or shown.fidelity != "confirm" or not isinstance(shown.verdict, Measured):
+        return False
+    return shown.verdict.report.ok and shown.verdict.measurement.comparison == "FASTER"

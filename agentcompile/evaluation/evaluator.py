@@ -1,0 +1,384 @@
+"""The judge: builds, validates and times candidates in worker processes, and outlives whatever they do.
+
+Every way to fail is a verdict. A worker that fails in any way is killed with its process group and replaced; after a
+crash, a hang or an error the new one first runs a kernel that is known to be right: where it is, what looked like a
+fault of the machine was the candidate's. A worker that somebody else killed is no verdict: its request is made again,
+once. Building and validating run in parallel, timing runs alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentcompile.build.binary import Binary
+from agentcompile.build.toolchain import Toolchain
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.feeder import feed
+from agentcompile.evaluation.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
+from agentcompile.evaluation.requests import arm_of, each_process, implementation, physical_bytes
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.timing import Samples, Timing
+from agentcompile.ir.trial import Cancelled, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut, Verdict
+from agentcompile.measure.policy import POLICY, Policy
+from agentcompile.measure.selftest import PLANTED, SelfTest
+from agentcompile.validate.endurance import wanted_launches
+from agentcompile.worker import protocol as p
+from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, from_outside, said, shakes
+from agentcompile.worker.process import Expired, Lost, Outcome, wait
+
+__all__ = ["Baseline", "Depth", "Job", "Judge", "Prepared", "WorkerJudge"]
+
+_ON_GPU = 8
+"""Candidates that are validated at once on one GPU."""
+ACCEPT_REPEATS = 250
+"""Repeats of an accepted kernel that must agree bit for bit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """A request under way for a job; the binary is there once it is built. `again`: somebody ended the first try."""
+
+    job: Job
+    binary: Binary | None
+    again: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        return "build" if self.binary is None else "validate"
+
+
+class WorkerJudge:
+    """The judge of this machine. It is used by one thread at a time. Making it returns at once."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        store: Path,
+        toolchain: Toolchain,
+        workers: int = 0,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        policy: Policy = POLICY,
+        memory_bytes: int = 0,
+        device: str = "cpu",
+        seed: int = 0,
+        repeats: int = 16,
+        steering: Steering | None = None,
+    ) -> None:
+        """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's).
+
+        `device` is the one that `target` describes: ``cpu``, ``cuda:0``. Candidates that `steering` gives up are
+        `Cancelled`, whatever they are at, and their workers killed.
+        """
+        self._steering = steering or Steering()
+        cores = len(os.sched_getaffinity(0))
+        setup = p.Setup(
+            target=target,
+            store=str(store),
+            toolchain=toolchain,
+            memory_bytes=memory_bytes or physical_bytes() * 6 // 10,
+            torch_threads=target.threads if target.kind == "cpu" else 1,
+            device=device,
+        )
+        self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
+        # Kernels use every thread of a CPU, so more validations at once than that would share cores; on a GPU the
+        # suite is bound by the host, and each process holds a context of hundreds of megabytes.
+        self._validators = max(1, cores // max(target.threads, 1)) if target.kind == "cpu" else min(cores, _ON_GPU)
+        self._fragile = target.kind == "cuda"
+        self._crew = Crew(setup, limits, workers or cores)
+
+    def __enter__(self) -> WorkerJudge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every worker; idempotent."""
+        self._crew.close()
+
+    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+        """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
+        itself fails: no disk, or a canary that died twice."""
+        for job, result in self._prepare(jobs, depth):
+            assert not isinstance(result, Binary)
+            yield job, result
+
+    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Build alone. Raises as `prepare` does."""
+        return (job for job, result in self._prepare(jobs, None) if isinstance(result, Binary))
+
+    def _prepare(self, jobs: Iterable[Job], depth: Depth | None) -> Iterator[tuple[Job, Prepared | Binary | Verdict]]:
+        waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
+        running: dict[int, _Work] = {}
+        try:
+            while True:
+                for index, seat in enumerate(seats):
+                    if index not in running and (work := self._next(waiting, built, running)) is not None:
+                        running[index] = work
+                        self._start(seat, work, depth)
+                if not running:
+                    return
+                done = wait(alive([seats[index] for index in running]), bell=self._steering.bell())
+                self._steering.hush()
+                for index in [index for index in running if self._steering.cancelled(running[index].job.candidate.id)]:
+                    seats[index].clear(shaken=False)
+                    work = running.pop(index)
+                    yield work.job, Cancelled(stage=work.stage)
+                for index in [index for index in running if seats[index].worker in done]:
+                    result = self._settle(seats[index], running.pop(index), depth)
+                    if isinstance(result, _Work) and result.again:
+                        running[index] = result
+                        self._start(seats[index], result, depth)
+                    elif isinstance(result, _Work):
+                        built.append(result)
+                    else:
+                        yield result
+        finally:
+            for index in running:
+                seats[index].clear(shaken=False)
+
+    def _next(self, waiting: Iterator[Job], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
+        """Validate what is built before building more, so that results come early and binaries do not pile up."""
+        validating = sum(work.stage == "validate" for work in running.values())
+        if built and validating < self._validators:
+            return built.popleft()
+        if len(built) < len(self._crew.seats) and (job := next(waiting, None)) is not None:
+            return _Work(job=job, binary=None)
+        return None
+
+    def _start(self, seat: Seat, work: _Work, depth: Depth | None) -> None:
+        job, limits = work.job, self._limits
+        if work.binary is None:
+            # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
+            request = p.Build(source=job.source, limit_s=limits.build_s)
+            self._crew.worker(seat).ask(request, limit_s=limits.build_s + limits.start_s)
+            return
+        validate = p.Validate(
+            region=replace(job.region, sites=()),
+            implementation=implementation(job, work.binary),
+            seed=self._seed,
+            repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
+            depth=depth or "search",
+            launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
+        )
+        self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
+
+    def _settle(self, seat: Seat, work: _Work, depth: Depth | None) -> _Work | tuple[Job, Prepared | Binary | Verdict]:
+        assert seat.worker is not None
+        outcome = seat.worker.take()
+        if isinstance(outcome, p.Built):
+            return replace(work, binary=outcome.binary, again=False) if depth else (work.job, outcome.binary)
+        if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
+            return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
+        seat.clear(shaken=shakes(outcome))
+        if from_outside(outcome) and not work.again:
+            return replace(work, again=True)
+        ran = work.stage != "build"
+        return work.job, self._blamed(seat, outcome) if ran else failure(outcome, work.stage)
+
+    def _blamed(self, seat: Seat, outcome: Outcome, stage: Stage = "validate") -> Verdict:
+        """What a request that ran a candidate's code says about it. An error of the environment is the candidate's own
+        (a library that no system loads, a device that refuses it) unless a fresh worker's canary fails, too."""
+        if isinstance(outcome, p.Fault) and outcome.environment:
+            self._crew.worker(seat)
+            return Crashed(stage=stage, signal=0, detail=outcome.error)
+        return failure(outcome, stage)
+
+    def time(
+        self,
+        region: Region,
+        arms: Sequence[Prepared | Baseline],
+        *,
+        rounds: int,
+        residency: Residency,
+        seed: int,
+        processes: int,
+        claim: float = POLICY.search_claim,
+        seconds: float = 0.0,
+    ) -> Timing | Death:
+        """Time `arms` beside one another, alone on the machine.
+
+        An arm that takes its process down or leaves wrong outputs is named in `Timing.failed` and the others are timed
+        afresh; a failure that no arm is to blame for is returned as it is.
+        """
+        labels = tuple(arm_of(arm).label for arm in arms)
+
+        def request(live: Sequence[int]) -> p.Time:
+            return p.Time(
+                region=replace(region, sites=()),
+                arms=tuple(arm_of(arms[i]) for i in live),
+                rounds=rounds,
+                residency=residency,
+                claim=claim,
+                policy=self._policy,
+                seed=seed,
+                seconds=each_process(seconds, processes),
+            )
+
+        trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
+        nbytes = region.cost.bytes + (self._policy.dram_bytes if residency == "dram" else 0)
+        ids = tuple("" if isinstance(arm, Baseline) else arm.job.candidate.id for arm in arms)
+        limit_s = self._limit_s(nbytes, len(arms), rounds)
+        return self._beside(labels, ids, request, processes, trusted, residency, limit_s)
+
+    def steps(
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        checkpoint: Path,
+        constants: Path,
+        binaries: Mapping[str, str],
+        position: int,
+        rounds: int,
+        processes: int,
+        claim: float,
+        residency: Residency,
+        seed: int,
+        trusted: bool = True,
+        seconds: float = 0.0,
+    ) -> Timing | Death:
+        """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
+        `time` does regions.
+
+        `binaries` has the path of every source that a program calls; `residency` only labels the result. Kernels that
+        are not `trusted`, because nothing has judged them yet, may hang.
+        """
+
+        def request(live: Sequence[int]) -> p.TimeSteps:
+            return p.TimeSteps(
+                arms=tuple(p.StepArm(label=programs[i][0], program=programs[i][1]) for i in live),
+                checkpoint=str(checkpoint),
+                constants=str(constants),
+                binaries=tuple(sorted(binaries.items())),
+                position=position,
+                rounds=rounds,
+                claim=claim,
+                policy=self._policy,
+                seed=seed,
+                unroll=4 if trusted else 2,
+                seconds=each_process(seconds, processes),
+            )
+
+        labels = tuple(label for label, _ in programs)
+        nbytes = sum(file.stat().st_size for file in checkpoint.iterdir() if file.is_file())
+        limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
+        if not trusted:
+            limit_s = min(limit_s, self._limits.look(nbytes))
+        return self._beside(labels, ("",) * len(labels), request, processes, frozenset(), residency, limit_s)
+
+    def _beside(
+        self,
+        labels: tuple[str, ...],
+        ids: tuple[str, ...],
+        request: Callable[[Sequence[int]], p.Time | p.TimeSteps],
+        processes: int,
+        trusted: frozenset[int],
+        residency: Residency,
+        limit_s: float,
+    ) -> Timing | Death:
+        """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
+        are those of candidates that may be given up meanwhile."""
+        self._crew.rest()
+        live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
+        while True:
+            samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
+            if isinstance(samples, tuple):
+                gone = tuple(sorted(failed.items()))
+                return Timing(arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency)
+            at, verdict = samples.at, samples.verdict
+            if 0 <= at < len(live) and live[at] not in trusted:
+                failed[live.pop(at)] = verdict
+            else:
+                assert isinstance(verdict, Death), "only candidates are given up or wrong"
+                return verdict
+
+    def feed(self, request: p.FeedModel, *, patience_s: float = 0.0) -> p.Fed | Failed:
+        """Run a whole model on sequences in a fresh process, as `feeder.feed` says."""
+        return feed(self._crew, self._limits, request, patience_s)
+
+    def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
+        """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
+        longest_s = 2 * self._policy.max_interval_ns / 1e9
+        most = (1 + self._policy.more_rounds) * rounds
+        return self._limits.measure(nbytes) + 2 * most * arms * longest_s
+
+    def _processes(
+        self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
+    ) -> tuple[Samples, ...] | _Blamed:
+        taken: list[Samples] = []
+        # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
+        kept = self._fragile and processes > 1 and isinstance(request, p.Time)
+        if processes > 1 and self._fragile:
+            self._crew.stock(processes, kept=kept)
+        again, number = False, 0
+        while number < processes:
+            seat = self._crew.witness(number) if kept else self._crew.clock
+            worker = self._crew.worker(seat, fresh=processes > 1 and not kept)
+            worker.ask(replace(request, seed=request.seed + number), limit_s=limit_s)
+            while not worker.done:
+                if (gone := self._given_up(ids)) >= 0:
+                    seat.clear(shaken=False)
+                    return _Blamed(at=gone, verdict=Cancelled(stage="measure"))
+                wait([worker], bell=self._steering.bell())
+            outcome = worker.take()
+            if isinstance(outcome, p.Timed):
+                taken.append(outcome.samples)
+                again, number = False, number + 1
+                continue
+            at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
+            seat.clear(shaken=shakes(outcome))
+            if from_outside(outcome) and not again:
+                again = True
+                continue
+            somebody = 0 <= at < len(ids) and not isinstance(outcome, p.Wrong)
+            verdict = self._blamed(seat, outcome, "measure") if somebody else failure(outcome, "measure")
+            assert isinstance(verdict, (Crashed, TimedOut, Disturbed, Incorrect)), verdict
+            return _Blamed(at=at, verdict=verdict)
+        return tuple(taken)
+
+    def _given_up(self, ids: Sequence[str]) -> int:
+        """The first of candidates that a person gave up; -1 for none."""
+        self._steering.hush()
+        return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
+
+    def ceiling(self) -> Ceiling:
+        """Measure the machine's ceilings in a fresh worker; raises `AgentCompileError` (environment) when it fails."""
+        outcome = self._alone(p.MeasureCeiling())
+        if isinstance(outcome, p.CeilingMeasured):
+            return outcome.ceiling
+        raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
+
+    def selftest(self, *, trials: int = 200, rounds: int = 10, planted: float = PLANTED) -> SelfTest:
+        """Judge the harness with a real kernel on the real timer; raises as `ceiling` does."""
+        request = p.CheckHarness(trials=trials, rounds=rounds, planted=planted, policy=self._policy, seed=self._seed)
+        outcome = self._alone(request)
+        if isinstance(outcome, p.HarnessChecked):
+            return outcome.result
+        raise environment(f"the harness could not be tested: {said(outcome)}")
+
+    def _alone(self, request: p.Request) -> Outcome:
+        """Ask a fresh worker while no other works."""
+        self._crew.rest()
+        for _ in range(2):
+            worker = self._crew.worker(self._crew.clock, fresh=True)
+            outcome = worker.answer(request, limit_s=self._limits.measure(10**9))
+            if isinstance(outcome, (Lost, Expired)):
+                self._crew.clock.clear(shaken=True)
+            if not from_outside(outcome):
+                break
+        return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blamed:
+    """A failed timing request: the index of the arm that ran, and what became of it."""
+
+    at: int
+    verdict: Death | Cancelled | Incorrect

@@ -1,0 +1,106 @@
+"""Whole steps on the judge's clock, and the policy under which all numbers of a run are comparable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from agentcompile.build import Binary, compile
+from agentcompile.capture.cached import Model
+from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.machine import Machine, residency
+from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.region import Regime
+from agentcompile.ir.target import Residency
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import Death
+from agentcompile.measure import POLICY, Timing
+from agentcompile.validate import POLICY as TOLERANCES
+
+POSITION = 256
+"""Where in the cache whole steps are timed: the middle of a short chat."""
+_LIMIT_S = 60.0
+
+
+def position_of(regime: Regime) -> int:
+    """Where a regime's steps are timed: `POSITION` where it serves it, else the geometric middle."""
+    first, last = regime.context
+    return POSITION if first <= POSITION < last else min(math.isqrt(first * last), last - 1)
+
+
+def policy_digest(residency: Residency) -> str:
+    """Identity of tolerances, timing protocol and residency: results under another are not comparable."""
+    return POLICY.digest(tolerances=TOLERANCES, residency=residency)
+
+
+def binaries(here: Machine, sources: Mapping[str, Source], wanted: Sequence[str]) -> dict[str, Binary]:
+    """Build, or find in the store, the sources `wanted` names by digest.
+
+    Raises AgentCompileError (environment) for one that built before and does not any more.
+    """
+    found = {}
+    for source in wanted:
+        made = compile(sources[source], here.store, toolchain=here.toolchain, limit_s=_LIMIT_S)
+        if not isinstance(made, Binary):
+            text = f"source {source[:12]} no longer builds with {here.toolchain.name}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="compile again on this machine")
+        found[source] = made
+    return found
+
+
+class StepClock:
+    """Times programs of one model beside one another, in worker processes that hold its real weights."""
+
+    def __init__(
+        self,
+        here: Machine,
+        judge: WorkerJudge,
+        model: Model,
+        sources: Callable[[], Mapping[str, Source]],
+        steering: Steering | None = None,
+        left: Left = any_time,
+    ) -> None:
+        """`sources` gives what the programs may call, by digest; nothing is timed while `steering` is paused, and no
+        timing takes more rounds than it needs when no seconds are `left`."""
+        self._steering, self._left = steering or Steering(), left
+        self._here, self._judge, self._model, self._sources = here, judge, model, sources
+        self._residency: Residency = residency(model.captured.decode, here.target)
+
+    @property
+    def known(self) -> Mapping[str, Timing]:
+        """What an earlier process of the run found, by what was asked."""
+        return self._steering.earlier.steps
+
+    def __call__(
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        at: Regime,
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
+        trusted: bool = True,
+    ) -> Timing | Death:
+        """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
+        self._steering.point()
+        calls = [call for _, program in programs for call in program.calls]
+        wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
+        built = binaries(self._here, self._sources(), wanted)
+        return self._judge.steps(
+            programs,
+            checkpoint=self._model.captured.checkpoint,
+            constants=self._model.constants,
+            binaries={source: binary.path for source, binary in built.items()},
+            position=position_of(at),
+            rounds=rounds,
+            processes=processes,
+            claim=claim,
+            residency=self._residency,
+            seed=seed,
+            trusted=trusted,
+            seconds=max(self._left(), LEAST_S),
+        )

@@ -1,0 +1,1 @@
+"""What each operator means: reference semantics, layouts of weights, attention in PyTorch."""

@@ -1,0 +1,166 @@
+"""A prefill plan at other lengths than the one that it was made at.
+
+A kernel is made for one number of tokens, so the plan is found at one (`cuts.CHUNK`) and carried over: node ids are the
+same at every length, so each choice finds its sites again, and its template is specialised with the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agentcompile import check
+from agentcompile.capture import Captured
+from agentcompile.capture.chunked import at_tokens
+from agentcompile.evaluation.evaluator import Job
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Source, Template
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part
+from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import fits
+from agentcompile.regions.partition import Partition, partition
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.last import for_one
+from agentcompile.runtime.lengths import LENGTHS, PADDED, PIECES, served
+from agentcompile.runtime.lower import lower
+from agentcompile.runtime.pieces import in_pieces
+from agentcompile.tuning.partitions import open_ended
+
+Place = tuple[str, frozenset[str]]
+"""A kind and the nodes of one of its sites."""
+
+
+ROOM = 0.065
+"""Of the bytes of weights and cache: what a chunk's activations may take, for it to be longer than `PADDED` tokens."""
+
+
+def capacity(captured: Captured) -> int:
+    """Tokens of the longest chunk that there could be; one where the decoder could not be traced for any number."""
+    return _lengths(captured.info.context)[0] if open_ended(captured) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The plan at one length."""
+
+    program: Program
+    jobs: tuple[Job, ...]
+    """Its kernels, each once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """A prefill plan: `parts` cover `cut`, which was cut from `graph` at some number of tokens."""
+
+    graph: Graph
+    """Of any number of tokens."""
+    cut: Partition
+    parts: tuple[Part, ...]
+    templates: Mapping[str, Template]
+    target: Target
+    layouts: Layouts
+    pinned: Mapping[tuple[str, str, Params], Source] = field(default_factory=dict)
+    """Sources that a lock has for a region id, a template and its parameters; else they are made of the template."""
+    _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def at(self, tokens: int) -> Chunk:
+        """The plan for `tokens` tokens, of which one has the logits; more than `PADDED` of them in pieces where that is
+        less memory. A template that does not serve so many leaves its sites to PyTorch.
+
+        Raises NotBindableError for a graph that has a number of its own.
+        """
+        chunks = {rows: self._alone(rows)[0] for rows in (tokens, 1)}
+        program = self._for_one(tokens)
+        for rows in PIECES if tokens > PADDED else ():
+            chunks[rows] = self._alone(rows)[0]
+            program = in_pieces(self._for_one(tokens), self._for_one(rows), self._regions(tokens))
+            if _fits_in(program):
+                break
+        called = {call.source for call in program.calls if isinstance(call, NativeCall)}
+        jobs = {job.source.digest: job for chunk in chunks.values() for job in chunk.jobs}
+        return Chunk(program=program, jobs=tuple(job for digest, job in jobs.items() if digest in called))
+
+    def _for_one(self, tokens: int) -> Program:
+        return for_one(self._alone(tokens)[0].program, self._alone(1)[0].program, self._regions(tokens))
+
+    def _regions(self, tokens: int) -> Mapping[str, Region]:
+        return {region.id: region for region in self._alone(tokens)[1].regions}
+
+    def longest(self, most: int) -> int:
+        """Tokens of the longest chunk, of up to `most`, whose activations take no more than their share of memory."""
+        *longer, usual = _lengths(most)
+        return next((length for length in longer if _fits_in(self.at(length).program)), usual)
+
+    def _alone(self, tokens: int) -> tuple[Chunk, Partition]:
+        """The plan for `tokens` tokens, every site once, and the cut that it covers; made once for each."""
+        if tokens not in self._made:
+            self._made[tokens] = self._make(tokens)
+        return self._made[tokens]
+
+    def _make(self, tokens: int) -> tuple[Chunk, Partition]:
+        graph = at_tokens(self.graph, tokens)
+        cut = partition(graph, self.cut.regime, tokens=tokens)
+        places = {
+            (region.kind, frozenset(site.nodes)): (region, at)
+            for region in cut.regions
+            for at, site in enumerate(region.sites)
+        }
+        chosen: dict[tuple[str, Choice], list[int]] = {}
+        jobs: dict[str, Job] = {}
+        for part in self.parts:
+            for place in self._places(part):
+                region, at = places[place]
+                chosen.setdefault((region.id, self._choice(part.choice, region, jobs)), []).append(at)
+        parts = [Part(region=id, choice=choice, sites=tuple(sorted(sites))) for (id, choice), sites in chosen.items()]
+        sources = {digest: job.source for digest, job in jobs.items()}
+        program = lower(graph, schedule(graph, cut, _in_order(parts, cut)), sources, dict(self.layouts))
+        return Chunk(program=program, jobs=tuple(jobs.values())), cut
+
+    def _places(self, part: Part) -> list[Place]:
+        region = self.cut.region(part.region)
+        sites = part.sites or range(len(region.sites))
+        return [(region.kind, frozenset(region.sites[at].nodes)) for at in sites]
+
+    def _choice(self, choice: Choice, region: Region, jobs: dict[str, Job]) -> Choice:
+        if isinstance(choice, Fallback):
+            return choice
+        template, params = self.templates[choice.candidate.template], choice.candidate.params
+        if found := check.errors(check.check(region, template, params, self.target, layout_fits=fits)):
+            return Fallback(reason=f"{template.id} does not serve this length: {found[0].text}")
+        candidate = replace(choice.candidate, region=region.id, regime=region.regime)
+        own = self.pinned.get((region.id, template.id, params))
+        source = own or specialise(template, region, params, self.target)
+        jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
+        return Kernel(
+            candidate=candidate,
+            source=source.digest,
+            speedup=choice.speedup,
+            half_width=choice.half_width,
+            decided_by=choice.decided_by,
+            reason=choice.reason,
+        )
+
+    def everywhere(self, capacity: int) -> dict[str, Job]:
+        """The kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
+        return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
+
+
+def _lengths(most: int) -> tuple[int, ...]:
+    """What a chunk of up to `most` tokens may be cut down to, longest first; the last needs no room of its own."""
+    return (*(length for length in reversed(LENGTHS) if PADDED < length <= most), min(most, PADDED))
+
+
+def _fits_in(program: Program) -> bool:
+    """Whether a chunk's activations take no more than their share of what its weights and the cache take."""
+    resident = {
+        buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")
+    }
+    return program.arena_bytes <= ROOM * sum(resident.values())
+
+
+def _in_order(parts: Sequence[Part], cut: Partition) -> list[Part]:
+    order = {region.id: at for at, region in enumerate(cut.regions)}
+    return sorted(parts, key=lambda part: (order[part.region], part.sites))

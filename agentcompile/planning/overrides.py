@@ -1,0 +1,201 @@
+"""A person's word on plans that the step admitted: approvals are noted, rejections and overrides change the plan.
+
+In: admitted plans and rulings that hold. Out: the plans as they go into the lock. What a person chose is proved like
+anything that ships: confirmed, validated by the whole correctness suite, and measured in the step; nothing of it is
+given back, and a plan that is slower than PyTorch with it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile.control.steering import Earlier
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit, PlanAdmitted, Warned
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, reason
+from agentcompile.planning.admission import weigh
+from agentcompile.planning.alternatives import RunnersUp
+from agentcompile.planning.plans import Planned
+from agentcompile.planning.step_timer import Kind, StepClock
+from agentcompile.space import OutsideError, Space
+from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.scheduler import Survey
+
+UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a changed plan is proved with."""
+
+    survey: Survey
+    clock: StepClock
+    emit: Emit
+    seed: int
+    kind: Kind
+    refused: Callable[[Planned], Sequence[tuple[str, Choice]]]
+    """Validates a cover as what ships is validated; the (region id, choice) pairs that failed."""
+
+
+def obey(
+    cuts: Sequence[Cut],
+    planned: Planned,
+    plans: Sequence[Plan],
+    rulings: Mapping[str, Ruling],
+    bench: Bench,
+    known: Sequence[Plan] = (),
+) -> tuple[Planned, tuple[Plan, ...]]:
+    """The cover and the plans, one for each of `cuts`, as `rulings` want them; `known` are plans that an earlier
+    process of the run measured for the same.
+
+    Raises AgentCompileError (undecided) for an override that fails, or that wants a weight in another layout than a
+    kernel beside it.
+    """
+    _say_what_applies_nowhere(plans, rulings, bench.emit)
+    choices = {region: _choice(ruling, bench.survey) for region, ruling in rulings.items() if ruling.word != "approve"}
+    covers = [tuple(_part(part, rulings, choices) for part in plan.parts) for plan in plans]
+    if all(_bare(cover) == _bare(plan.parts) for cover, plan in zip(covers, plans, strict=True)):
+        same = tuple(replace(plan, parts=cover) for plan, cover in zip(plans, covers, strict=True))
+        return replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1]), same
+    layouts = layouts_of(cuts, covers, bench.survey)
+    changed = replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1], layouts=layouts, exact=False)
+    if failed := bench.refused(changed):
+        name = _names(cuts)[failed[0][0]]
+        raise _undecided(f"{name}: what a person chose failed the whole correctness suite")
+    found = []
+    for cut, plan, cover in zip(cuts, plans, covers, strict=True):
+        if layouts == planned.layouts and _bare(cover) == _bare(plan.parts):
+            found.append(replace(plan, parts=cover))
+        else:
+            found.append(weighed(cut, replace(plan, parts=cover), changed, bench, known))
+    return changed, tuple(found)
+
+
+def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Ruling], emit: Emit) -> None:
+    covered = {part.region for plan in plans for part in plan.parts}
+    for region, ruling in rulings.items():
+        if region not in covered:
+            emit(
+                Warned(text=f"region {region[:12]}: to {ruling.word} it changes nothing: the plan covers it otherwise")
+            )
+
+
+def _choice(ruling: Ruling, survey: Survey) -> Choice:
+    """What a rejection or an override runs."""
+    if ruling.word == "reject" or ruling.candidate is None:
+        why = f": {ruling.reason}" if ruling.reason else ""
+        return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=ruling.approval)
+    trial = survey.confirming(ruling.region, ruling.candidate)
+    if trial is None:
+        raise _undecided(f"{ruling.candidate.label}: the override names a point that is in no space here")
+    if not isinstance(trial.verdict, Measured):
+        raise _undecided(
+            f"{ruling.candidate.label}: the override failed: {trial.verdict.kind}: {reason(trial.verdict)}"
+        )
+    m = trial.verdict.measurement
+    return Kernel(
+        candidate=ruling.candidate,
+        source=trial.source,
+        speedup=m.speedup,
+        half_width=m.half_width,
+        decided_by="human",
+        reason=ruling.reason,
+        approval=ruling.approval,
+    )
+
+
+def _part(part: Part, rulings: Mapping[str, Ruling], choices: Mapping[str, Choice]) -> Part:
+    ruling = rulings.get(part.region)
+    if part.region in choices:
+        return replace(part, choice=choices[part.region])
+    if ruling is not None and isinstance(part.choice, Kernel):
+        return replace(part, choice=replace(part.choice, approval=ruling.approval))
+    return part
+
+
+def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate | None]]:
+    """What parts run, without who said so."""
+    return [
+        (part.region, part.sites, part.choice.candidate if isinstance(part.choice, Kernel) else None) for part in parts
+    ]
+
+
+def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Survey) -> Layouts:
+    """The resident layout of every weight that a kernel wants other than row-major; PyTorch unpacks what it reads."""
+    wanted: dict[str, tuple[str, str]] = {}
+    for cut, cover in zip(cuts, covers, strict=True):
+        values = {value.id: value for value in cut.graph.values}
+        for part in cover:
+            if not isinstance(part.choice, Kernel):
+                continue
+            region, layouts = cut.regions[part.region], dict(survey.layouts(part.choice.candidate))
+            for at in part.sites or range(len(region.sites)):
+                bound = dict(region.sites[at].bindings)
+                for port in region.ports:
+                    value = values[bound[port.name]] if port.role == "weight" else None
+                    if value is None or value.role != "weight":
+                        continue
+                    layout = layouts.get(port.family, "row-major")
+                    known, other = wanted.setdefault(value.name, (layout, region.name))
+                    if known != layout:
+                        text = f"{region.name} wants {value.name} as {layout}, {other} as {known}"
+                        raise _undecided(f"{text}: no plan has both")
+    return tuple(sorted((name, layout) for name, (layout, _) in wanted.items() if layout != "row-major"))
+
+
+def weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
+    """A changed plan with its time in the step, which is taken anew, on fresh data, where others disturbed what is
+    `known` of it; on a CPU a prompt's is not timed."""
+    before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
+    if before is not None and not before.contended:
+        return before
+    if plan.phase == "prefill" and bench.kind == "cpu":
+        return Plan(regime=plan.regime, parts=plan.parts, exact=False)
+    rivals = RunnersUp(bench.survey, {})
+    seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)
+    found = weigh(cut, plan.parts, planned, rivals, bench.clock, bench.emit, seed, bench.kind)
+    bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
+    if found.log_ratio - found.half_width <= 0:
+        text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"
+        bench.emit(Warned(text=f"{text}, PyTorch takes {found.baseline_ns / 1e6:.3f} ms: the plan is not faster"))
+    return found
+
+
+def known_plan(earlier: Earlier, cuts: Sequence[Cut], spaces: Mapping[str, Space]) -> Planned | None:
+    """The cover that an earlier process of the run admitted in the step; None when there is none, or when it is not of
+    these cuts and spaces any more."""
+    if [plan.regime for plan in earlier.plans] != [cut.partition.regime for cut in cuts]:
+        return None
+    for cut, plan in zip(cuts, earlier.plans, strict=True):
+        for part in plan.parts:
+            kernel = part.choice if isinstance(part.choice, Kernel) else None
+            if part.region not in cut.regions or (kernel and kernel.candidate not in spaces.get(part.region, ())):
+                return None
+    *decode, prefill = (plan.parts for plan in earlier.plans)
+    exact = all(plan.exact for plan in earlier.plans)
+    return Planned(decode=tuple(decode), prefill=prefill, layouts=earlier.layouts, exact=exact, decode_ns=0.0)
+
+
+def legal(spaces: Mapping[str, Space]) -> Callable[[Candidate], str]:
+    """Says why a point is not in the space of its region, by region id."""
+
+    def why(point: Candidate) -> str:
+        if point.region not in spaces:
+            return "no template serves its region here"
+        try:
+            spaces[point.region].candidate(point.template, dict(point.params))
+        except OutsideError as error:
+            return str(error)
+        return ""
+
+    return why
+
+
+def _names(cuts: Sequence[Cut]) -> dict[str, str]:
+    return {id: region.name for cut in cuts for id, region in cut.regions.items()}
+
+
+def _undecided(text: str) -> AgentCompileError:
+    return AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=UNDO)

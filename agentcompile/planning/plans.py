@@ -1,0 +1,234 @@
+"""From rankings to plans: what each region may run at what cost, and the cover of both phases that costs least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile.ir.graph import ITEM_BYTES, concrete
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
+from agentcompile.ops.layouts import LAYOUTS, fits, multiplied
+from agentcompile.regions.cover import cover, cover_jointly
+from agentcompile.regions.downsets import CoverError
+from agentcompile.regions.problem import Option, Problem
+from agentcompile.regions.schedule import schedule
+from agentcompile.tuning.partitions import CHUNK, Cut
+from agentcompile.tuning.ranking import Ranking
+from agentcompile.tuning.tuner import Subject, templates_of
+
+STEPS_PER_CHUNK = 128
+"""Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
+OPTIMISM = 0.75
+"""How much faster a region might get by searching it: one that even so enters no cover is not searched further."""
+NEAR = 0.93
+"""How much faster a region might turn out on fresh data: one that even so enters no cover need not be confirmed."""
+LENIENCE = 0.9
+"""Of a region's floor, the least time that is hoped for: ceilings are measured too, and the nearer everything is to
+them, the more of what looks best is chance."""
+_PREFILL = Fallback(reason="prefill runs the captured operators: their matrix products are compute bound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Both phases covered, agreeing on layouts."""
+
+    decode: tuple[tuple[Part, ...], ...]
+    """By regime."""
+    prefill: tuple[Part, ...]
+    layouts: Layouts
+    exact: bool
+    decode_ns: float
+    """Sum of the parts' own times in the first regime: an estimate that admission replaces by a measurement."""
+
+
+def contenders(
+    cuts: Sequence[Cut],
+    subjects: Sequence[Subject],
+    best_ns: Mapping[str, float],
+    fallback_ns: Callable[[Region], float],
+    optimism: float = OPTIMISM,
+) -> tuple[Subject, ...]:
+    """The subjects worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
+
+    `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
+    """
+    kept: set[str] = set()
+    for cut in cuts:
+        now = {id: best_ns.get(id, fallback_ns(region)) for id, region in cut.regions.items()}
+        for subject in subjects:
+            own = subject.region.id
+            if own in now and own not in kept and _enters(cut, now, subject, optimism):
+                kept.add(own)
+    return tuple(subject for subject in subjects if subject.region.id in kept)
+
+
+def _enters(cut: Cut, now: Mapping[str, float], subject: Subject, optimism: float) -> bool:
+    """Whether the cheapest cover has the subject's region when it alone is `optimism` times as slow as it is now."""
+    own, placeholder = subject.region.id, Fallback(reason="estimate")
+    hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
+    options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
+    found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
+    return any(part.region == own for part in found.parts[0])
+
+
+def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
+    """A step as the cheapest cover of its regions' best times adds up, in ns; 0 while too few have a time."""
+    options = {
+        id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in best_ns.items() if id in cut.regions
+    }
+    try:
+        parts = cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
+    except CoverError:  # what no template serves may have no time yet
+        return 0.0
+    return sum(len(part.sites or cut.regions[part.region].sites) * best_ns[part.region] for part in parts)
+
+
+def plan(
+    decode: Sequence[Cut],
+    prefill: Cut,
+    subjects: Sequence[Subject],
+    rankings: Mapping[str, Ranking],
+    trials: Mapping[str, Sequence[Trial]],
+    fallback_ns: Callable[[Region], float],
+    ceiling: Ceiling,
+    kind: str,
+    forbidden: Collection[tuple[str, Choice]] = (),
+    kernel_ns: Callable[[Region, Kernel], float] | None = None,
+    leaving_ns: float = 0.0,
+) -> Planned:
+    """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected.
+
+    A kernel costs what its last confirming trial in `trials` says, unless `kernel_ns` is given, which then says it.
+    Wherever a decode step goes from kernels to PyTorch it takes `leaving_ns` more: with that, kernels that PyTorch only
+    just beats by itself are thought of too, where they keep a step native.
+    """
+
+    def costs(region: Region, kernel: Kernel) -> float:
+        return kernel_ns(region, kernel) if kernel_ns else confirmed_ns(kernel, trials.get(region.id, ()))
+
+    def decoding(near: bool) -> dict[str, tuple[Option, ...]]:
+        return {
+            id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs, near)
+            for cut in decode
+            for id, region in cut.regions.items()
+        }
+
+    # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
+    measured = {
+        id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
+        for id, region in (prefill.regions if kind != "cpu" else {}).items()
+        if len(region.body.nodes) == 1 or id in rankings
+    }
+    prompt = Problem(
+        graph=prefill.graph,
+        partition=prefill.partition,
+        options=_prefill_options(prefill, ceiling) if kind == "cpu" else measured,
+        weight=1 / STEPS_PER_CHUNK,
+    )
+
+    def covered(near: bool, more_ns: float) -> tuple[float, Planned]:
+        """A cover in which every fallback is thought to take so much more, and what it takes all in all."""
+        options = decoding(near)
+        problems = [
+            Problem(graph=cut.graph, partition=cut.partition, options=_dearer(cut, options, more_ns)) for cut in decode
+        ]
+        found = cover_jointly([*problems, prompt], forbidden=forbidden)
+        made = Planned(
+            decode=found.parts[:-1],
+            prefill=found.parts[-1],
+            layouts=found.layouts,
+            exact=found.exact,
+            decode_ns=_estimate(found.parts[0], options),
+        )
+        thought_ns = more_ns * sum(_sites(parts, Fallback) for parts in made.decode)
+        left = sum(leaves(cut, parts) for cut, parts in zip(decode, made.decode, strict=True)) if leaving_ns else 0
+        return found.cost_ns - thought_ns + leaving_ns * left, made
+
+    covers = [covered(False, 0.0)]
+    if leaving_ns:
+        covers.append(covered(True, leaving_ns))
+    return min(covers, key=lambda pair: pair[0])[1]
+
+
+def _dearer(cut: Cut, options: Mapping[str, tuple[Option, ...]], more_ns: float) -> dict[str, tuple[Option, ...]]:
+    """The options of a cut's regions, every fallback so much dearer."""
+
+    def made(option: Option) -> Option:
+        return replace(option, cost_ns=option.cost_ns + more_ns) if isinstance(option.choice, Fallback) else option
+
+    return {id: tuple(map(made, options[id])) for id in cut.regions}
+
+
+def _sites(parts: Sequence[Part], kind: type[Choice]) -> int:
+    return sum(len(part.sites) for part in parts if isinstance(part.choice, kind))
+
+
+def leaves(cut: Cut, parts: Sequence[Part]) -> int:
+    """How often a step goes over from kernels to PyTorch; never where it has no kernel."""
+    runs = [isinstance(step.choice, Kernel) for step in schedule(cut.graph, cut.partition, parts)]
+    if not any(runs):
+        return 0
+    return sum(not native and (at == 0 or runs[at - 1]) for at, native in enumerate(runs))
+
+
+def _estimate(parts: Sequence[Part], options: Mapping[str, Sequence[Option]]) -> float:
+    costs = {(id, option.choice): option.cost_ns for id, some in options.items() for option in some}
+    return sum(len(part.sites) * costs[part.region, part.choice] for part in parts)
+
+
+def _options(
+    region: Region,
+    ranking: Ranking | None,
+    fallback_ns: float,
+    subjects: Sequence[Subject],
+    costs: Callable[[Region, Kernel], float],
+    near: bool = False,
+) -> tuple[Option, ...]:
+    """The fallback, and the best kernel of each layout at what it costs; with those that are `near` it, too."""
+    subject = next((s for s in subjects if s.region.id == region.id), None)
+    if subject is None or ranking is None:
+        reason = "no template serves this region here" if subject is None else "the budget was spent before its turn"
+        return (Option(cost_ns=fallback_ns, choice=Fallback(reason=reason)),)
+    options = [Option(cost_ns=fallback_ns, choice=ranking.fallback)]
+    templates = templates_of(subject)
+    for _, kernels in (*ranking.kernels, *(ranking.near if near else ())):
+        for kernel in kernels:
+            layouts = templates[kernel.candidate.template].layouts
+            options.append(Option(layouts=layouts, cost_ns=costs(region, kernel), choice=kernel))
+    return tuple(options)
+
+
+def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
+    """The median of the last confirming trial of a kernel; KeyError when there is none."""
+    from agentcompile.ir.trial import Measured
+
+    times = {
+        trial.candidate.id: float(trial.verdict.measurement.median_ns)
+        for trial in trials
+        if trial.fidelity == "confirm" and isinstance(trial.verdict, Measured)
+    }
+    return times[kernel.candidate.id]
+
+
+def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, ...]]:
+    """Every operator by itself, in PyTorch. A packed weight is read where it lies, or else unpacked through scratch for
+    each chunk: read, written, and read again."""
+    options: dict[str, tuple[Option, ...]] = {}
+    for id, region in prefill.regions.items():
+        if len(region.body.nodes) != 1:
+            continue
+        base = 1e9 * region.cost.flops / ceiling.flops_per_s + 1e9 * region.cost.bytes / ceiling.dram_bytes_per_s
+        found = [Option(cost_ns=base, choice=_PREFILL)]
+        matrices = [port for port in region.ports if port.role == "weight" and len(port.shape) == 2]
+        for port in matrices:
+            for layout in LAYOUTS:
+                if layout != "row-major" and fits(layout, port.shape, port.dtype):
+                    times = 0 if multiplied(layout, port.dtype) else 3
+                    moved = times * math.prod(concrete(port.shape, CHUNK)) * ITEM_BYTES[port.dtype]
+                    cost = base + 1e9 * moved / ceiling.dram_bytes_per_s
+                    found.append(Option(layouts=((port.family, layout),), cost_ns=cost, choice=_PREFILL))
+        options[id] = tuple(found)
+    return options

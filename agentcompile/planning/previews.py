@@ -1,0 +1,69 @@
+"""Parts of the flow that end before anything is built: regions and spaces as they are, and what is advised of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentcompile import catalog
+from agentcompile.advice.configure import Inquiry, check, counsel_of, is_remote
+from agentcompile.advice.counsel import prompts_of
+from agentcompile.advice.prompt import Prompt, prompt_of
+from agentcompile.capture.cached import load_model
+from agentcompile.checkpoint.locate import find_model
+from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import ceilings, judge_of, this_machine
+from agentcompile.events import Emit, silent
+from agentcompile.ir.advice import Usage
+from agentcompile.ir.region import Region
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.options import Options
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.runs.stages import shared
+from agentcompile.tuning.partitions import bound, cut
+from agentcompile.tuning.tasks import hot, informed, prepare, questions, started
+from agentcompile.tuning.trial_database import Past
+
+
+def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:
+    """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
+
+    Returns the prompts. Raises AgentCompileError (usage) for a name that no region has.
+    """
+    if not asked.show_prompt:
+        check(options)
+    here, emit = this_machine(options), shared(emit)[0]
+    emit(started(options, here))
+    with judge_of(here, options.seed) as judge:
+        ready = prepare(options, here, judge, emit)
+    first = questions(ready)
+    past = Past(asked.history, None, "")
+    wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
+    if not wanted:
+        known = ", ".join(question.region.name for question, _ in first.values())
+        raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")
+    if asked.region:
+        prompts = tuple(prompt_of([question]) for question in wanted)
+    else:
+        prompts = prompts_of(wanted, hot(ready))
+    if not asked.show_prompt and is_remote(options):
+        record, who = asked.record, asked.answered_by
+        with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:
+            found.begin(prompts)
+            found.wait(options.advisor_seconds)
+    return prompts
+
+
+def _is_called(region: Region, name: str) -> bool:
+    return not name or name in (region.name, region.kind) or region.id.startswith(name)
+
+
+def inspect_model(options: Options, emit: Emit = silent) -> None:
+    """Capture, cut and bound; only the ceilings are measured. Regions and spaces come as events."""
+    here = this_machine(options)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    emit(started(options, here))
+    with judge_of(here, options.seed) as judge:
+        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
+        bound(decode, templates, here.target, emit)

@@ -1,0 +1,222 @@
+"""Whole steps of one regime on a clock: plans beside one another, and a plan beside PyTorch until it holds.
+
+In: plans that cover one graph. Out: timings, and what of a plan stays: what was measured to be no faster than PyTorch
+is given back, half of the kernels at a time; what others on the machine keep from being told apart stays if its
+estimate is faster, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.time_budget import Left, any_time
+from agentcompile.events import Emit, StepsTimed
+from agentcompile.ir.graph import Graph, concrete
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Regime
+from agentcompile.ir.template import Source
+from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
+from agentcompile.measure import POLICY, Contrast, Timing, contrast
+from agentcompile.planning.arms import Arm, asked
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.lower import lower
+from agentcompile.tuning.partitions import Cut
+
+Kind = Literal["cpu", "cuda"]
+LOOKS = 3
+"""How often a plan is timed beside PyTorch while the machine is disturbed."""
+
+
+class StepClock(Protocol):
+    """Times whole steps beside one another."""
+
+    @property
+    def known(self) -> Mapping[str, Timing]:
+        """What an earlier process of the run found, by `arms.asked`."""
+
+    def __call__(
+        self,
+        programs: Sequence[tuple[str, Program]],
+        *,
+        at: Regime,
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
+        trusted: bool = True,
+    ) -> Timing | Death:
+        """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
+
+
+class Sources(Protocol):
+    """Who knows the text of every candidate."""
+
+    def sources(self) -> Mapping[str, Source]:
+        """The source of every candidate there is, by digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The plan as it goes into the lock, and what the step said of each region that changed."""
+
+    plan: Plan
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+
+
+class StepTimer:
+    """The step of one regime, in which covers are timed beside one another."""
+
+    def __init__(
+        self,
+        cut: Cut,
+        layouts: Mapping[str, str],
+        rivals: Sources,
+        clock: StepClock,
+        emit: Emit,
+        kind: Kind,
+        left: Left = any_time,
+    ) -> None:
+        self._cut, self._layouts, self._sources = cut, layouts, rivals
+        self._clock, self._emit, self._left = clock, emit, left
+        self._kind: Kind = kind
+        self._chunk = _chunk_of(cut.graph)
+        self._name = "chunk" if self._chunk else "step"
+        self.notes: list[str] = []
+
+    def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
+        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
+        parts, ratio = self.prove(parts, seed)
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
+
+    def weighed(self, parts: Arm, exact: bool, seed: int) -> Plan:
+        """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
+        for look in range(LOOKS):
+            found = self._look(parts, seed + (look << 21))
+            if found.half_width < NO_INTERVAL:
+                break
+        return self._plan(parts, exact, found)
+
+    def _look(self, parts: Arm, seed: int) -> Contrast:
+        timing = self._beside_pytorch(parts, seed)
+        if isinstance(timing, Timing) and timing.live == (0, 1):
+            return contrast(timing, 1, 0, claim=POLICY.claim)
+        text = f"the {self._name} with these decisions cannot be timed: {_cause(timing)}"
+        hint = "take a decision back: agentcompile decide --undo"
+        raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
+
+    def _plan(self, parts: Arm, exact: bool, ratio: Contrast) -> Plan:
+        return Plan(
+            regime=self._cut.partition.regime,
+            parts=parts,
+            exact=exact,
+            step_ns=round(ratio.arm_ns),
+            baseline_ns=round(ratio.baseline_ns),
+            log_ratio=ratio.log_ratio,
+            half_width=ratio.half_width,
+            chunk=self._chunk,
+            comparison=ratio.comparison,
+            disturbed=round(ratio.disturbed, 3),
+        )
+
+    def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
+        """Arm 0 is PyTorch, arm 1 the plan."""
+        arms = [("pytorch", tuple(fallen(part, "baseline") for part in parts)), ("plan", parts)]
+        return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
+
+    def prove(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
+        """Time the plan beside PyTorch; while it is not faster, give half of its kernels back, and at last all.
+
+        What others on the machine keep from being told apart is timed again while time is left. If it is faster by its
+        estimate, it stays: only what was measured to be no faster is given back.
+        """
+        look = 0
+        while True:
+            timing = self._beside_pytorch(parts, seed + (look << 21))
+            kernels = [i for i, part in enumerate(parts) if isinstance(part.choice, Kernel)]
+            if isinstance(timing, Timing) and timing.live == (0, 1):
+                found = contrast(timing, 1, 0, claim=POLICY.claim)
+                if found.comparison == "FASTER" or not kernels:
+                    return parts, found
+                if found.comparison == "INCONCLUSIVE":
+                    look += 1
+                    if look < LOOKS and self._left() > 0:
+                        continue
+                    if found.log_ratio > 0:
+                        self.notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
+                        return parts, found
+                why = f"measured {_estimate(found)}"
+            else:
+                why = f"not timed: {_cause(timing)}"
+                if not kernels:
+                    text = f"the captured {self._name} itself cannot be timed: {_cause(timing)}"
+                    hint = "check memory and load, then resume"
+                    raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
+            self.notes.append(
+                f"the {self._name} with {len(kernels)} kernels was {why}: half of them go back to PyTorch"
+            )
+            weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
+            dropped = set(weakest[: (len(kernels) + 1) // 2])
+            because = f"the whole {self._name} with it was {why}"
+            parts = tuple(fallen(part, because) if i in dropped else part for i, part in enumerate(parts))
+
+    def _timed(
+        self,
+        arms: Sequence[tuple[str, Sequence[Part]]],
+        rounds: int,
+        processes: int,
+        claim: float,
+        seed: int,
+        trusted: bool = True,
+    ) -> Timing | Death:
+        at, policy = self._cut.partition.regime, POLICY.digest(residency=self._cut.residency)
+        steps = asked(arms, at, rounds=rounds, processes=processes, claim=claim, seed=seed, policy=policy)
+        if (known := self._clock.known.get(steps)) is not None:
+            return known
+        sources = self._sources.sources()
+        programs = [(label, self._program(parts, sources)) for label, parts in arms]
+        found = self._clock(
+            programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
+        )
+        if isinstance(found, Timing) and not found.failed:
+            self._emit(StepsTimed(steps=steps, timing=found))
+        return found
+
+    def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
+        cut = self._cut
+        placed = schedule(cut.graph, cut.partition, parts)
+        return lower(cut.graph, placed, sources, self._layouts)
+
+
+def _chunk_of(graph: Graph) -> int:
+    """Tokens of the prefill chunk that a graph of numbers is; 0 for a decode step."""
+    fed = [value for value in graph.values if value.role == "token"]
+    return math.prod(concrete(fed[0].shape)) if graph.phase == "prefill" else 0
+
+
+def _estimate(found: Contrast) -> str:
+    """A ratio for people: ``1.21x PyTorch (0.98–1.49)``."""
+    text = f"{math.exp(found.log_ratio):.2f}x PyTorch"
+    if found.half_width >= NO_INTERVAL:
+        return f"{text} by the quickest of few rounds"
+    low, high = (math.exp(found.log_ratio + sign * found.half_width) for sign in (-1, 1))
+    return f"{text} ({low:.2f}–{high:.2f})"
+
+
+def _cause(timing: Timing | Death) -> str:
+    """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
+    verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
+    if isinstance(verdict, TimedOut):
+        return f"no result within {verdict.limit_s:g} s"
+    if not isinstance(verdict, Crashed):
+        return reason(verdict)
+    return f"signal {verdict.signal}" if verdict.signal else verdict.detail.strip().rpartition("\n")[2]
+
+
+def fallen(part: Part, reason: str) -> Part:
+    """The part as captured, if it ran a kernel."""
+    return replace(part, choice=Fallback(reason=reason)) if isinstance(part.choice, Kernel) else part

@@ -1,0 +1,1 @@
+"""Between a lock and a model: write, open, bind, compare."""

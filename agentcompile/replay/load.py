@@ -1,0 +1,91 @@
+"""From a lock to a model that runs: find, compare, rebuild, validate, bind. No adviser, no network, no timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcompile import arguments
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import Job, Prepared
+from agentcompile.evaluation.machine import judge_of
+from agentcompile.events import Emit, silent
+from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
+from agentcompile.options import Options, resolve
+from agentcompile.replay.bind import bind
+from agentcompile.replay.open import Opened, open_lock
+from agentcompile.runs.stages import stage
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.trial_database import accepted, lengths_key, note_accepted
+
+if TYPE_CHECKING:
+    from agentcompile.runtime.model import CompiledModel
+
+
+_CHOSEN: Mapping[Rule, str] = {
+    "pytorch": "because none was asked for (choose = pytorch)",
+    "first": "the adviser's first that pass every check, untimed (choose = first)",
+    "isolated": "the fastest by themselves, not tried in the step (choose = isolated)",
+}
+"""How a lock's choices were made, where they were not made in the step."""
+
+
+def load(
+    lock: str | Path, *, model: str | Path = "", options: Options | None = None, emit: Emit = silent
+) -> CompiledModel:
+    """Load a lock for generation: `load("lock.toml").generate("def f(")`.
+
+    `model` is the checkpoint, when it is not where the lock remembers it. Kernels that were not validated on this
+    machine and toolchain before are validated now. `emit` is told what drifted, and that the lock's own sources run
+    where the templates here have changed. Raises AgentCompileError for what the user can fix.
+    """
+    where, given = arguments.path("lock", lock), arguments.path("model", model)
+    if options is not None and not isinstance(options, Options):
+        raise arguments.wrong("options", options, "agentcompile.options.Options, or None")
+    return replay_lock(Path(where), options or resolve({"model": given} if given else {}).options, emit)
+
+
+def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:
+    """Rebuild and validate what `path` pins, and bind it; `locked` refuses any drift.
+
+    Raises AgentCompileError: DRIFT when the lock does not hold here, ENVIRONMENT when a kernel does not build,
+    CORRECTNESS when one fails.
+    """
+    opened = open_lock(path, options, emit, locked=locked)
+    with stage(emit, "rebuild") as say:
+        validated = _validate(opened, options)
+        how = opened.lock.policy.choose
+        chosen = "" if how == "admitted" else f", {_CHOSEN[how]}"
+        say(f"{len(opened.jobs)} kernels, {validated} validated now{chosen}")
+    with stage(emit, "load") as say:
+        made = bind(opened)
+        say(f"{opened.model.captured.info.name}: ready")
+    return made
+
+
+def _validate(opened: Opened, options: Options) -> int:
+    """Validate every kernel that was not validated before with this compiler and under these tolerances, those of a
+    prompt at every length that there is a program for."""
+    notes, target = Notes(opened.here.store), opened.here.target
+    jobs = {job.source.digest: job for job in opened.jobs}
+    lengths = lengths_key(opened.lock.content_hash, target.digest)
+    if opened.here.device != "cpu" and notes.get(lengths) is None:
+        jobs |= opened.chunks.everywhere(opened.capacity)
+    fresh = [job for job in jobs.values() if not accepted(notes, job, target)]
+    if fresh:
+        _prove(fresh, opened, options, notes)
+    notes.put(lengths, 1)
+    return len(fresh)
+
+
+def _prove(jobs: Sequence[Job], opened: Opened, options: Options, notes: Notes) -> None:
+    with judge_of(opened.here, options.seed) as judge:
+        for job, result in judge.prepare(jobs, depth="accept"):
+            if not isinstance(result, Prepared):
+                text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
+                hint = "compile again on this machine, which leaves such kernels out"
+                machine = isinstance(result, (BuildFailed, Disturbed))
+                code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
+                raise AgentCompileError(text, exit_code=code, hint=hint)
+            note_accepted(notes, job, opened.here.target)

@@ -1,0 +1,209 @@
+"""A lock with its model: found, compared with this machine, its plans lowered to programs. Nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentcompile import catalog
+from agentcompile.capture import Captured
+from agentcompile.capture.cached import Model, load_model
+from agentcompile.checkpoint.locate import find_model, model_of_lock
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.machine import Machine, residency, this_machine
+from agentcompile.evaluation.step_clock import policy_digest
+from agentcompile.events import DriftFound, Emit, Warned, silent
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.program import Program
+from agentcompile.ir.region import Regime
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Part
+from agentcompile.lockfile import Drift, Lock, LockPlan, ModelFacts, drift, ordered, read_lock, regime_of
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.options import Options
+from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.regions.downsets import CoverError
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.regions.partition import Partition, partition
+from agentcompile.regions.schedule import Step as Placed
+from agentcompile.regions.schedule import schedule
+from agentcompile.replay.pinned import Pins, check_layouts, check_ports
+from agentcompile.replay.sources import Kept
+from agentcompile.runs.stages import stage
+from agentcompile.runtime.lower import lower
+from agentcompile.tuning.partitions import graph_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A lock with its model, compared with this machine; programs and the sources that they call."""
+
+    lock: Lock
+    here: Machine
+    model: Model
+    decode: tuple[tuple[Regime, Program], ...]
+    """By regime, as `cuts.regimes` orders them: of one sequence by context, then larger batches."""
+    prefill: Program
+    """Of any number of tokens; on a GPU of those that the plan was made at."""
+    chunks: Chunks
+    """The prefill plan at any length, on a GPU."""
+    jobs: tuple[Job, ...]
+    """Every kernel of the lock, once."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest chunk of a prompt."""
+        return capacity(self.model.captured)
+
+    @property
+    def alone(self) -> tuple[tuple[Regime, Program], ...]:
+        """Decode programs of one sequence, by context."""
+        return tuple((regime, program) for regime, program in self.decode if regime.batch == 1)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them."""
+        return (*(program for _, program in self.decode), self.prefill)
+
+
+def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
+    """Read a lock, find its model, compare both with what is here, and lower its plans.
+
+    The lock's own sources and templates come before those here, and are no drift, not even where it is `locked`: they
+    have the digests that it pins.
+    """
+    lock = read_lock(path)
+    here = this_machine(options, kind=lock.target.kind)
+    kept = Kept.of(path, here.store)
+    checkpoint = _checkpoint(path, lock, options)
+    with stage(emit, "capture"):
+        model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    opened = opened_with(path, lock, here, model, templates, kept, emit, locked=locked)
+    kept.keep(opened.jobs)
+    return opened
+
+
+Cuts = Callable[[Captured, Regime, str], tuple[Graph, Partition]]
+"""The graph of a regime on a kind of device, and what it can be cut into."""
+
+
+def cuts_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
+    """Cut the graph of a regime afresh."""
+    graph, tokens = graph_of(captured, regime, kind)
+    return graph, partition(graph, regime, tokens=tokens)
+
+
+def opened_with(
+    path: Path,
+    lock: Lock,
+    here: Machine,
+    model: Model,
+    templates: catalog.Catalog,
+    kept: Kept,
+    emit: Emit = silent,
+    *,
+    locked: bool = False,
+    cuts: Cuts = cuts_of,
+) -> Opened:
+    """Compare a lock with what is here, and lower its plans, once everything that it names is found."""
+    captured = model.captured
+    found = _compared(lock, here.target, model)
+    _judge(path, [row for row in found if row.grade == "refuse"], emit, locked)
+    # A kernel's workspaces are as many as the threads that it was made for: it is judged and run on just those.
+    here = replace(here, target=replace(here.target, threads=lock.target.threads))
+    check_layouts(path, lock, (captured.decode, captured.prefill))
+    pins = Pins(path=path, lock=lock, templates=templates, kept=kept)
+    made = [_program(pins, plan, captured, cuts) for plan in ordered(path, lock)]
+    _judge(path, [*found, *pins.drift.values()], emit, locked)
+    if pins.own:
+        emit(
+            Warned(text=f"Runs the lock's own sources; the templates here have changed: {', '.join(sorted(pins.own))}")
+        )
+    *decode, (prefill, cut, parts) = made
+    chunks = Chunks(
+        graph=captured.prefill,
+        cut=cut,
+        parts=parts,
+        templates={**{template.id: template for template in templates.templates}, **pins.used},
+        target=lock.target.target(),
+        layouts=tuple(sorted(lock.layouts.items())),
+        pinned={
+            (job.candidate.region, job.template.id, job.candidate.params): job.source for job in pins.jobs.values()
+        },
+    )
+    return Opened(
+        lock=lock,
+        here=here,
+        model=model,
+        decode=tuple((found.regime, program) for program, found, _ in decode),
+        prefill=prefill,
+        chunks=chunks,
+        jobs=tuple(pins.jobs.values()),
+    )
+
+
+def checkpoint_of(path: Path, options: Options) -> Path:
+    """The checkpoint directory of a lock: the one that was named, else where the lock remembers it."""
+    return _checkpoint(path, read_lock(path), options)
+
+
+def _checkpoint(path: Path, lock: Lock, options: Options) -> Path:
+    name = model_of_lock(options.model, lock.model.location, path, lock.model.config)
+    return find_model(name, options.cache)
+
+
+def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
+    captured = model.captured
+    facts = ModelFacts(
+        config=captured.info.config_digest,
+        graphs={graph.phase: graph.digest() for graph in (captured.decode, captured.prefill)},
+        weights=captured.info.weights_digest,
+    )
+    policy = policy_digest(residency(captured.decode, lock.target.target()))
+    return drift(lock, target, facts, policy)
+
+
+def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
+    """Say what has drifted; raise AgentCompileError (drift) for what a lock may not."""
+    for row in found:
+        emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
+    fatal = [row for row in found if locked or row.grade == "refuse"]
+    if fatal:
+        first = fatal[0]
+        more = f" (and {len(fatal) - 1} more fields)" if len(fatal) > 1 else ""
+        text = f"{path}: {first.field}: locked {first.locked}, here {first.here}{more}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=first.remedy)
+
+
+def _program(pins: Pins, plan: LockPlan, captured: Captured, cuts: Cuts) -> tuple[Program, Partition, tuple[Part, ...]]:
+    """Lower one plan of the lock; every kernel it names is added to the jobs of `pins`."""
+    graph, cut = cuts(captured, regime_of(plan), pins.lock.target.kind)
+    regions = {region.id: region for region in cut.regions}
+    parts = []
+    for choice in plan.choices:
+        if choice.region not in regions:
+            text = f"{pins.path}: plan.choices: the model has no region {choice.name[:100]}"
+            raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version")
+        region = regions[choice.region]
+        parts.append(Part(region=region.id, choice=pins.choice(choice, region), sites=choice.at))
+    steps = _schedule(pins.path, graph, cut, parts)
+    check_ports(pins.path, pins.lock, graph, steps, pins.used)
+    sources = {digest: job.source for digest, job in pins.jobs.items()}
+    return lower(graph, steps, sources, pins.lock.layouts), cut, tuple(parts)
+
+
+def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -> Sequence[Placed]:
+    try:
+        whole = [part if part.sites else _everywhere(cut, part) for part in parts]
+        return schedule(graph, cut, whole)
+    except CoverError as error:
+        text = f"{path}: plan: {error}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version") from error
+
+
+def _everywhere(cut: Partition, part: Part) -> Part:
+    return Part(region=part.region, choice=part.choice, sites=tuple(range(len(cut.region(part.region).sites))))

@@ -1,0 +1,200 @@
+"""From an admitted plan to a lock: digests, choices in a fixed order, and the evidence beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile.capture import Captured
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import digest
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.trial import Fallback, Kernel, Layouts, Measured, Part, Plan, Rule, Trial
+from agentcompile.ir.whole import ModelCheck
+from agentcompile.lockfile import (
+    Evidence,
+    Lock,
+    LockChoice,
+    LockModel,
+    LockPlan,
+    LockPolicy,
+    LockTarget,
+    ModelEvidence,
+    RegionEvidence,
+    StepEvidence,
+)
+from agentcompile.measure import POLICY
+from agentcompile.tuning.partitions import Cut
+
+KL_RESOLUTION = 1e-12
+"""Nats. Rounding in float32 costs this much where logits spread by 1; the gates begin at 1e-7."""
+RATIO_RESOLUTION = 1e-7
+"""Of a logarithm of perplexities: about what float32 resolves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a lock says beside its plans."""
+
+    target: Target
+    captured: Captured
+    location: str
+    policy: str
+    choose: Rule = "admitted"
+    advice: tuple[str, ...] = ()
+    check: ModelCheck | None = None
+    """The whole model beside float32."""
+
+
+def seal(
+    facts: Facts, cuts: Sequence[Cut], plans: Sequence[Plan], layouts: Layouts, trials: Mapping[str, Sequence[Trial]]
+) -> Lock:
+    """Make the lock of `plans`, one for each of `cuts`; equal inputs give equal locks."""
+    info = facts.captured.info
+    return Lock(
+        target=LockTarget.of(facts.target),
+        model=LockModel(
+            name=info.name,
+            architecture=info.architecture,
+            location=facts.location,
+            dtype=info.dtype,
+            context=info.context,
+            config=info.config_digest,
+            graphs={graph.phase: graph.digest() for graph in (facts.captured.decode, facts.captured.prefill)},
+            weights=info.weights_digest,
+        ),
+        policy=LockPolicy(digest=facts.policy, choose=facts.choose, settings=_settings()),
+        layouts=dict(sorted(layouts)),
+        plan=tuple(_plan(cut, plan) for cut, plan in zip(cuts, plans, strict=True)),
+        evidence=Evidence(
+            regions=_evidence(plans, trials),
+            steps=tuple(_step(plan) for plan in plans if plan.step_ns),
+            model=_model(facts.check) if facts.check is not None else (),
+            advice=facts.advice,
+        ),
+    )
+
+
+def _settings() -> dict[str, str]:
+    """The protocol's numbers for people; the digest covers these and the tolerances."""
+    return {name.replace("_", "-"): str(value) for name, value in sorted(_items(encode(POLICY)))}
+
+
+def _items(value: object) -> list[tuple[str, object]]:
+    assert isinstance(value, dict)
+    return list(value.items())
+
+
+def _plan(cut: Cut, plan: Plan) -> LockPlan:
+    regions = cut.regions
+    choices = [_choice(regions[part.region], part) for part in plan.parts]
+    return LockPlan(
+        phase=plan.regime.phase,
+        batch=plan.regime.batch,
+        context=plan.regime.context,
+        exact=plan.exact,
+        choices=tuple(sorted(choices, key=lambda choice: (choice.name, choice.region, choice.at))),
+    )
+
+
+def _choice(region: Region, part: Part) -> LockChoice:
+    every = len(region.sites)
+    at = () if len(part.sites) in (0, every) else part.sites
+    match part.choice:
+        case Kernel() as kernel:
+            return LockChoice(
+                region=part.region,
+                name=region.name,
+                sites=len(at) or every,
+                at=at,
+                use="kernel",
+                template=kernel.candidate.template,
+                template_digest=kernel.candidate.template_digest,
+                params=dict(kernel.candidate.params),
+                source=kernel.source,
+                decided_by=kernel.decided_by,
+                reason="" if kernel.decided_by == "measured" else kernel.reason,
+                approval=kernel.approval,
+            )
+        case Fallback(reason=reason) as fallback:
+            return LockChoice(
+                region=part.region,
+                name=region.name,
+                sites=len(at) or every,
+                at=at,
+                use="fallback",
+                params={},
+                decided_by=fallback.decided_by,
+                reason=reason,
+                approval=fallback.approval,
+            )
+
+
+def _evidence(plans: Sequence[Plan], trials: Mapping[str, Sequence[Trial]]) -> tuple[RegionEvidence, ...]:
+    """The confirming trial of every kernel, and a digest over everything that was tried for its region."""
+    rows: dict[str, RegionEvidence] = {}
+    for plan in plans:
+        for part in plan.parts:
+            if not isinstance(part.choice, Kernel):
+                continue
+            own = trials.get(part.region, ())
+            decided = [t for t in own if t.fidelity == "confirm" and t.candidate.id == part.choice.candidate.id]
+            if decided and isinstance(decided[-1].verdict, Measured):
+                rows[part.region] = _row(part.region, decided[-1].verdict, own)
+    return tuple(rows[region] for region in sorted(rows))
+
+
+def _row(region: str, verdict: Measured, trials: Sequence[Trial]) -> RegionEvidence:
+    m = verdict.measurement
+    return RegionEvidence(
+        region=region,
+        median_ns=m.median_ns,
+        baseline_ns=m.baseline_ns,
+        baseline=m.baseline,
+        log_ratio=f"{m.log_ratio:.4f}",
+        half_width=f"{m.half_width:.4f}",
+        error_ratio=f"{verdict.report.error_ratio:.4f}",
+        contended=m.contended,
+        samples=digest("evidence/1", [[t.candidate.id, t.fidelity, encode(t.verdict)] for t in trials]),
+    )
+
+
+def _step(plan: Plan) -> StepEvidence:
+    return StepEvidence(
+        phase=plan.regime.phase,
+        batch=plan.regime.batch,
+        context=plan.regime.context,
+        step_ns=plan.step_ns,
+        baseline_ns=plan.baseline_ns,
+        log_ratio=f"{plan.log_ratio:.4f}",
+        half_width=f"{plan.half_width:.4f}",
+        contended=plan.contended,
+        disturbed=f"{plan.disturbed:.3f}",
+    )
+
+
+def _model(check: ModelCheck) -> tuple[ModelEvidence, ...]:
+    assert check.ok, check.fault
+    return tuple(
+        ModelEvidence(
+            phase=one.phase,
+            oracle=check.oracle,
+            seed=check.seed,
+            prompts=check.lengths,
+            positions=one.positions,
+            kl=_figure(one.kl, KL_RESOLUTION),
+            kl_eager=_figure(one.kl_eager, KL_RESOLUTION),
+            kl_worst=_figure(one.kl_worst, KL_RESOLUTION),
+            log_perplexity_ratio=_figure(one.log_perplexity_ratio, RATIO_RESOLUTION),
+            half_width=_figure(one.half_width, RATIO_RESOLUTION),
+            mismatches=one.mismatches,
+            beyond_top=one.beyond_top,
+        )
+        for one in check.phases
+    )
+
+
+def _figure(value: float, resolution: float) -> str:
+    """A figure in four digits, none of them below `resolution`: what is only rounding differs from run to run."""
+    return f"{round(value / resolution) * resolution:.3e}"

@@ -1,0 +1,400 @@
+"""What is known so far: a pure fold over the events, read by every front end.
+
+In: a `State` and an event. Out: the next `State`. Invariant: the state after a run is the fold of its events, so
+resuming, attaching and watching a past run need no second store. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+from agentcompile.events import (
+    AdviceMissed,
+    AdviceTaken,
+    Advised,
+    AdviserCalled,
+    AdviserReplied,
+    BoundaryFound,
+    CandidateAsked,
+    ChoiceMade,
+    ClaimSettled,
+    Decided,
+    DriftFound,
+    Event,
+    FlowStage,
+    GraphCaptured,
+    LockWritten,
+    ModelChecked,
+    PlanAdmitted,
+    RegionFound,
+    ReviewOpened,
+    RoundsProgress,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SpaceBounded,
+    StageFinished,
+    StageStarted,
+    Steered,
+    StepsTimed,
+    TrialFinished,
+    TrialStarted,
+    Undone,
+    Warned,
+    Watched,
+)
+from agentcompile.ir.advice import Claim, Usage
+from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.timing import Timing
+from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.ir.whole import ModelCheck
+from agentcompile.runs.persistent import Grown, Seen
+from agentcompile.runs.rows import Best, Counts, Row, RowState, StageRow, better, changed
+
+RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
+__all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
+
+WARNINGS_KEPT = 100
+TIMED = ("search", "choose", "cover", "admit")
+"""Stages that the time for a search is for."""
+NOTHING = Usage()
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A run as far as its events tell. Without slots, so that the next state is a quick copy."""
+
+    status: RunStatus = "waiting"
+    model: str = ""
+    version: str = ""
+    options: str = ""
+    target: Target | None = None
+    budget_trials: int = 0
+    resumed: int = 0
+    stages: tuple[StageRow, ...] = ()
+    graphs: tuple[GraphCaptured, ...] = ()
+    boundaries: tuple[BoundaryFound, ...] = ()
+    rows: tuple[Row, ...] = ()
+    trials: Grown[Trial] = field(default_factory=Grown[Trial])
+    tried: Seen[tuple[Candidate, str]] = field(default_factory=Seen[tuple[Candidate, str]])
+    """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
+    plans: tuple[Plan, ...] = ()
+    """What the step admitted: a plan a regime."""
+    ruled: tuple[Plan, ...] = ()
+    """Plans that a person's rejections and overrides changed, as they were measured."""
+    layouts: Layouts = ()
+    settled: bool = False
+    """Whether `plans` are all there: admitted in the step, and not searched anew since."""
+    decided: tuple[Decided, ...] = ()
+    """Decisions that stand, oldest first; what was undone is gone."""
+    asked: tuple[CandidateAsked, ...] = ()
+    """What a person wants of candidates and has no verdict yet."""
+    paused: bool = False
+    ui_hz: float = 0.0
+    """How often a second a screen that followed it drew at most; 0 while none did."""
+    review: ReviewOpened | None = None
+    lock: LockWritten | None = None
+    drift: tuple[DriftFound, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failure: RunFailed | None = None
+    finished: RunFinished | None = None
+    spent: Usage = NOTHING
+    """What asking a model took, with what is booked for calls that never ended."""
+    exchanges: tuple[str, ...] = ()
+    """Digests of those that advice was taken from, in the order in which it came."""
+    unadvised: tuple[AdviceMissed, ...] = ()
+    searched_s: float = 0.0
+    """That searches took which ended."""
+    steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
+    """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
+    pace: SearchProgress | None = None
+    checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
+    """Whole models that were held against float32, by what they ran."""
+
+    @property
+    def stage(self) -> FlowStage | None:
+        """The step that runs now."""
+        return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
+
+    @property
+    def final(self) -> tuple[Plan, ...]:
+        """The plans as a lock has them: those that a person changed in place of what the step admitted."""
+        changed_ones = {plan.regime: plan for plan in self.ruled}
+        return tuple(changed_ones.get(plan.regime, plan) for plan in self.plans)
+
+    @property
+    def under_way(self) -> frozenset[str]:
+        """Ids of candidates that went to the judge and have no verdict yet."""
+        return frozenset(id for row in self.rows for id, _ in row.under_way)
+
+    @property
+    def rulings(self) -> dict[str, Ruling]:
+        """The last word on each region that a person decided on."""
+        return {ruling.region: ruling for decided in self.decided for ruling in decided.rulings}
+
+    @property
+    def counts(self) -> Counts:
+        """Trials of all regions by verdict."""
+        total = Counts()
+        for row in self.rows:
+            names = Counts.__dataclass_fields__
+            total = Counts(**{name: getattr(total, name) + getattr(row.counts, name) for name in names})
+        return total
+
+    def row(self, region: str) -> Row | None:
+        """The row of a region id."""
+        at = self.at(region)
+        return self.rows[at] if at >= 0 else None
+
+    def at(self, region: str) -> int:
+        """Where the row of a region id stands in `rows`; -1 when there is none."""
+        return next((at for at, row in enumerate(self.rows) if row.region == region), -1)
+
+
+def apply(state: State, event: Event) -> State:
+    """The state after `event`; pure, total over the union."""
+    match event:
+        case RunStarted():
+            return _started(state, event)
+        case StageStarted():
+            stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
+            if event.stage == "search":  # plans are made anew from here on
+                return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
+            return changed(state, stages=stages)
+        case StageFinished():
+            done = StageRow(stage=event.stage, detail=event.detail, seconds=event.seconds)
+            stages, settled = (*_without(state.stages, event.stage), done), state.settled or event.stage == "admit"
+            searched_s = state.searched_s + (event.seconds if event.stage in TIMED else 0.0)
+            return changed(state, stages=stages, settled=settled, searched_s=searched_s)
+        case GraphCaptured():
+            return changed(state, graphs=(*state.graphs, event))
+        case BoundaryFound():
+            return changed(state, boundaries=(*state.boundaries, event))
+        case RegionFound():
+            return _found(state, event)
+        case SpaceBounded():
+            return _update(
+                state,
+                event.region,
+                state_if=("found",),
+                to="bounded",
+                templates=event.templates,
+                points=event.points,
+                refused=event.rejected,
+                reasons=event.reasons,
+                offers=event.offers,
+            )
+        case Advised():
+            return _update(state, event.region, state_if=("found", "bounded"), to="advised", head=event.head)
+        case TrialStarted():
+            row = state.row(event.region)
+            one = (event.candidate, event.label)
+            under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
+            return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
+        case RoundsProgress():
+            return _update(state, event.region, rounds=(event.done, event.total))
+        case TrialFinished():
+            return _judged(state, event.trial)
+        case ChoiceMade():
+            return _update(
+                state, event.region, to="chosen", choice=event.choice, running="", under_way=(), rounds=(0, 0)
+            )
+        case PlanAdmitted():
+            if event.ruled:
+                return changed(state, ruled=_placed(state.ruled, event.plan))
+            return changed(state, plans=_placed(state.plans, event.plan), layouts=event.layouts)
+        case SearchProgress() | StepsTimed() | ModelChecked():
+            return _found_out(state, event)
+        case LockWritten():
+            return changed(state, lock=event)
+        case DriftFound():
+            return changed(state, drift=(*state.drift, event))
+        case Warned():
+            return changed(state, warnings=(*state.warnings, event.text)[-WARNINGS_KEPT:])
+        case AdviserCalled() | AdviserReplied() | AdviceTaken() | AdviceMissed() | ClaimSettled():
+            return _counselled(state, event)
+        case Decided():
+            return changed(state, decided=(*state.decided, event), ruled=())
+        case Undone():
+            return changed(state, decided=state.decided[:-1], ruled=())
+        case CandidateAsked():
+            return _asked(state, event)
+        case Steered():
+            return changed(state, paused=event.what == "pause")
+        case Watched():
+            return changed(state, ui_hz=max(state.ui_hz, event.ui_hz))
+        case ReviewOpened():
+            return changed(state, status="review", review=event)
+        case RunFailed():
+            return changed(state, status="failed", failure=event, paused=False)
+        case RunFinished():
+            return changed(state, status="finished", finished=event, paused=False)
+    assert_never(event)
+
+
+def _found_out(state: State, event: SearchProgress | StepsTimed | ModelChecked) -> State:
+    match event:
+        case SearchProgress():
+            return changed(state, pace=event)
+        case StepsTimed():
+            return changed(state, steps={**state.steps, event.steps: event.timing})
+        case ModelChecked():
+            return changed(state, checks={**state.checks, event.plans: event.check})
+
+
+def fold(events: Iterable[Event], state: State | None = None) -> State:
+    """The state after all of `events`."""
+    state = state or State()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def _started(state: State, event: RunStarted) -> State:
+    """A new run, or the same one again: then trials, rows, choices, decisions and whole plans stay."""
+    again = state.status != "waiting"
+    return State(
+        status="running",
+        model=event.model,
+        version=event.version,
+        options=event.options,
+        target=event.target,
+        budget_trials=event.budget_trials,
+        resumed=state.resumed + again,
+        rows=tuple(changed(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
+        trials=state.trials,
+        tried=state.tried,
+        plans=state.plans if state.settled else (),
+        ruled=state.ruled if state.settled else (),
+        layouts=state.layouts if state.settled else (),
+        settled=state.settled,
+        decided=state.decided,
+        review=state.review,
+        ui_hz=state.ui_hz,
+        asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
+        warnings=state.warnings,
+        spent=state.spent,
+        exchanges=state.exchanges,
+        searched_s=state.searched_s,
+        steps=state.steps,
+        checks=state.checks,
+    )
+
+
+def _asked(state: State, event: CandidateAsked) -> State:
+    """Remember what is wanted; trials of a candidate that is judged afresh count no more."""
+    asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
+    row = state.row(event.region)
+    if event.what != "rerun" or row is None:
+        return changed(state, asked=asked, steps={} if event.what == "rerun" else state.steps)
+    kept = [trial for trial in state.trials if trial.candidate != event.point]
+    best: Best | None = None
+    for trial in kept:
+        if trial.candidate.region == event.region:
+            best = better(trial, best)
+    rows = tuple(changed(old, best=best) if old.region == event.region else old for old in state.rows)
+    return changed(state, asked=asked, trials=Grown(kept), rows=rows, steps={})
+
+
+def _placed(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
+    """In the place of what its regime had: whoever goes on with a run takes the plans by the order of their regimes."""
+    kept = tuple(plan if other.regime == plan.regime else other for other in plans)
+    return kept if plan in kept else (*kept, plan)
+
+
+def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, ...]:
+    return tuple(row for row in stages if row.stage != stage)
+
+
+def _found(state: State, event: RegionFound) -> State:
+    row = Row(
+        region=event.region,
+        name=event.name,
+        kind=event.region_kind,
+        regime=event.regime,
+        sites=event.sites,
+        flops=event.flops,
+        bytes=event.bytes,
+        floor_ns=event.floor_ns,
+        share=event.share,
+        operators=event.operators,
+        ports=event.ports,
+        dims=event.dims,
+    )
+    if (known := state.row(event.region)) is None:
+        return changed(state, rows=(*state.rows, row))
+    # Found again by a resumed run: what the trials said stays.
+    kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
+    kept = changed(kept, advice=known.advice)
+    return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
+
+
+def _update(
+    state: State, region: str, *, to: RowState | None = None, state_if: tuple[RowState, ...] = (), **changes: object
+) -> State:
+    """Change one row; `to` is its new state, taken only from the states in `state_if` when any are named."""
+
+    at = state.at(region)
+    if at < 0:
+        return state
+    row = state.rows[at]
+    step: RowState = to if to is not None and (not state_if or row.state in state_if) else row.state
+    new = changed(row, state=step, **changes)
+    return changed(state, rows=(*state.rows[:at], new, *state.rows[at + 1 :]))
+
+
+def _counselled(
+    state: State, event: AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled
+) -> State:
+    match event:
+        case AdviserCalled():
+            return changed(state, spent=state.spent + event.booked)
+        case AdviserReplied():
+            return changed(state, spent=state.spent + event.used - event.booked)
+        case AdviceTaken():
+            known = tuple(dict.fromkeys((*state.exchanges, event.exchange)))
+            return _update(changed(state, exchanges=known), event.region, advice=event.advice, head=event.head)
+        case AdviceMissed():
+            return changed(state, unadvised=(*state.unadvised, event)[-WARNINGS_KEPT:])
+        case ClaimSettled():
+            return _settled(state, event.region, event.claim)
+
+
+def _settled(state: State, region: str, settled: Claim) -> State:
+    """The claim of a region's advice that says the same, as it was settled."""
+    row = state.row(region)
+    if row is None or row.advice is None:
+        return state
+    claims = tuple(settled if claim.text == settled.text else claim for claim in row.advice.claims)
+    return _update(state, region, advice=dataclasses.replace(row.advice, claims=claims))
+
+
+def _judged(state: State, trial: Trial) -> State:
+    asked = state.asked
+    if asked:
+        asked = tuple(one for one in asked if one.candidate != trial.candidate.id)
+    tried = state.tried.plus((trial.candidate, trial.fidelity))
+    trials = state.trials.plus(trial)
+    at = state.at(trial.candidate.region)
+    if at < 0:
+        return changed(state, trials=trials, tried=tried, asked=asked)
+    row = state.rows[at]
+    under_way = row.under_way
+    if under_way:
+        label = trial.candidate.label
+        under_way = tuple(one for one in under_way if one[1] != label)
+    new = changed(
+        row,
+        counts=row.counts if tried is state.tried else row.counts.plus(trial),
+        best=better(trial, row.best),
+        running=under_way[-1][1] if under_way else "",
+        under_way=under_way,
+        rounds=(0, 0),
+    )
+    rows = (*state.rows[:at], new, *state.rows[at + 1 :])
+    return changed(state, trials=trials, tried=tried, asked=asked, rows=rows)

@@ -1,0 +1,337 @@
+"""Run directories: where a run's events lie, so that it can be resumed, attached to and watched.
+
+    RUN/options.json    what was asked, and the version of this format
+    RUN/events.jsonl    one record a line: {"seq", "at_ms", "event"}
+    RUN/run.lock        held (flock) by the compiler while it runs; says its process id
+    RUN/control.sock    where the compiler takes commands while it runs (see `control`)
+    RUN/crash.txt       the traceback of a failure that is our fault
+
+Invariant: trials and decisions are on disk before `append` returns, so a kill -9 at any point loses none that were
+acknowledged. A last line without its line break was not acknowledged: readers skip it, writers cut it off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, decode, encode, harmless
+from agentcompile.ir.codec import CodecError
+from agentcompile.ir.digest import Json, canonical
+from agentcompile.runs import progress
+
+VERSION = 3
+"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events, since 3
+single times of a measurement, and the screens that watched."""
+PROGRESS_PER_S = 20
+LOOKS, LOOK_S = 5, 0.02
+"""How often, and how far apart in seconds, the lock is tried that somebody else may hold for an instant."""
+EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One line of ``events.jsonl``."""
+
+    seq: int
+    at_ms: int
+    """Unix time in milliseconds, for people; nothing depends on it."""
+    event: Event
+
+
+class RunDirectory:
+    """One run on disk. Readers need only a path; a writer holds the lock from `start` to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(path: Path, options: Json) -> RunDirectory:
+        """Make a run directory for `options`; raises AgentCompileError when it exists already or cannot be written."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / EVENTS).exists() or (path / OPTIONS).exists():
+                raise AgentCompileError(
+                    f"{path}: already holds a run",
+                    hint="continue it with --resume, or name another folder with --run-dir",
+                )
+            write_atomically(path / OPTIONS, options_bytes(options))
+        except OSError as error:
+            raise environment_error(error, path) from error
+        return RunDirectory(path)
+
+    @staticmethod
+    def open(path: Path) -> RunDirectory:
+        """Open a run that exists; raises AgentCompileError when it is none, unreadable or of a newer version."""
+        run = RunDirectory(path)
+        run.options()
+        return run
+
+    def options(self) -> Json:
+        """What the run was started with."""
+        file = self.path / OPTIONS
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError as error:
+            raise AgentCompileError(
+                f"{self.path}: holds no run ({OPTIONS} is missing)", hint="`agentcompile runs list` names the runs"
+            ) from error
+        except OSError as error:
+            raise environment_error(error, file) from error
+        return options_in(data, file)
+
+    def alive(self) -> bool:
+        """Whether a compiler holds the run's lock now."""
+        try:
+            with (self.path / LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def holder(self) -> int:
+        """The process id of the compiler that holds the run's lock; 0 when none does."""
+        try:
+            return int((self.path / LOCK).read_text() or 0) if self.alive() else 0
+        except (OSError, ValueError):
+            return 0
+
+    def records(self, offset: int = 0) -> Iterator[tuple[Record, int]]:
+        """Records from byte `offset`, each with the offset after it; ends before a half-written last line.
+
+        Raises AgentCompileError when a complete line is not a record: the file was edited or damaged.
+        """
+        file = self.path / EVENTS
+        return ((record_in(line, file), offset) for line, offset in self.lines(offset))
+
+    def lines(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+        """Whole lines of events from byte `offset`, each with the offset after it."""
+        file = self.path / EVENTS
+        try:
+            with file.open("rb") as stream:
+                stream.seek(offset)
+                for line in stream:
+                    if not line.endswith(b"\n"):
+                        return
+                    offset += len(line)
+                    yield line, offset
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise environment_error(error, file) from error
+
+    def events(self) -> Iterator[Event]:
+        """Every event in order."""
+        return (record.event for record, _ in self.records())
+
+    def state(self) -> progress.State:
+        """The fold of every event."""
+        return progress.fold(self.events())
+
+    def crash_report(self, text: str) -> Path | None:
+        """Keep a traceback for a report to us; None when the folder cannot be written."""
+        try:
+            (self.path / CRASH).write_text(clean(text, 200_000, lines=True), encoding="utf-8")
+        except OSError:
+            return None
+        return self.path / CRASH
+
+
+class Journal:
+    """The writer of a run directory. Use as a context manager; `append` is an `Emit`."""
+
+    def __init__(self, run: RunDirectory, *, clock: Callable[[], float] = time.time) -> None:
+        """Take the run's lock and cut off a half-written last line; raises AgentCompileError when it is taken."""
+        self.run = run
+        self._clock = clock
+        self._last_progress = float("-inf")
+        self._lock = _take_lock(run.path)
+        self._file: IO[bytes] | None = None
+        try:
+            self._seq, self._end, last = 0, 0, b""
+            for line, offset in run.lines():
+                last, self._end = line, offset
+            if last:
+                self._seq = record_in(last, run.path / EVENTS).seq + 1
+            self._file = (run.path / EVENTS).open("ab", buffering=0)
+            if os.fstat(self._file.fileno()).st_size != self._end:
+                os.ftruncate(self._file.fileno(), self._end)
+        except OSError as error:
+            self.close()
+            raise environment_error(error, run.path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def append(self, event: Event) -> bool:
+        """Write one event; on return trials and decisions are on disk. False: a progress event that came too soon.
+
+        Raises AgentCompileError (exit 6) when the disk is full; what was written before stays readable.
+        """
+        assert self._file is not None, "the journal is closed"
+        now = self._clock()
+        if isinstance(event, PROGRESS):
+            if 0 <= now - self._last_progress < 1 / PROGRESS_PER_S:
+                return False
+            self._last_progress = now
+        line = canonical({"seq": self._seq, "at_ms": int(now * 1000), "event": encode(event)}) + b"\n"
+        try:
+            _write_all(self._file, line)
+            if isinstance(event, DURABLE) and not (isinstance(event, TrialFinished) and event.trial.reused):
+                os.fsync(self._file.fileno())
+            self._seq, self._end = self._seq + 1, self._end + len(line)
+        except OSError as error:
+            self._cut()
+            raise environment_error(error, self.run.path / EVENTS) from error
+        except BaseException:  # a signal: what was not acknowledged was not written
+            self._cut()
+            raise
+        return True
+
+    def _cut(self) -> None:
+        """Take a half-written line back, so that a later event does not join it."""
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file.fileno(), self._end)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Release the run; its events stay."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lock.close()
+
+
+def options_in(data: bytes, file: Path) -> Json:
+    """What the bytes of an ``options.json`` say; AgentCompileError, which names `file`, for what is none or newer."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise AgentCompileError(f"{file}: unreadable: {error}", hint="start the run again in another folder") from error
+    version = found.get("version") if isinstance(found, dict) else None
+    if not isinstance(version, int):
+        raise AgentCompileError(f"{file}: version: missing", hint="start the run again in another folder")
+    if version > VERSION:
+        raise AgentCompileError(
+            f"{file}: version: {version} is newer than the {VERSION} that this agentcompile reads",
+            hint="install the agentcompile that wrote it, or start the run again in another folder",
+        )
+    options: Json = found.get("options")
+    return options
+
+
+def options_bytes(options: Json) -> bytes:
+    """The content of an ``options.json``."""
+    return canonical({"version": VERSION, "options": options}) + b"\n"
+
+
+def record_in(line: bytes, file: Path) -> Record:
+    """One whole line of an ``events.jsonl``; AgentCompileError, which names `file`, when it is no event."""
+    try:
+        data = json.loads(line)
+        if not isinstance(data, dict):
+            raise CodecError("not a table")
+        event = decode(data["event"], clean=harmless(line))
+        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=event)
+    except (ValueError, KeyError, TypeError) as error:
+        raise AgentCompileError(
+            f"{file}: a line is no event: {clean(str(error), 200)}",
+            hint="read it with the agentcompile that wrote it, or start the run again in another folder",
+        ) from error
+
+
+def _take_lock(path: Path) -> IO[bytes]:
+    try:
+        lock = (path / LOCK).open("ab")
+    except OSError as error:
+        raise environment_error(error, path / LOCK) from error
+    for left in reversed(range(LOOKS)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if left:  # whoever asks whether the run is alive holds it for an instant
+                time.sleep(LOOK_S)
+                continue
+            lock.close()
+            raise AgentCompileError(
+                f"{path}: another agentcompile runs here",
+                exit_code=ExitCode.ENVIRONMENT,
+                hint="wait for it, stop it with `agentcompile runs stop`, or name another folder with --run-dir",
+            ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    lock.flush()
+    return lock
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.write(file.fileno(), view)
+        view = view[written:]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is whole and on disk, or not there; raises OSError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def environment_error(error: OSError, path: Path) -> AgentCompileError:
+    """An operating-system error on `path` as an error with its remedy (exit 6)."""
+    remedies = {
+        errno.ENOSPC: "free some space, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",
+        errno.EDQUOT: "raise the quota, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",
+        errno.EROFS: "the file system is read-only: name a writable folder with --run-dir or AGENTCOMPILE_HOME",
+        errno.EACCES: "make the folder writable, or name another with --run-dir or AGENTCOMPILE_HOME",
+    }
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    hint = remedies.get(error.errno or 0, "check that the folder exists and can be written")
+    return AgentCompileError(f"{path}: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=hint)
+
+
+def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) -> Path:
+    """A folder for a new run below `runs`: when it began and a short name of its model; not made yet."""
+    stem = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock()))
+    short = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.")[:40] or "model"
+    path = runs / f"{stem}-{short}"
+    number = 2
+    while path.exists():
+        path = runs / f"{stem}-{short}-{number}"
+        number += 1
+    return path
+
+
+def runs_in(runs: Path) -> tuple[Path, ...]:
+    """Run directories below `runs`, oldest first; empty when there are none."""
+    if not runs.is_dir():
+        return ()
+    return tuple(sorted(path.parent for path in runs.glob(f"*/{OPTIONS}")))

@@ -1,0 +1,164 @@
+"""A run's state as rows of text for people, and as one JSON value for programs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
+from agentcompile.runs.progress import Row, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Heads, rows of the same length, and which columns stand to the right."""
+
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    right: tuple[int, ...] = ()
+
+
+def duration(ns: float) -> str:
+    """Nanoseconds in the unit that reads best: ``812 ns``, ``14.2 µs``, ``3.41 ms``, ``1.2 s``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            value = ns / size
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def amount(count: float, unit: str = "B") -> str:
+    """A count in decimal steps: ``1.19 GB``, ``340 MFLOP``."""
+    for prefix, per in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= per:
+            value = count / per
+            return f"{value:.0f} {prefix}{unit}" if value >= 100 else f"{value:.3g} {prefix}{unit}"
+    return f"{count:.0f} {unit}"
+
+
+def regions(state: State) -> Table:
+    """Every region with what is known of it, largest share first; a dash where nothing is."""
+    heads = ("region", "sites", "share", "floor", "pytorch", "best", "ratio", "choice")
+    return Table(heads=heads, rows=[_region(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6))
+
+
+def summary(state: State) -> Table:
+    """Every region with what it must cost, and how many candidates it has."""
+    heads = ("region", "sites", "FLOP", "bytes", "FLOP/B", "floor", "share", "templates", "candidates")
+    return Table(heads=heads, rows=[_cost(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6, 7, 8))
+
+
+def plan(state: State, plan: Plan) -> Table:
+    """A plan's regions with what was chosen and measured for each, largest share first."""
+    heads = ("region", "sites", "share", "floor", "pytorch", "chosen", "ratio", "choice")
+    known = [(row, part) for part in plan.parts if (row := state.row(part.region)) is not None]
+    known.sort(key=lambda pair: (-_share(*pair), pair[0].name))
+    return Table(heads=heads, rows=[_part(state, row, part) for row, part in known], right=(1, 2, 3, 4, 5, 6))
+
+
+def plan_line(plan: Plan) -> str:
+    """One line on a plan: its step, or its chunk of a prompt, beside the best baseline's."""
+    if not plan.step_ns:
+        return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
+    unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
+    step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
+    if plan.half_width >= NO_INTERVAL:
+        about = f"about {math.exp(plan.log_ratio):.2f}× by the quickest rounds"
+        return f"{plan.regime.name}: {step}: {about}, contended: too few were undisturbed for an interval"
+    ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
+    text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
+    return f"{text}, contended: {plan.disturbed:.0%} of the rounds disturbed" if plan.contended else text
+
+
+def pace_line(pace: SearchProgress) -> str:
+    """One line on a search: what is left, candidates, the best step, and what disturbs it."""
+    left = f"{pace.eta_s:.0f} s left" if pace.budget_s else f"{pace.elapsed_s:.0f} s"
+    parts = [left, f"{pace.candidates} candidates"]
+    if pace.step_ns:
+        parts.append(f"step {'' if pace.measured else 'about '}{duration(pace.step_ns)}")
+    if pace.disturbed > CONTENDED:
+        parts.append(f"machine busy: {pace.disturbed:.0%} of the rounds disturbed")
+    return ", ".join(parts)
+
+
+def _largest_first(state: State) -> list[Row]:
+    return sorted(state.rows, key=lambda row: (-row.share, row.name))
+
+
+def _region(row: Row) -> tuple[str, ...]:
+    best = row.best
+    times = _times(best.measurement) if best else ("-", "-", "-")
+    choice = choice_text(row.choice) if row.choice else _open(row)
+    return (row.name, str(row.sites), f"{row.share:.1%}", duration(row.floor_ns), *times, choice)
+
+
+def _open(row: Row) -> str:
+    if row.points:
+        return f"{row.points} candidates"
+    return "no template" if row.state != "found" else "found"
+
+
+def _cost(row: Row) -> tuple[str, ...]:
+    intensity = f"{row.flops / max(row.bytes, 1):.2f}"
+    cost = (amount(row.flops, "").strip(), amount(row.bytes), intensity, duration(row.floor_ns), f"{row.share:.1%}")
+    return (row.name, str(row.sites), *cost, str(row.templates), str(row.points))
+
+
+def _share(row: Row, part: Part) -> float:
+    return row.share * (len(part.sites) or row.sites) / max(row.sites, 1)
+
+
+def _part(state: State, row: Row, part: Part) -> tuple[str, ...]:
+    times = ("-", "-", "-")
+    if isinstance(part.choice, Kernel) and (found := _confirmed(state, part.choice)) is not None:
+        times = _times(found)
+    sites = str(len(part.sites) or row.sites)
+    return (row.name, sites, f"{_share(row, part):.1%}", duration(row.floor_ns), *times, choice_text(part.choice))
+
+
+def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
+    """The last measurement of a kernel, a confirming one if there is any."""
+    last: dict[str, Measurement] = {}
+    for trial in state.trials:
+        if trial.candidate == kernel.candidate and isinstance(trial.verdict, Measured):
+            last[trial.fidelity] = trial.verdict.measurement
+    return last.get("confirm") or last.get("search")
+
+
+def _times(measurement: Measurement) -> tuple[str, str, str]:
+    """Baseline, candidate, ratio."""
+    speedup = f"{'~' if measurement.contended else ''}{measurement.speedup:.2f}×"
+    return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
+
+
+def choice_text(choice: Choice) -> str:
+    """What a region runs, and for a fallback why."""
+    match choice:
+        case Kernel(candidate=candidate):
+            return candidate.label
+        case Fallback(reason=reason):
+            return f"PyTorch: {reason}"
+
+
+def state_json(state: State) -> dict[str, Json]:
+    """A run for programs: everything but the single trials."""
+    return {
+        "status": state.status,
+        "model": state.model,
+        "target": encode(state.target),
+        "stages": encode(state.stages),
+        "graphs": encode(state.graphs),
+        "boundaries": encode(state.boundaries),
+        "regions": encode(state.rows),
+        "plans": encode(state.final),
+        "lock": encode(state.lock),
+        "drift": encode(state.drift),
+        "warnings": encode(state.warnings),
+        "failure": encode(state.failure),
+        "trials": encode(state.counts),
+        "ui_hz": state.ui_hz,
+    }

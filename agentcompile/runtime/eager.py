@@ -1,0 +1,119 @@
+"""The same request through Hugging Face's eager `generate`: what a compiled model is compared with."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.errors import AgentCompileError
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.text import TextStream, Tokenizer
+
+
+class Wanted(Protocol):
+    """What to generate, as the command line says it."""
+
+    @property
+    def prompt(self) -> str:
+        """Text to go on from."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens at most."""
+
+    @property
+    def temperature(self) -> float:
+        """0 is greedy."""
+
+    @property
+    def top_k(self) -> int:
+        """0 keeps all."""
+
+    @property
+    def top_p(self) -> float:
+        """1 keeps all."""
+
+    @property
+    def seed(self) -> int:
+        """Of PyTorch's generator."""
+
+
+def load(path: Path, dtype: torch.dtype | None = None) -> Any:
+    """The checkpoint as Hugging Face runs it, in the dtype of its weights or in `dtype`; no network.
+
+    The attention implementation and the form of results that config.json names are ignored: a library that it names may
+    not be installed, and a captured model is compared with PyTorch's own attention.
+
+    Raises AgentCompileError (usage) for what transformers does not load, a saved module above all.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    auto: Any = AutoModelForCausalLM
+    kind = dtype or DTYPES[Checkpoint.open(path).element_type()]
+    try:
+        config: Any = AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        config._attn_implementation = None
+        config.return_dict = True
+        model: Any = auto.from_pretrained(str(path), config=config, dtype=kind, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        text = f"{path}: transformers cannot run this checkpoint eagerly: {reason}"
+        raise AgentCompileError(text, hint="only a checkpoint of transformers can be compared with eager") from error
+    return model.eval()
+
+
+def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
+    """Text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`."""
+    tokenizer = Tokenizer(path)
+    model = load(path)
+    settings: dict[str, Any] = {"do_sample": request.temperature > 0, "max_new_tokens": request.max_new_tokens}
+    if request.temperature > 0:
+        settings |= {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    torch.manual_seed(request.seed)
+    ids = torch.tensor([tokenizer.encode(request.prompt)])
+    made: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
+    threading.Thread(target=_run, args=(model, ids, settings, made), daemon=True).start()
+    stream = TextStream(tokenizer)
+    while (item := made.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        yield stream.push([item]), 1
+    yield stream.finish(), 0
+
+
+class _Streamer:
+    """What `generate` calls with the prompt first and every new token after."""
+
+    def __init__(self, made: queue.SimpleQueue[int | BaseException | None]) -> None:
+        self._made = made
+        self._prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        """The prompt's ids, then one new id at a time."""
+        if not self._prompt:
+            for token in value.flatten().tolist():
+                self._made.put(int(token))
+        self._prompt = False
+
+    def end(self) -> None:
+        """All is said; the thread's end says so."""
+
+
+def _run(
+    model: Any, ids: torch.Tensor, settings: dict[str, Any], made: queue.SimpleQueue[int | BaseException | None]
+) -> None:
+    try:
+        with torch.inference_mode():
+            model.generate(ids, attention_mask=torch.ones_like(ids), streamer=_Streamer(made), **settings)
+        made.put(None)
+    except BaseException as error:  # noqa: BLE001 - the reader raises it where the caller sees it
+        made.put(error)

@@ -1,0 +1,52 @@
+"""Small measured facts that are dear to find again (a fallback's time, an admitted plan), kept in the store as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from agentcompile.ir.digest import Json, canonical
+from agentcompile.ir.template import Source
+from agentcompile.system.store import Store
+
+_SUFFIX = ".note.json"
+SOURCE = ".source"
+"""What the text of a candidate's source ends in."""
+
+
+class Notes:
+    """Facts by a digest of everything they depend on; a note that does not decode is as good as none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get_json(self, key: str) -> Json:
+        """What was noted under `key`, or None."""
+        path = self._store.get(key, _SUFFIX)
+        if path is None:
+            return None
+        try:
+            found: Json = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            path.unlink(missing_ok=True)
+            return None
+        return found
+
+    def get(self, key: str) -> int | None:
+        """The integer noted under `key`, or None."""
+        found = self.get_json(key)
+        return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+    def keep_source(self, source: Source) -> None:
+        """Keep the text that a compiler sees, for people to read."""
+        settings = ", ".join(f"{name}={value}" for name, value in source.settings)
+        self._store.write(source.digest, (source.text or f"{source.call}({settings})\n").encode(), SOURCE)
+
+    def renew(self, key: str, value: Json) -> None:
+        """Note `value` under `key`; another value that is there is forgotten."""
+        if self.get_json(key) not in (None, value):
+            self._store.path(key, _SUFFIX).unlink(missing_ok=True)
+        self.put(key, value)
+
+    def put(self, key: str, value: Json) -> None:
+        """Note `value` under `key`, atomically; what is there stays."""
+        self._store.write(key, canonical(value), _SUFFIX)

@@ -1,0 +1,207 @@
+"""This machine as a `Target`: processor, extensions, caches, threads, versions. Nothing here runs generated code.
+
+What it reads of the processor lies below one root, so that tests describe other machines with a directory of text
+files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import canonical, digest
+from agentcompile.ir.scope import ISA
+from agentcompile.ir.target import Ceiling, Target
+from agentcompile.system.store import Store
+
+LIBRARIES = ("torch",)
+"""Whose versions shape references and library calls."""
+_ROOT = Path("/")
+_SHARED_BYTES = 228 << 10
+"""Shared memory of a multiprocessor of compute capability 9.0 and 10.0, where PyTorch does not say."""
+_SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
+"""Names of /proc/cpuinfo that the vocabulary spells differently."""
+
+
+def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
+    """Describe this machine; `toolchain` is the compiler and its version, `threads` 0 means `default_threads`."""
+    info = _cpuinfo(root)
+    return Target(
+        kind="cpu",
+        device=info.get("model name") or info.get("Model") or platform.processor() or platform.machine(),
+        arch=platform.machine(),
+        isa=_isa(info),
+        threads=threads or default_threads(root=root),
+        cache_bytes=_caches(root),
+        line_bytes=_line_bytes(root),
+        toolchain=toolchain,
+        libraries=tuple((name, metadata.version(name)) for name in LIBRARIES),
+    )
+
+
+def probe_cuda(device: str, *, toolchain: str) -> Target:
+    """Describe the CUDA device ``cuda:N``, as PyTorch sees it; `toolchain` is the compiler and its version.
+
+    Raises AgentCompileError (environment) when it is not there.
+    """
+    import torch
+
+    index = int(device.partition(":")[2] or 0)
+    try:
+        found = torch.cuda.get_device_properties(index)
+    except (AssertionError, RuntimeError) as error:
+        raise AgentCompileError(
+            f"{device}: {str(error).strip().partition(chr(10))[0] or 'there is no such device'}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="agentcompile doctor says what driver and devices are there; --target cpu needs neither",
+        ) from error
+    near = int(getattr(found, "shared_memory_per_multiprocessor", 0)) or _SHARED_BYTES
+    return Target(
+        kind="cuda",
+        device=found.name,
+        arch=f"sm_{found.major}{found.minor}" + ("a" if found.major >= 9 else ""),
+        isa=(),
+        threads=found.multi_processor_count,
+        cache_bytes=(near, found.L2_cache_size),
+        line_bytes=128,
+        toolchain=toolchain,
+        libraries=tuple(_versions(("torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12"))),
+    )
+
+
+def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Of those that are installed."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
+
+
+def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
+    """One thread a physical core that this process may use (`allowed`: of those), at most its quota of CPUs."""
+    cpus = allowed or frozenset(os.sched_getaffinity(0))
+    cores = len({_core(root, cpu) for cpu in cpus})
+    return max(1, min(cores, _quota(root) or cores))
+
+
+def cpus_at_once(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
+    """Logical processors that this process may keep busy (`allowed`: of those), at most its quota."""
+    cpus = len(allowed or os.sched_getaffinity(0))
+    return max(1, min(cpus, _quota(root) or cpus))
+
+
+def others_running(*, root: Path = _ROOT) -> int:
+    """Threads of other processes that want the cores of this process now: running or ready to. 0 where nobody says."""
+    load, tasks = root / "proc/loadavg", root / "proc/self/task"
+    try:
+        ready = _ready(load)
+        if ready <= 1:  # this thread alone: the usual case costs one look
+            return 0
+        states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in tasks.iterdir()]
+        ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
+    except (OSError, ValueError, IndexError):
+        return 0
+    # Where this process may use some cores alone, others are spread over all of them.
+    cores = len(os.sched_getaffinity(0))
+    return round(max(ready - states.count(b"R"), 0) * cores / (os.cpu_count() or 1))
+
+
+def _ready(load: Path) -> int:
+    return int(load.read_text("ascii").split()[3].partition("/")[0])
+
+
+def ceiling_key(target: str) -> str:
+    """What ceilings are kept under, from the target's digest."""
+    return digest("ceiling/1", target)
+
+
+def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
+    """The ceilings of `target` from `store`, or measured now, and kept when the machine was calm.
+
+    A damaged file is measured again.
+    """
+    key = ceiling_key(target.digest)
+    path = store.get(key, ".json")
+    if path is not None:
+        try:
+            found: Ceiling = decode(Ceiling, json.loads(path.read_text(encoding="utf-8")))
+            return found
+        except (CodecError, ValueError, OSError):
+            path.unlink(missing_ok=True)
+    measured = measure()
+    if measured.calm:
+        store.write(key, canonical(encode(measured)), ".json")
+    return measured
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's lines."""
+    try:
+        text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in text.split("\n\n", 1)[0].splitlines() if ":" in line)
+    return {name.strip(): " ".join(value.split()) for name, value in pairs}
+
+
+def _isa(info: dict[str, str]) -> tuple[str, ...]:
+    """Extensions that templates may ask for; ARM calls its list Features."""
+    words = set(info.get("flags", info.get("Features", "")).split())
+    words |= {name for spelled, name in _SPELLED.items() if spelled in words}
+    return tuple(sorted(words & set(ISA)))
+
+
+def _caches(root: Path) -> tuple[int, ...]:
+    """Data and unified caches of the first allowed core, nearest first; empty when the system does not say."""
+    sizes: dict[int, int] = {}
+    for folder in sorted((root / "sys/devices/system/cpu").glob(f"cpu{_first_cpu(root)}/cache/index*")):
+        if _text(folder / "type") in ("Data", "Unified"):
+            sizes[int(_text(folder / "level") or 0)] = _bytes(_text(folder / "size"))
+    return tuple(size for _, size in sorted(sizes.items()) if size)
+
+
+def _line_bytes(root: Path) -> int:
+    text = _text(root / f"sys/devices/system/cpu/cpu{_first_cpu(root)}/cache/index0/coherency_line_size")
+    return int(text) if text.isdigit() else 64
+
+
+def _first_cpu(root: Path) -> int:
+    return min(os.sched_getaffinity(0)) if root == _ROOT else 0
+
+
+def _core(root: Path, cpu: int) -> tuple[str, str]:
+    """Which physical core a logical processor belongs to; itself when the system does not say."""
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    core = _text(topology / "core_id")
+    return (_text(topology / "physical_package_id"), core) if core else ("", f"cpu{cpu}")
+
+
+def _quota(root: Path) -> int:
+    """Whole CPUs that a control group (version 2, then 1) lets us use, at least 1; 0 when there is no limit."""
+    group = root / "sys/fs/cgroup"
+    limit, _, period = _text(group / "cpu.max").partition(" ")
+    if not limit:
+        limit, period = _text(group / "cpu/cpu.cfs_quota_us"), _text(group / "cpu/cpu.cfs_period_us")
+    if not (limit.isdigit() and period.isdigit() and int(period)):
+        return 0
+    return max(1, int(limit) // int(period))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _bytes(text: str) -> int:
+    """``48K`` and ``32M`` as sysfs spells them; 0 for anything else."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    return int(number) * unit if number.isdigit() else 0

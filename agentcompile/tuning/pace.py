@@ -1,0 +1,93 @@
+"""Says how far a search is, from the events that pass: candidates, the best step, and how busy the machine is.
+
+In: the events of a search. Out: the same events, with progress among them at most once a second, and one warning when
+others on the machine disturb what is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from agentcompile.evaluation.time_budget import TimeBudget
+from agentcompile.events import Emit, Event, PlanAdmitted, StepsTimed, TrialFinished, Warned
+from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.trial import CONTENDED, Measured
+from agentcompile.measure import share_disturbed, usual_ns
+
+EVERY_S = 1.0
+ENOUGH_ROUNDS = 10
+"""Rounds from which the machine may be called busy."""
+
+
+class Pace:
+    """An `Emit` in front of another."""
+
+    def __init__(self, emit: Emit, time: TimeBudget, step_of: Callable[[Mapping[str, float]], float]) -> None:
+        """`step_of` says what a step takes, in ns, from the best times of its regions by id; 0 where it cannot."""
+        self._emit, self._time, self._step_of = emit, time, step_of
+        self._said_s = -math.inf
+        self._tried: set[str] = set()
+        self._rounds = 0
+        self._disturbed = 0.0
+        self._step_ns, self._measured = 0, False
+        self._warned = False
+
+    def __call__(self, event: Event) -> None:
+        """Hand an event on, and say how far the search is when a second has passed."""
+        self._emit(event)
+        match event:
+            case TrialFinished(trial=trial):
+                self._tried.add(trial.candidate.id)
+                if isinstance(trial.verdict, Measured) and not trial.reused:
+                    m = trial.verdict.measurement
+                    self._count(m.rounds + m.dropped, m.disturbed)
+            case StepsTimed(timing=timing):
+                rounds = sum(len(process.rounds) for process in timing.processes)
+                self._count(rounds, share_disturbed(timing, range(len(timing.live))))
+                self._best(min((round(usual_ns(timing, arm)) for arm in timing.live), default=0), measured=True)
+            case PlanAdmitted(plan=plan):
+                if plan.phase == "decode" and plan.step_ns:
+                    self._best(plan.step_ns, measured=True)
+            case _:
+                return
+        self.say()
+
+    def improved(self, best_ns: Mapping[str, float]) -> None:
+        """Take note of regions' best times."""
+        self._best(round(self._step_of(best_ns)), measured=False)
+        self.say()
+
+    def say(self) -> None:
+        """How far the search is, at most once a second."""
+        now = self._time.elapsed_s
+        if now - self._said_s < EVERY_S:
+            return
+        self._said_s = now
+        self._emit(
+            SearchProgress(
+                elapsed_s=round(now, 1),
+                budget_s=self._time.seconds if self._time.seconds < math.inf else 0.0,
+                candidates=len(self._tried),
+                step_ns=self._step_ns,
+                measured=self._measured,
+                rounds=self._rounds,
+                disturbed=round(self._share, 3),
+            )
+        )
+
+    @property
+    def _share(self) -> float:
+        return self._disturbed / self._rounds if self._rounds else 0.0
+
+    def _count(self, rounds: int, share: float) -> None:
+        self._rounds += rounds
+        self._disturbed += share * rounds
+        if not self._warned and self._rounds >= ENOUGH_ROUNDS and self._share > CONTENDED:
+            self._warned = True
+            text = f"machine busy: {self._share:.0%} of the rounds disturbed by other processes"
+            self._emit(Warned(text=f"{text}; timing takes longer, and small differences stay undecided"))
+
+    def _best(self, step_ns: int, *, measured: bool) -> None:
+        if step_ns > 0 and (measured or not self._measured):
+            self._step_ns, self._measured = step_ns, measured

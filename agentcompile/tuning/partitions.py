@@ -1,0 +1,217 @@
+"""Both phases of a model cut into regions, with the spaces that templates leave for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile import check
+from agentcompile.advice import Adviser
+from agentcompile.capture import Captured
+from agentcompile.capture.batched import NotBatchableError, batched
+from agentcompile.capture.chunked import at_tokens
+from agentcompile.catalog import Catalog
+from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import residency
+from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Offer, RegionFound, SpaceBounded
+from agentcompile.ir.advice import Question
+from agentcompile.ir.graph import TOKENS, Graph
+from agentcompile.ir.region import Port, Regime, Region
+from agentcompile.ir.scope import scope
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Template
+from agentcompile.ops.layouts import fits
+from agentcompile.regions.partition import Partition, partition
+from agentcompile.regions.summary import Row, Summary, summarise
+from agentcompile.space import Space
+from agentcompile.tuning.tuner import Subject
+
+CHUNK = 256
+"""Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
+ENDS: Mapping[str, tuple[int, ...]] = {"cpu": (), "cuda": (512, 2048, 8192)}
+"""Where one decode plan of a single sequence ends and the next begins, in tokens of context, by kind of device. What is
+best for a short context leaves most of a GPU idle at a long one; on a CPU the context is shared out by the kernel."""
+_REASONS = 6
+"""Exclusions of a space that its event names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One phase: its graph, what could be a region, and what each costs at best."""
+
+    graph: Graph
+    partition: Partition
+    summary: Summary
+    residency: Residency
+
+    @property
+    def regions(self) -> Mapping[str, Region]:
+        """Regions by id."""
+        return {region.id: region for region in self.partition.regions}
+
+
+def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
+    """What decode plans are made for: one sequence at each range of contexts, shortest first, then larger batches.
+
+    Raises AgentCompileError (usage) for several sequences on a CPU.
+    """
+    if kind == "cpu" and max(batches, default=1) > 1:
+        text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
+        raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
+    # A range that is not half as long again as what comes before it is not worth a plan of its own.
+    ends = [*(end for end in ENDS[kind] if 3 * end < 2 * context), context]
+    firsts = [1, *(end + 1 for end in ends[:-1])]
+    alone = [Regime(phase="decode", context=pair) for pair in zip(firsts, ends, strict=True)]
+    return (*alone, *(Regime(phase="decode", batch=b, context=(1, context)) for b in sorted(set(batches)) if b > 1))
+
+
+def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]:
+    """The graph that a regime's plan covers, and the tokens that it stands for.
+
+    A prefill plan of a GPU has kernels, and a kernel is made for one number of tokens: `CHUNK`, or what the cache
+    holds. On a CPU it is PyTorch's at any length. Raises AgentCompileError for a decoder that holds one sequence only.
+    """
+    if regime.phase == "prefill":
+        if kind == "cpu":
+            return captured.prefill, CHUNK
+        tokens = min(CHUNK, captured.info.context) if open_ended(captured) else 1
+        return at_tokens(captured.prefill, tokens), tokens
+    try:
+        return batched(captured.decode, regime.batch), regime.batch
+    except NotBatchableError as error:
+        text = f"{captured.info.name}: a step of {regime.batch} sequences: {error}"
+        raise AgentCompileError(text, hint="leave --batch out: sequences then run one after another") from error
+
+
+def open_ended(captured: Captured) -> bool:
+    """Whether a chunk may have any number of tokens; one where the decoder could not be traced so."""
+    return any(TOKENS in value.shape for value in captured.prefill.values)
+
+
+def cut(
+    captured: Captured, target: Target, ceiling: Ceiling, emit: Emit, batches: Sequence[int] = (1,)
+) -> tuple[tuple[Cut, ...], Cut]:
+    """Cut the decode graph for every regime, and the prefill graph; the decode regions are announced, because only they
+    are searched."""
+    context = captured.info.context
+    lives = residency(captured.decode, target)
+    for graph in (captured.decode, captured.prefill):
+        unknown = tuple(dict.fromkeys(node.op for node in graph.nodes if node.op.startswith("aten.")))
+        emit(GraphCaptured(phase=graph.phase, operators=len(graph.nodes), digest=graph.digest(), unknown=unknown))
+    cuts = []
+    for regime in (*regimes(context, target.kind, batches), Regime(phase="prefill", context=(1, context))):
+        graph, tokens = graph_of(captured, regime, target.kind)
+        found = partition(graph, regime, tokens=tokens)
+        summary = summarise(graph, found, ceiling, lives)
+        cuts.append(Cut(graph=graph, partition=found, summary=summary, residency=lives))
+    told: set[str] = set()
+    for one in cuts[:-1]:
+        for row in one.summary.rows:
+            if row.id not in told:
+                emit(_found(row, one, target))
+        told |= set(one.regions)
+    for boundary in cuts[0].partition.boundaries:
+        emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
+    return tuple(cuts[:-1]), cuts[-1]
+
+
+def _found(row: Row, cut: Cut, target: Target) -> RegionFound:
+    region = cut.regions[row.id]
+    return RegionFound(
+        region=row.id,
+        name=row.name,
+        region_kind=row.kind,
+        regime=region.regime.name,
+        sites=row.sites,
+        flops=row.flops,
+        bytes=row.bytes,
+        floor_ns=row.floor_ns,
+        share=row.share,
+        operators=tuple(node.op for node in region.body.nodes),
+        ports=tuple(_interface(port) for port in region.ports),
+        dims=tuple((name, value) for name, value in scope(region, target).items() if value),
+    )
+
+
+def _interface(port: Port) -> str:
+    """One port for people."""
+    return f"{port.name}: {port.role}, {port.access}, {port.dtype} [{', '.join(map(str, port.shape))}]"
+
+
+def _offer(template: Template) -> Offer:
+    """What people may know of a template that serves a region."""
+    return Offer(
+        template=template.id,
+        language=template.language,
+        about=template.about,
+        params=template.params,
+        requires=template.requires,
+    )
+
+
+def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
+    """The space of every region that some template serves here, a cut after another, largest share first. Of a prefill
+    only those regions are announced: the rest is PyTorch's."""
+    spaces: list[Space] = []
+    rows = {row.id: (row, cut) for cut in cuts for row in cut.summary.rows}
+    for row, own in rows.values():
+        region = own.regions[row.id]
+        refused: list[str] = []
+        templates = []
+        for template in catalog.serving(region.kind):
+            if not check.meant_for(template, target):
+                continue
+            findings = check.errors(check.applicable(region, template, target, layout_fits=fits))
+            if findings:
+                refused.append(f"{template.id}: {findings[0].text}")
+            else:
+                templates.append(template)
+        if region.regime.phase == "prefill":
+            if not templates:
+                continue
+            emit(_found(row, own, target))
+        space = Space(region, templates, target)
+        reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
+        emit(
+            SpaceBounded(
+                region=region.id,
+                templates=len(templates),
+                points=len(space),
+                rejected=space.rejected,
+                reasons=tuple(reasons[:_REASONS]),
+                offers=tuple(_offer(template) for template in templates),
+            )
+        )
+        if len(space):
+            spaces.append(space)
+    return tuple(spaces)
+
+
+def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
+    """What an adviser is asked about a space before anything of it was tried."""
+    return Question(
+        region=space.region,
+        target=space.target,
+        ceiling=ceiling,
+        residency=lives,
+        templates=space.templates,
+        candidates=tuple(space),
+    )
+
+
+def advise(
+    spaces: Sequence[Space], adviser: Adviser, ceiling: Ceiling, lives: Residency, emit: Emit
+) -> tuple[Subject, ...]:
+    """Ask the adviser about every space; an answer only orders what is there."""
+    subjects = []
+    for space in spaces:
+        question = question_of(space, ceiling, lives)
+        candidates = tuple(question.candidates)
+        advice = adviser.advise(question)
+        # A ceiling taken on a busy machine is too low or too high: no kernel may be called impossible by it.
+        floor = question.floor_ns if ceiling.calm else 0.0
+        head = tuple(candidate.label for candidate in advice.sorted(candidates)[:3])
+        note = advice.rationales[0][1] if advice.rationales else ""
+        emit(Advised(region=space.region.id, adviser=adviser.label, head=head, note=note))
+        subjects.append(Subject(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
+    return tuple(subjects)

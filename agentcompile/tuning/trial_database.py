@@ -1,0 +1,142 @@
+"""Trials that are known before they are made: this run's, and those of the measurement database; and the keys under
+which the store notes what is dear to find again."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agentcompile import validate
+from agentcompile.evaluation.jobs import Job
+from agentcompile.ir.digest import Json, digest, digest_files
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
+from agentcompile.measure import POLICY
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.machine_trials import History
+from agentcompile.validate.tolerance import POLICY as TOLERANCES
+
+
+class Past:
+    """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
+
+    def __init__(self, trials: Sequence[Trial], history: History | None, policy: str) -> None:
+        self._own: dict[tuple[str, str, str], list[Trial]] = {}
+        for trial in trials:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        self._history = history
+        self._afresh: set[str] = set()
+        self.policy = policy
+
+    def forget(self, candidate: str) -> None:
+        """Know nothing of a candidate id from here on but what is measured from here on."""
+        self._afresh.add(candidate)
+        for key in [key for key in self._own if key[0] == candidate]:
+            del self._own[key]
+
+    def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
+        """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
+        own = self._own.get((candidate.id, source, fidelity), [])
+        enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
+        if enough:
+            return min(enough, key=lambda trial: trial.rounds), True
+        if self._history is not None and candidate.id not in self._afresh:
+            known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
+            if known is not None:
+                return known, False
+        return None
+
+    def failure(self, candidate: Candidate, source: str) -> Trial | None:
+        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
+        known = self._own.get((candidate.id, source, "confirm"), [])
+        says_nothing = (Measured, Impossible, Disturbed)
+        return next((trial for trial in known if not isinstance(trial.verdict, says_nothing)), None)
+
+    def told(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
+        """What is known of the points of a space now, for somebody who is asked about it: the last word on each last.
+
+        These are the trials that a search would take as known: of this run, so of its processes before a resume, and
+        of earlier runs on this target under this policy, made from the very text that `source_of` a candidate says.
+        What says nothing of a candidate is left out: what was disturbed, and what a person gave up.
+        """
+        points = {candidate.id: candidate for candidate in space}
+        earlier: tuple[Trial, ...] = ()
+        if self._history is not None:
+            earlier = self._history.about([id for id in points if id not in self._afresh], self.policy)
+        own = (trial for (candidate, _, _), some in self._own.items() if candidate in points for trial in some)
+        known = [
+            trial for trial in (*earlier, *own) if not isinstance(trial.verdict, Cancelled) and not disturbed(trial)
+        ]
+        sources = {id: source_of(points[id]) for id in {trial.candidate.id for trial in known}}
+        held = (trial for trial in known if trial.source == sources[trial.candidate.id])
+        return tuple(sorted(held, key=lambda trial: trial.fidelity == "confirm"))
+
+    def keep(self, trial: Trial) -> None:
+        """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
+        if trial.candidate.id in self._afresh:
+            self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
+        died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
+        if self._history is not None and not died and not trial.cut and not disturbed(trial):
+            self._history.put(trial, self.policy)
+
+
+def disturbed(trial: Trial) -> bool:
+    """Whether a trial says nothing for the machine's sake: somebody else killed its workers, contention took too many
+    rounds, or the interval would have been clear and something stood in its way (a clock that did not measure,
+    processes that disagreed)."""
+    if isinstance(trial.verdict, Disturbed):
+        return True
+    if not isinstance(trial.verdict, Measured):
+        return False
+    m = trial.verdict.measurement
+    lost = m.dropped > POLICY.max_dropped * (m.rounds + m.dropped)
+    clear = abs(m.log_ratio) - m.half_width > math.log1p(POLICY.claim)
+    return m.comparison == "INCONCLUSIVE" and (lost or clear)
+
+
+def accepted(notes: Notes, job: Job, target: Target) -> bool:
+    """Whether a kernel passed the whole correctness suite with this toolchain, to the letter, and was held against what
+    its manifest says of it now."""
+    return notes.get(proved_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
+
+
+def note_accepted(notes: Notes, job: Job, target: Target) -> None:
+    """Keep that a kernel passed."""
+    notes.renew(proved_key(job.source.digest, job.region.id, target.digest), _claims(job))
+
+
+def _claims(job: Job) -> int:
+    """What of a manifest decides about right and wrong and is in no source, as a number."""
+    own = job.template
+    rounds: Json = [list(pair) for pair in own.rounds]
+    return int(digest("claims/1", rounds, own.accumulation, own.deterministic)[:12], 16)
+
+
+def proved_key(source: str, region: str, target: str) -> str:
+    """What is noted of a kernel that passed, from the digests of its source, region and target."""
+    return digest("accepted/4", source, region, target, TOLERANCES, judging_digest())
+
+
+def lengths_key(lock: str, target: str) -> str:
+    """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
+    return digest("lengths/4", lock, target, TOLERANCES, judging_digest())
+
+
+_JUDGING = ("ops/reference.py", "ops/attention.py", "evaluation/evaluator.py")
+"""Files beside the suite and the workers that decide, too."""
+
+
+@functools.cache
+def judging_digest() -> str:
+    """The digest of the code that decides about right and wrong: what an older suite let pass has not passed this."""
+    root = Path(validate.__file__).parent.parent
+    files = [path for name in ("validate", "worker") for path in sorted((root / name).glob("*.py"))]
+    return digest_files("judging/1", [*files, *(root / name for name in _JUDGING)])
+
+
+def fallback_key(region: str, target: str, policy: str) -> str:
+    """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
+    return digest("fallback/1", region, target, policy)

@@ -1,0 +1,395 @@
+"""One region's search: propose, check, prepare, time, until the strategy has finalists; then confirm those afresh.
+
+In: a bounded space with advice, and a judge. Out: trials, each emitted before anything acts on it. Trials that the run
+or the measurement database already has are used as they are, so a killed run repeats nothing and a second run is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentcompile import check
+from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import Baseline, Job, Judge, Prepared
+from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
+from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Candidate, Source, Template
+from agentcompile.ir.trial import (
+    Cancelled,
+    Death,
+    Finding,
+    Incorrect,
+    Measured,
+    Rejected,
+    Trial,
+    Verdict,
+)
+from agentcompile.materialize import specialise
+from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
+from agentcompile.ops.layouts import fits
+from agentcompile.search import Budget, Strategy
+from agentcompile.space import Space
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.ranking import finalists
+from agentcompile.tuning.trial_database import Past, accepted, disturbed, fallback_key, note_accepted
+
+CONFIRMED = 3
+"""Finalists of each layout that are timed again on fresh data."""
+RECHECKS = 3
+"""How often the machine's ceilings are measured again before a time is called impossible."""
+LOOKS = 3
+"""How often a finalist may be timed when others disturb the machine: planned, and paid for by the level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A region with its bounded space, what the adviser says of it, and where the step finds its weights."""
+
+    region: Region
+    space: Space
+    advice: Advice
+    residency: Residency
+    floor_ns: float
+    """The roofline floor of one site at that residency."""
+
+
+class Tuner:
+    """Searches regions one after another with one judge."""
+
+    def __init__(
+        self,
+        target: Target,
+        judge: Judge,
+        past: Past,
+        notes: Notes,
+        emit: Emit,
+        seed: int,
+        advised: Callable[[Subject], Advice] = lambda subject: subject.advice,
+        steering: Steering | None = None,
+    ) -> None:
+        """`advised` says what holds for a subject now, asked again before each proposal: advice may come late."""
+        self._advised = advised
+        self.steering = steering or Steering()
+        self._target = target
+        self._judge = judge
+        self._past = past
+        self._notes = notes
+        self._emit = emit
+        self._seed = seed
+        self._sources: dict[str, Source] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._unfit: dict[str, Verdict] = {}
+        """Of candidates that were prepared ahead in vain, until they have their trial."""
+        self._pytorch_ns: dict[str, int] = {}
+        self._ceilings: list[Ceiling] = []
+
+    def source(self, subject: Subject, candidate: Candidate) -> Source:
+        """The program text of a candidate; made once."""
+        if candidate.id not in self._sources:
+            template = self._template(subject, candidate)
+            source = specialise(template, subject.region, candidate.params, self._target)
+            self._sources[candidate.id] = source
+        return self._sources[candidate.id]
+
+    def advice(self, subject: Subject) -> Advice:
+        """What holds for a subject now."""
+        return self._advised(subject)
+
+    def ahead(self, subjects: Sequence[Subject]) -> None:
+        """Build and validate the most promising candidate of each of `subjects` that is not known, all beside one
+        another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
+        wanted: list[Job] = []
+        for subject in subjects:
+            for first in self._leading(subject)[:1]:
+                job = self.job(subject, first)
+                known = first.id in self._prepared or self._known(subject, first, POLICY.search_rounds, "search")
+                if not known and not check.errors(self.findings(job)):
+                    wanted.append(job)
+        for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
+            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
+            if isinstance(result, Prepared):
+                self._prepared[job.candidate.id] = result
+            else:
+                self._unfit[job.candidate.id] = result
+
+    def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
+        """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
+        Behind the first `fresh` only those that are known."""
+        heads, rounds = self._leading(subject), POLICY.search_rounds
+        late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
+        return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
+
+    def _leading(self, subject: Subject) -> list[Candidate]:
+        """The most promising candidate of each template, best first."""
+        order = self._advised(subject).sorted(tuple(subject.space))
+        first = {candidate.template: candidate for candidate in reversed(order)}
+        return [candidate for candidate in order if first[candidate.template] is candidate]
+
+    def search(
+        self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
+    ) -> list[Trial]:
+        """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
+        When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
+        where it was."""
+        found, space = list(trials), tuple(subject.space)
+        while True:
+            asked = strategy(space, self._order(subject, found), found, budget)
+            known = [self._known(subject, one, asked.rounds, "search") for one in asked.candidates]
+            if not known or (None in known and left() <= 0):
+                return found
+            found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search", left=left)
+
+    def _order(self, subject: Subject, found: Sequence[Trial]) -> Advice:
+        """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
+        advice = self._advised(subject)
+        if advice is subject.advice:
+            return advice
+        tried = dict.fromkeys(trial.candidate.id for trial in found if trial.fidelity == "search")
+        return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
+
+    def tried(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Trial]:
+        """Search trials of these candidates, beside one another."""
+        return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
+
+    def built(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Job]:
+        """The jobs of those of `candidates` that pass the static check and build, in their order."""
+        jobs = [self.job(subject, candidate) for candidate in candidates]
+        legal = [job for job in jobs if not check.errors(self.findings(job))]
+        self._emit(RoundsProgress(region=subject.region.id, done=0, total=len(legal)))
+        there = {job.candidate.id for job in self._judge.build(legal)}
+        return [job for job in legal if job.candidate.id in there]
+
+    def again(self, subject: Subject, candidate: Candidate) -> list[Trial]:
+        """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
+        self._past.forget(candidate.id)
+        self._prepared.pop(candidate.id, None)
+        self._unfit.pop(candidate.id, None)
+        found = self.tried(subject, [candidate])
+        measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
+        if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
+            found += self.confirmed(subject, [candidate])
+        return found
+
+    def reject(self, candidate: Candidate, why: str) -> None:
+        """Give a point that a person asked for and that is in no space its verdict."""
+        finding = Finding(rule="space", severity="error", text=why)
+        trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
+        self._emit(TrialFinished(trial=trial))
+
+    def confirm(self, subject: Subject, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
+        """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
+        best of each layout alone."""
+        each = CONFIRMED if left() > 0 else 1
+        return self.confirmed(subject, finalists(trials, templates_of(subject), each=each), left)
+
+    def confirmed(self, subject: Subject, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
+        """Time `chosen` beside the fallback in fresh processes, again while others disturb it and time is left."""
+        confirmed: list[Trial] = []
+        for look in range(LOOKS):
+            if not chosen or (look and left() <= 0):
+                break
+            made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look, left=left)
+            confirmed += made
+            chosen = tuple(trial.candidate for trial in made if disturbed(trial))
+        return confirmed
+
+    def job(self, subject: Subject, candidate: Candidate) -> Job:
+        """What a judge needs of a candidate."""
+        template, source = self._template(subject, candidate), self.source(subject, candidate)
+        return Job(candidate=candidate, region=subject.region, template=template, source=source)
+
+    def proved(self, jobs: Sequence[Job]) -> list[Trial]:
+        """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
+        fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
+        failed: list[Trial] = []
+        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
+            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
+            if isinstance(result, Prepared):
+                note_accepted(self._notes, job, self._target)
+            else:
+                failed.append(_trial(job, result, "confirm"))
+                self._emit(TrialFinished(trial=failed[-1]))
+        return failed
+
+    def refusal(self, subject: Subject, candidate: Candidate) -> Trial | None:
+        """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
+        breaks a static rule."""
+        job = self.job(subject, candidate)
+        if known := self._past.failure(candidate, job.source.digest):
+            return known
+        if not (errors := check.errors(self.findings(job))):
+            return None
+        trial = _trial(job, Rejected(findings=errors), "confirm")
+        self._emit(TrialFinished(trial=trial))
+        return trial
+
+    def fallback_ns(self, region: Region, residency: Residency) -> int:
+        """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
+        if region.id not in self._pytorch_ns:
+            key = fallback_key(region.id, self._target.digest, self._past.policy)
+            known = self._notes.get(key)
+            if known is None:
+                timing = self._judge.time(
+                    region, [Baseline()], rounds=POLICY.search_rounds, residency=residency, seed=self._seed, processes=1
+                )
+                if not isinstance(timing, Timing):
+                    text = f"{region.name}: the captured operators cannot be run: {timing}"
+                    raise AgentCompileError(
+                        text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume"
+                    )
+                known = round(usual_ns(timing, 0))
+                self._notes.put(key, known)
+            self._pytorch_ns[region.id] = known
+        return self._pytorch_ns[region.id]
+
+    def findings(self, job: Job) -> tuple[Finding, ...]:
+        """What the static rules say of a job."""
+        return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
+
+    def _begun(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs one after another, each announced as it begins."""
+        for job in self._held(jobs):
+            self._notes.keep_source(job.source)
+            one = job.candidate
+            self._emit(TrialStarted(region=one.region, candidate=one.id, label=one.label))
+            yield job
+
+    def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """The jobs one after another, none while the session is paused."""
+        for job in jobs:
+            self.steering.point()
+            yield job
+
+    def _template(self, subject: Subject, candidate: Candidate) -> Template:
+        return next(t for t in subject.space.templates if t.id == candidate.template)
+
+    def _timed(
+        self,
+        subject: Subject,
+        candidates: Sequence[Candidate],
+        rounds: int,
+        *,
+        fidelity: str,
+        look: int = 0,
+        left: Left = any_time,
+    ) -> list[Trial]:
+        """Check, prepare and time what is not known; one trial for each candidate."""
+        self.steering.point()
+        done: dict[str, Trial] = {}
+        fresh: list[Job] = []
+        processes = POLICY.confirm_processes if fidelity == "confirm" else 1
+        for candidate in candidates:
+            known = self._known(subject, candidate, rounds * processes, fidelity)
+            if known is not None:
+                done[candidate.id] = known[0]
+                self._note_baseline(subject, known[0])
+                if not known[1]:
+                    self._emit(TrialFinished(trial=known[0]))
+                continue
+            fresh.append(self.job(subject, candidate))
+        for trial in self._fresh(subject, fresh, rounds, fidelity, look, left):
+            done[trial.candidate.id] = trial
+            self._emit(TrialFinished(trial=trial))
+            self._past.keep(trial)
+        return [done[candidate.id] for candidate in candidates]
+
+    def _known(self, subject: Subject, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
+        """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
+        return self._past.take(candidate, self.source(subject, candidate).digest, fidelity, rounds)
+
+    def _fresh(
+        self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int, left: Left
+    ) -> Iterator[Trial]:
+        ready: list[Prepared] = []
+        waiting: list[Job] = []
+        for job in jobs:
+            if self.steering.cancelled(job.candidate.id):
+                yield _trial(job, Cancelled(stage="check"), fidelity)
+            elif errors := check.errors(self.findings(job)):
+                yield _trial(job, Rejected(findings=errors), fidelity)
+            elif job.candidate.id in self._prepared:
+                ready.append(self._prepared[job.candidate.id])
+            elif (verdict := self._unfit.pop(job.candidate.id, None)) is not None:
+                yield _trial(job, verdict, fidelity)
+            else:
+                waiting.append(job)
+        for job, result in self._judge.prepare(self._begun(waiting)):
+            if isinstance(result, Prepared):
+                self._prepared[job.candidate.id] = result
+                ready.append(result)
+            else:
+                yield _trial(job, result, fidelity)
+        order = {job.candidate.id: at for at, job in enumerate(jobs)}
+        ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
+        if ready:
+            yield from self._verdicts(subject, ready, rounds, fidelity, look, left)
+
+    def _verdicts(
+        self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
+    ) -> Iterator[Trial]:
+        self.steering.point()
+        final = fidelity == "confirm"
+        processes = POLICY.confirm_processes if final else 1
+        claim = POLICY.claim if final else POLICY.search_claim
+        comparisons = len(ready) * (LOOKS if final else 1)
+        self._emit(RoundsProgress(region=subject.region.id, done=0, total=rounds * processes))
+        timing = self._judge.time(
+            subject.region,
+            [Baseline(), *ready],
+            rounds=rounds,
+            residency=subject.residency,
+            seed=self._seed + ((1 + look) << 20 if final else 0),
+            processes=processes,
+            claim=claim,
+            seconds=max(left(), LEAST_S),
+        )
+        if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
+            for prepared in ready:
+                yield _trial(prepared.job, timing, fidelity)
+            return
+        self._pytorch_ns[subject.region.id] = round(usual_ns(timing, 0))
+        failed: Mapping[int, Death | Cancelled | Incorrect] = dict(timing.failed)
+        nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
+        for arm, prepared in enumerate(ready, 1):
+            verdict: Verdict
+            if arm in failed:
+                verdict = failed[arm]
+            else:
+                verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
+            yield _trial(prepared.job, verdict, fidelity)
+
+    def _floor_ns(self, subject: Subject, timing: Timing) -> float:
+        """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
+        bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
+        fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
+        region, residency = subject.region, subject.residency
+        floor = min([subject.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
+        for _ in range(RECHECKS):
+            if not impossible(fastest, floor):
+                break
+            self._ceilings.append(self._judge.ceiling())
+            floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
+        return floor
+
+    def _note_baseline(self, subject: Subject, trial: Trial) -> None:
+        if isinstance(trial.verdict, Measured):
+            self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
+
+
+def templates_of(subject: Subject) -> dict[str, Template]:
+    """The templates of a subject's space by id."""
+    return {template.id: template for template in subject.space.templates}
+
+
+def _trial(job: Job, verdict: Verdict, fidelity: str) -> Trial:
+    return Trial(
+        candidate=job.candidate,
+        source=job.source.digest,
+        verdict=verdict,
+        fidelity="confirm" if fidelity == "confirm" else "search",
+    )

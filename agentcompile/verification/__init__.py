@@ -1,0 +1,1 @@
+"""The whole model beside the float32 one, before anything ships."""

@@ -1,0 +1,361 @@
+"""The model as its authors wrote it, in float32 and in its own dtype: what a compiled one is held against.
+
+In: a captured model and walks. Out: the logits of every scored position. The reference is transformers' own model,
+which computes every sequence anew and knows nothing of our cache, and computes the longest with its own, too; of a
+user's module it is the module, or, where only what was saved of it is at hand, the captured graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentcompile.capture import Captured
+from agentcompile.capture.cached import GRAPHS
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.graph import ITEM_BYTES, Phase
+from agentcompile.ir.whole import Oracle, Walk
+from agentcompile.ops.reference import DTYPES, Interpreter, Precision
+from agentcompile.runtime import eager
+from agentcompile.runtime.openmp import fair_threads
+from agentcompile.system.exhausted import enough, exhausted, first_line
+from agentcompile.tuning.partitions import open_ended
+
+Answer = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
+"""Token ids and positions of them to logits [positions, vocab]."""
+SHORT = 512
+"""Tokens of the longest sequence that eager PyTorch is asked about: what rounding costs shows there, and a long prompt
+in 16 bits is what takes a CPU longest."""
+MOST_BYTES = 2 << 30
+"""Of weights in 16 bits: a larger model is not run as captured in float64, which takes four times the memory."""
+STEPS = 4
+"""Tokens that the reference is fed one by one, behind all others of a sequence, with its own cache."""
+_ROOM = 1.3
+"""Times its weights: what a model may take beside what runs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Logits of a walk's steps, [steps, vocab] each: of all tokens computed anew, and with the model's own cache."""
+
+    walk: Walk
+    exact: torch.Tensor
+    own: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Logits of walks, float32 [scored, vocab] each, on the host."""
+
+    oracle: Oracle
+    exact: tuple[torch.Tensor, ...]
+    eager: tuple[torch.Tensor | None, ...]
+    """In the model's own dtype; None where that is float32, and for sequences of more than `SHORT` tokens."""
+    cached: tuple[Cached, ...] = ()
+    """The reference with a cache of its own, where it is transformers' and has one."""
+
+
+def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None = None) -> Answers:
+    """Ask the reference and eager PyTorch about all `walks`; each model is loaded once, and gone when it has answered.
+
+    Raises AgentCompileError (correctness) where the reference itself fails, or gives no finite number; (environment)
+    where memory runs out.
+    """
+    with enough(f"{captured.info.name}: the model itself, which is the reference"):
+        return _answers(captured, walks, device, module)
+
+
+def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None) -> Answers:
+    oracle = oracle_of(captured, module)
+    with _exact(captured, oracle, device, module) as answer:
+        stepped = _stepped(walks) if isinstance(answer, _Transformers) else ()
+        asked = _asked(captured, [*walks, *stepped], answer, "float32")
+        exact = asked[: len(walks)]
+        cached = _cached(stepped, asked[len(walks) :], answer) if isinstance(answer, _Transformers) else ()
+    for walk, logits in zip(walks, exact, strict=True):
+        if (bad := logits.isnan().any(-1) | ~logits.isfinite().any(-1)).any():
+            at = walk.scored[int(bad.nonzero()[0])]
+            text = f"{captured.info.name}: the model itself, in float32, gives no finite logits at position {at}"
+            raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint="check the checkpoint's weights")
+    if captured.info.dtype == "fp32":
+        return Answers(oracle=oracle, exact=exact, eager=(None,) * len(exact), cached=cached)
+    short = [walk for walk in walks if len(walk.ids) <= SHORT]
+    with _own(captured, oracle, device, module) as answer:
+        own = iter(_asked(captured, short, answer, captured.info.dtype))
+    eager = tuple(next(own) if len(walk.ids) <= SHORT else None for walk in walks)
+    return Answers(oracle=oracle, exact=exact, eager=eager, cached=cached)
+
+
+def as_captured(
+    captured: Captured, walks: Sequence[Walk], module: torch.nn.Module | None = None
+) -> tuple[torch.Tensor | None, ...]:
+    """What was captured, in float64, where it can be told from the reference: logits of short walks that begin with a
+    prompt, and None for others, for models in float32, which run it so themselves, and for those that are too large.
+
+    Rounding in 16 bits hides what is captured only nearly right; without any, what is left is right to the roundings
+    of tables.
+    """
+    held = sum(info.nbytes for info in Checkpoint.open(captured.checkpoint).tensors().values())
+    room = held <= MOST_BYTES and 4 * _ROOM * held < _available_bytes()
+    if captured.info.dtype == "fp32" or oracle_of(captured, module) == "captured graph" or not room:
+        return (None,) * len(walks)
+    with enough(f"{captured.info.name}: what was captured, in float64"), _graph(captured, "float64") as answer:
+        asked = [walk for walk in walks if walk.prompt and len(walk.ids) <= SHORT]
+        own = iter(_asked(captured, asked, answer, "float64"))
+    return tuple(next(own) if walk.prompt and len(walk.ids) <= SHORT else None for walk in walks)
+
+
+def oracle_of(captured: Captured, module: torch.nn.Module | None = None) -> Oracle:
+    """What can say how the model should answer."""
+    if module is not None:
+        return "module"
+    return "captured graph" if (captured.checkpoint / GRAPHS).exists() else "transformers"
+
+
+def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
+    """The longest sequence, whose last tokens go through decode steps: it has left most behind."""
+    longest = max(walks, key=lambda walk: len(walk.ids))
+    count = len(longest.ids)
+    if count <= STEPS:
+        return ()
+    return (replace(longest, prompt=count - STEPS, scored=tuple(range(count - STEPS, count))),)
+
+
+def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: _Transformers) -> tuple[Cached, ...]:
+    """transformers' model with its own cache, which is what `generate` runs, where it has one."""
+    with torch.inference_mode(), fair_threads():
+        own = [answer.stepped(walk) for walk in stepped]
+    told = zip(stepped, exact, own, strict=True)
+    return tuple(Cached(walk=walk, exact=logits, own=found) for walk, logits, found in told if found is not None)
+
+
+def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str) -> tuple[torch.Tensor, ...]:
+    """Rows of every walk; walks over the same tokens are answered at once."""
+    wanted: dict[tuple[int, ...], set[int]] = {}
+    for walk in walks:
+        wanted.setdefault(walk.ids, set()).update(walk.scored)
+    made: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
+    with torch.inference_mode():
+        for ids, positions in wanted.items():
+            some = sorted(positions)
+            try:
+                with fair_threads():
+                    found = answer(ids, some)
+            except AgentCompileError:
+                raise
+            except Exception as error:  # whatever somebody else's model raises
+                if exhausted(error):
+                    raise
+                text = f"{captured.info.name}: the model itself, in {kind}, fails at {len(ids)} tokens"
+                text = f"{text}: {first_line(error)}"
+                hint = "it cannot be checked, and is not compiled: choose a shorter --context, or another checkpoint"
+                raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint) from error
+            made |= {(ids, at): row for at, row in zip(some, found.float().cpu(), strict=True)}
+    return tuple(torch.stack([made[walk.ids, at] for at in walk.scored]) for walk in walks)
+
+
+def _exact(
+    captured: Captured, oracle: Oracle, device: str, module: torch.nn.Module | None
+) -> contextlib.AbstractContextManager[Answer]:
+    match oracle:
+        case "transformers":
+            return _transformers(captured.checkpoint, torch.float32, device)
+        case "module":
+            assert module is not None
+            return _module(captured, copy.deepcopy(module).float().eval(), torch.float32)
+        case "captured graph":
+            return _graph(captured, "float64")
+
+
+def _own(
+    captured: Captured, oracle: Oracle, device: str, module: torch.nn.Module | None
+) -> contextlib.AbstractContextManager[Answer]:
+    match oracle:
+        case "transformers":
+            return _transformers(captured.checkpoint, None, device)
+        case "module":
+            assert module is not None
+            return _module(captured, module, DTYPES[captured.info.dtype])
+        case "captured graph":
+            return _graph(captured, "model")
+
+
+@contextlib.contextmanager
+def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterator[Answer]:
+    """transformers' model on `device` where there is room for it, else on the host; there, where even the host has not
+    room for float32, every part of it is widened while it runs."""
+    tensors = Checkpoint.open(path).tensors().values()
+    held = sum(info.nbytes * (4 / ITEM_BYTES[info.dtype] if dtype else 1) for info in tensors) * _ROOM
+    place = device if device != "cpu" and held < torch.cuda.mem_get_info(device)[0] else "cpu"
+    whole = dtype is None or place != "cpu" or held < _available_bytes()
+    model = eager.load(path, dtype if whole else None).to(place)
+    if not whole:
+        _widen(model)
+    try:
+        yield _Transformers(model, place)
+    finally:
+        gc.collect()
+        if place != "cpu":
+            torch.cuda.empty_cache()
+
+
+class _Transformers:
+    """transformers' model as an `Answer`, without a cache and with its own."""
+
+    def __init__(self, model: Any, device: str) -> None:
+        self._model, self._device = model, device
+
+    def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """Logits at `positions` alone: those of a long prompt over a large vocabulary would be gigabytes."""
+        count, at = len(ids), torch.tensor(list(positions), device=self._device)
+
+        def cut(_: Any, args: tuple[Any, ...]) -> Any:
+            hidden = args[0]
+            return (hidden[:, at], *args[1:]) if hidden.dim() == 3 and hidden.shape[1] == count else None
+
+        with self._before_the_head(cut):
+            logits = self._model(self._of(ids), use_cache=False).logits[0]
+        return logits if logits.shape[0] == len(positions) != count else logits[at]  # type: ignore[no-any-return]
+
+    def stepped(self, walk: Walk) -> torch.Tensor | None:
+        """Logits of the steps behind a walk's prompt, with the model's own cache; None where it has none."""
+
+        def last(_: Any, args: tuple[Any, ...]) -> Any:
+            hidden = args[0]
+            return (hidden[:, -1:], *args[1:]) if hidden.dim() == 3 else None
+
+        try:
+            with self._before_the_head(last):
+                cache, found = _cache_of(self._model(self._of(walk.ids[: walk.prompt]), use_cache=True)), []
+                for token in walk.ids[walk.prompt :]:
+                    if cache is None:
+                        return None
+                    told = self._model(self._of([token]), past_key_values=cache, use_cache=True)
+                    cache = _cache_of(told)
+                    found.append(told.logits[0, -1].float().cpu())
+        except Exception as error:  # whatever somebody else's model raises that keeps its cache another way
+            if exhausted(error):
+                raise
+            return None
+        return torch.stack(found)
+
+    def _of(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([list(ids)], device=self._device)
+
+    @contextlib.contextmanager
+    def _before_the_head(self, hook: Callable[[Any, tuple[Any, ...]], Any]) -> Iterator[None]:
+        head = self._model.get_output_embeddings()
+        handle = head.register_forward_pre_hook(hook) if head is not None else None
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+
+def _cache_of(told: Any) -> Any:
+    return getattr(told, "past_key_values", None)
+
+
+def _widen(model: torch.nn.Module) -> None:
+    """Let every part hold its own parameters in float32 while it runs, and in their own dtype else."""
+    kept: dict[torch.nn.Module, list[torch.Tensor]] = {}
+
+    def before(part: torch.nn.Module, _: Any) -> None:
+        own = list(part.parameters(recurse=False))
+        kept[part] = [parameter.data for parameter in own]
+        for parameter in own:
+            parameter.data = parameter.data.float()
+
+    def after(part: torch.nn.Module, *_: Any) -> None:
+        for parameter, data in zip(part.parameters(recurse=False), kept.pop(part), strict=True):
+            parameter.data = data
+
+    for part in model.modules():
+        if any(True for _ in part.parameters(recurse=False)):
+            part.register_forward_pre_hook(before)
+            part.register_forward_hook(after)
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo names no available memory")
+
+
+@contextlib.contextmanager
+def _module(captured: Captured, module: torch.nn.Module, dtype: torch.dtype) -> Iterator[Answer]:
+    """A decoder of the protocol with caches of its own: what it returns the logits of at once is not known before."""
+
+    def answer(ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        states = [torch.zeros(state.shape, dtype=dtype) for state in captured.info.states]
+        caches = list(zip(states[::2], states[1::2], strict=True))
+        logits: torch.Tensor = module(torch.tensor([list(ids)]), torch.arange(len(ids)), caches)[0]
+        if logits.shape[0] == len(ids):
+            return logits[torch.tensor(list(positions))]
+        rows = [logits[-1]] if positions[-1] == len(ids) - 1 else []
+        # Of the last token alone: positions before it are asked for one by one, each over what stands before it.
+        earlier = [at for at in positions if at < len(ids) - 1]
+        found = [module(torch.tensor([list(ids[: at + 1])]), torch.arange(at + 1), caches)[0, -1] for at in earlier]
+        return torch.stack([*found, *rows])
+
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield answer
+    finally:
+        for part in training:
+            part.training = True
+
+
+@contextlib.contextmanager
+def _graph(captured: Captured, precision: Precision) -> Iterator[Answer]:
+    """The captured graphs, a prompt at once and then token by token: of a saved module nothing else is left."""
+    wide, checkpoint = precision == "float64", Checkpoint.open(captured.checkpoint)
+    bound: dict[str, torch.Tensor] = {}
+    for graph in (captured.decode, captured.prefill):
+        for name, value in graph.table().items():
+            if name not in graph.inputs or name in bound or value.role not in ("weight", "constant"):
+                continue
+            tensor = checkpoint.tensor(value.name) if value.role == "weight" else captured.constants[value.name]
+            bound[name] = tensor.double() if wide and tensor.is_floating_point() else tensor
+    runs = {graph.phase: (Interpreter(graph, precision), graph) for graph in (captured.decode, captured.prefill)}
+    at_once = open_ended(captured)
+
+    def answer(ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        states: dict[str, torch.Tensor] = {}
+        for state in captured.info.states:
+            states[state.name] = torch.zeros(state.shape, dtype=torch.float64 if wide else DTYPES[state.dtype])
+        rows, wanted, first = [], set(positions), positions[0] if at_once else -1
+
+        def fed(phase: Phase, begin: int, end: int) -> torch.Tensor:
+            run, graph = runs[phase]
+            table, inputs = graph.table(), dict(bound)
+            for name in graph.inputs:
+                role = table[name].role
+                if role == "state":
+                    inputs[name] = states[table[name].name]
+                elif role == "token":
+                    inputs[name] = torch.tensor([list(ids[begin:end])])
+                elif role == "position":
+                    inputs[name] = torch.arange(begin, end)
+            return run(inputs)["logits"].reshape(-1)
+
+        if at_once:
+            rows.append(fed("prefill", 0, first + 1).clone())
+        for at in range(first + 1, positions[-1] + 1):
+            logits = fed("decode", at, at + 1)
+            if at in wanted:
+                rows.append(logits.clone())
+        return torch.stack(rows)
+
+    yield answer

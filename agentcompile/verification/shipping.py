@@ -1,0 +1,115 @@
+"""What may ship once the whole model is right: plans of which something fell back are timed again.
+
+In: plans that the step admitted, or that a person wants. Out: those that the gate of `whole` lets through, each with
+times of its own parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from agentcompile.control.steering import Earlier
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.events import PlanAdmitted, Warned
+from agentcompile.ir.trial import Fallback, Kernel, Plan
+from agentcompile.ir.whole import ModelCheck
+from agentcompile.planning.overrides import Bench, layouts_of, weighed
+from agentcompile.planning.plans import Planned
+from agentcompile.runs.stages import stage
+from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.tasks import Ready
+from agentcompile.verification.whole_model import Gate
+
+
+def hold(
+    ready: Ready,
+    planned: Planned,
+    plans: Sequence[Plan],
+    bench: Bench,
+    judge: WorkerJudge,
+    earlier: Earlier,
+    module: torch.nn.Module | None = None,
+) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
+    """The cover and the plans that may ship, and how near to float32 they are; plans of which something fell back are
+    timed again. Raises AgentCompileError (correctness) where none may."""
+    cuts = [*ready.decode, ready.prefill]
+    gate = Gate(
+        here=ready.here,
+        captured=ready.model.captured,
+        constants=ready.model.constants,
+        cuts=cuts,
+        templates={
+            template.id: template
+            for subject in (*ready.subjects, *ready.prompts)
+            for template in subject.space.templates
+        },
+        judge=judge,
+        emit=bench.emit,
+        seed=bench.seed,
+        known=earlier.checks,
+        module=module,
+    )
+    with stage(bench.emit, "verify") as say:
+        plans = tuple(plans)
+        while True:
+            left, found = gate.right(plans, planned.layouts)
+            if left == plans:
+                say(told(found))
+                return planned, plans, found
+            planned, plans = _timed_again(cuts, planned, plans, left, bench, earlier.ruled)
+
+
+def told(found: ModelCheck) -> str:
+    """A check in one line."""
+    figures = ", ".join(f"{one.phase} KL {one.kl:.2g} (eager {one.kl_eager:.2g})" for one in found.phases)
+    positions = sum(one.positions for one in found.phases)
+    return f"{positions} positions beside {found.oracle} in float32: {figures}"
+
+
+def _timed_again(
+    cuts: Sequence[Cut],
+    planned: Planned,
+    before: Sequence[Plan],
+    plans: Sequence[Plan],
+    bench: Bench,
+    known: Sequence[Plan],
+) -> tuple[Planned, tuple[Plan, ...]]:
+    """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
+    measured slower than PyTorch now is given back as a whole."""
+    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.survey)
+    *decode, prefill = (plan.parts for plan in plans)
+    left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)
+    found = []
+    for cut, old, plan in zip(cuts, before, plans, strict=True):
+        if plan.parts == old.parts and layouts == planned.layouts:
+            found.append(plan)
+            continue
+        made = Plan(regime=plan.regime, parts=plan.parts, exact=False)
+        if old.step_ns:
+            made = _weighed(cut, made, left, bench, known)
+        if not made.step_ns:  # what was timed said so itself
+            bench.emit(PlanAdmitted(plan=made, layouts=layouts, ruled=True))
+        found.append(made)
+    *decode, prefill = (plan.parts for plan in found)
+    return replace(left, decode=tuple(decode), prefill=prefill), tuple(found)
+
+
+def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
+    try:
+        made = weighed(cut, plan, planned, bench, known)
+    except AgentCompileError as error:
+        if error.exit_code is not ExitCode.UNDECIDED:
+            raise
+        bench.emit(Warned(text=f"{plan.regime.name}: what is left of the plan is not timed: {error.message}"))
+        return plan
+    if made.log_ratio + made.half_width >= 0:
+        return made
+    slow = "the step is slower than PyTorch's without the kernels that made the model wrong"
+    parts = (
+        replace(part, choice=Fallback(reason=slow)) if isinstance(part.choice, Kernel) else part for part in made.parts
+    )
+    return Plan(regime=plan.regime, parts=tuple(parts), exact=False)

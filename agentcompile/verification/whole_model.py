@@ -1,0 +1,352 @@
+"""The last gate before a lock: the whole model, as its plans run it, held against the float32 model.
+
+In: the plans of every regime. Out: the plans that may ship, and how near they are to float32. Kernels that pass every
+check of their own may still be wrong together, where no check looked, or from some position on: such a failure is
+bisected to the kernel that it comes with, whose region falls back, and what is left is checked again. Where PyTorch's
+own captured graph is wrong nothing may ship.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from agentcompile.capture import Captured
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.jobs import Failed
+from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.step_clock import binaries
+from agentcompile.events import ChoiceMade, Emit, ModelChecked, Warned
+from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.template import Source, Template
+from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
+from agentcompile.ir.whole import Group, ModelCheck
+from agentcompile.materialize import specialise
+from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.lengths import LENGTHS, served
+from agentcompile.runtime.lower import lower
+from agentcompile.system.exhausted import enough
+from agentcompile.tuning.partitions import CHUNK, Cut
+from agentcompile.verification.oracle import Answers, answers, as_captured, oracle_of
+from agentcompile.verification.scores import compared, contradiction, fault, miscaptured, phases
+from agentcompile.verification.walks import lengths, named, walks
+from agentcompile.worker.protocol import Fed, FeedModel
+
+Unit = tuple[str, str]
+"""A kernel where it is used: region id and candidate id."""
+LATER = 10.0
+"""How many times the longest part of PyTorch's own graph, beside it on this machine, a part of a plan with kernels may
+take before it counts as hung, and `LATER_S` seconds more."""
+LATER_S = 20.0
+
+
+class Feeder(Protocol):
+    """Who runs a whole model on sequences: the judge."""
+
+    def feed(self, request: FeedModel, *, patience_s: float = ...) -> Fed | Failed:
+        """Run it, giving up when no part of it ends within `patience_s` seconds (0: what its size may take)."""
+
+
+@dataclass(kw_only=True)
+class Gate:
+    """One model's. The reference is asked once, and only when something is to be compared."""
+
+    here: Machine
+    captured: Captured
+    constants: Path
+    cuts: Sequence[Cut]
+    """By regime, the prefill's last."""
+    templates: Mapping[str, Template]
+    """By id."""
+    judge: Feeder
+    emit: Emit
+    seed: int
+    known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
+    """What an earlier process of the run found, by what was checked."""
+    module: torch.nn.Module | None = None
+    """The user's own, where it is at hand."""
+    _answers: Answers | None = field(default=None, init=False)
+    _miscaptured: str = field(default="", init=False)
+    _groups: tuple[Group, ...] = field(default=(), init=False)
+    later_s: float = LATER_S
+    _patience_s: float = field(default=0.0, init=False)
+
+    def check(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
+        """Hold `plans`, one for each of the cuts, against the float32 model, unless that was done before."""
+        key = self._key(plans, layouts)
+        if (known := self.known.get(key)) is not None:
+            return known
+        found = self._checked(plans, layouts)
+        self.known = {**self.known, key: found}
+        self.emit(ModelChecked(plans=key, check=found))
+        return found
+
+    def right(self, plans: Sequence[Plan], layouts: Layouts) -> tuple[tuple[Plan, ...], ModelCheck]:
+        """The plans without those kernels that make the model wrong, and the check that what is left passes.
+
+        Raises AgentCompileError (correctness) where the model is wrong with no kernel at all.
+        """
+        guilty: dict[Unit, str] = {}
+        while True:
+            found = self.check(without(plans, guilty), layouts)
+            if found.ok:
+                return without(plans, guilty), found
+            if not guilty:
+                self._bare_is_right(plans, found)
+            left = [unit for unit in units(plans) if unit not in guilty]
+            unit, fault = self._first_wrong(plans, layouts, left, found.fault)
+            guilty[unit] = fault
+            self._tell(unit, plans, fault)
+
+    def _first_wrong(
+        self, plans: Sequence[Plan], layouts: Layouts, left: Sequence[Unit], fault: str
+    ) -> tuple[Unit, str]:
+        """By bisection: the kernel of `left` that makes the model wrong together with those before it, which do not."""
+        right, wrong = 0, len(left)
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            dropped = dict.fromkeys([unit for unit in units(plans) if unit not in left[:middle]], "left out")
+            found = self.check(without(plans, dropped), layouts)
+            if found.ok:
+                right = middle
+            else:
+                wrong, fault = middle, found.fault
+        return left[wrong - 1], fault
+
+    def _bare_is_right(self, plans: Sequence[Plan], wrong: ModelCheck) -> None:
+        bare = without(plans, dict.fromkeys(units(plans), "left out"))
+        found = self.check(bare, ()) if units(plans) else wrong
+        if found.ok:
+            return
+        about = self.captured.info
+        text = f"{about.name}: with no kernel the captured model differs from {found.oracle} in float32: {found.fault}"
+        hint = (
+            f"{about.architecture} keeps or computes something that capture does not see; no lock is written. "
+            "`agentcompile inspect` shows what was captured"
+        )
+        raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
+
+    def _tell(self, unit: Unit, plans: Sequence[Plan], fault: str) -> None:
+        region, kernel = next(
+            (part.region, part.choice)
+            for plan in plans
+            for part in plan.parts
+            if isinstance(part.choice, Kernel) and (part.region, part.choice.candidate.id) == unit
+        )
+        name = next(cut.regions[region].name for cut in self.cuts if region in cut.regions)
+        self.emit(Warned(text=f"{name}: {kernel.candidate.label} makes the whole model wrong: {fault}: it falls back"))
+        self.emit(ChoiceMade(region=region, choice=Fallback(reason=because(fault))))
+
+    def _key(self, plans: Sequence[Plan], layouts: Layouts) -> str:
+        info = self.captured.info
+        versions: Json = [metadata.version(name) for name in ("torch", "transformers")]
+        parts: list[Json] = [
+            [plan.regime.name, [[part.region, list(part.sites), _source(part.choice)] for part in plan.parts]]
+            for plan in plans
+        ]
+        kept: Json = [list(pair) for pair in layouts]
+        about: Json = [info.weights_digest, info.config_digest, info.context, oracle_of(self.captured, self.module)]
+        return digest("whole/2", parts, kept, about, self.here.target.digest, self.seed, versions)
+
+    def _checked(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
+        request = self.request(plans, layouts)
+        groups = self._groups = request.groups
+        about = ModelCheck(
+            oracle=oracle_of(self.captured, self.module), seed=self.seed, lengths=lengths(groups), phases=()
+        )
+        walked = [walk for group in groups for walk in group]
+        what = f"checking {self.captured.info.name} as a whole"
+        with enough(what), tempfile.TemporaryDirectory(prefix="agentcompile-") as folder:
+            out = Path(folder) / "logits"
+            ran = self._fed(plans, replace(request, out=str(out)))
+            if isinstance(ran, Failed):
+                return replace(about, fault=_ended(ran, groups))
+            count = sum(len(walk.scored) for walk in walked)
+            vocab = self.captured.info.vocab
+            assert ran.rows == count, f"{ran.rows} rows, not {count}"
+            if out.stat().st_size != 4 * count * vocab:
+                return replace(about, fault="its logits are not all there")
+            if self._answers is None:
+                device = self.here.device if self.here.target.kind == "cuda" else "cpu"
+                self._answers = own = answers(self.captured, walked, device, self.module)
+                self._reference_is_one(own)
+                graph = as_captured(self.captured, walked, self.module)
+                self._miscaptured = miscaptured(walked, own.exact, own.eager, graph)
+            found = torch.from_file(str(out), size=count * vocab, dtype=torch.float32).view(count, vocab)
+            rows = compared(walked, self._answers.exact, self._answers.eager, found)
+        return replace(about, phases=phases(walked, rows), fault=self._miscaptured or fault(walked, rows))
+
+    def _reference_is_one(self, found: Answers) -> None:
+        """Raises AgentCompileError (correctness) where transformers' model with its own cache, which `generate` runs,
+        is another than the same model without: as where only one of them has a window."""
+        for one in found.cached:
+            if far := contradiction(one.exact, one.own):
+                text = (
+                    f"{self.captured.info.name}: transformers' model contradicts itself: behind {one.walk.prompt} "
+                    f"tokens its answer with its own cache is {far:.3g} nats from its answer without"
+                )
+                hint = (
+                    "nothing says which of the two its authors mean, so that no lock is written; a sliding window that "
+                    "one of them ignores is the usual cause: choose a --context that is no longer than the window"
+                )
+                raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
+
+    def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
+        """Run the plans. Those that make no step in time are hung only where PyTorch's own graph, right after, makes
+        its steps, and they make none again.
+
+        Raises AgentCompileError (environment) where PyTorch's own graph makes none either.
+        """
+        bare = not units(plans)
+        ran = self.judge.feed(request, patience_s=0.0 if bare else self._patience_s)
+        if not _late(ran):
+            return self._paced(ran) if bare else ran
+        if not bare:
+            self.emit(Warned(text="The whole model makes no step in time: PyTorch's own graph is run beside it"))
+            without_any = without(plans, dict.fromkeys(units(plans), "left out"))
+            beside = self.judge.feed(replace(self.request(without_any, ()), out=request.out))
+            if not _late(beside):
+                self._paced(beside)
+                return self.judge.feed(request, patience_s=self._patience_s)
+        name = self.captured.info.name
+        raise AgentCompileError(
+            f"{name}: not even PyTorch's own graph makes a step in time: the machine is too busy or too slow to check "
+            "the whole model",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="compile --resume when less else runs (`agentcompile doctor`): acknowledged trials are kept",
+        )
+
+    def _paced(self, ran: Fed | Failed) -> Fed | Failed:
+        """What PyTorch's own graph took is what kernels are measured by: a limit that was guessed is longer."""
+        if isinstance(ran, Fed):
+            self._patience_s = self.later_s + LATER * ran.longest_s
+        return ran
+
+    def request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
+        """What a worker is asked that runs the plans."""
+        sources, info = self._sources(plans), self.captured.info
+        alone = [plan.regime.context[1] for plan in plans if plan.phase == "decode" and plan.regime.batch == 1]
+        batches = [plan.regime.batch for plan in plans if plan.regime.batch > 1]
+        decode = [
+            (plan.regime.context[1], _lowered(cut, plan.parts, sources, layouts))
+            for cut, plan in zip(self.cuts[:-1], plans[:-1], strict=True)
+        ]
+        prefill, longest, own = self._prefill(plans[-1].parts, layouts, sources)
+        programs = [program for _, program in (*decode, *prefill)]
+        wanted = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
+        if self.here.target.kind == "cuda":
+            from agentcompile.runtime.device_step import advance_source
+
+            advance = advance_source(self.here.target.arch)
+            sources[advance.digest] = advance
+            wanted.add(advance.digest)
+        built = binaries(self.here, sources, sorted(wanted))
+        found = walks(info.context, info.vocab, longest, ends=alone, batches=batches, programs=own, seed=self.seed)
+        return FeedModel(
+            info=info,
+            decode=tuple(decode),
+            prefill=tuple(prefill),
+            capacity=longest,
+            checkpoint=str(self.captured.checkpoint),
+            constants=str(self.constants),
+            binaries=tuple((source, binary.path) for source, binary in built.items()),
+            groups=self._groups or found,
+            out="",
+        )
+
+    def _sources(self, plans: Sequence[Plan]) -> dict[str, Source]:
+        """Of all kernels of the plans, by digest."""
+        found: dict[str, Source] = {}
+        for cut, plan in zip(self.cuts, plans, strict=True):
+            for part in plan.parts:
+                if isinstance(part.choice, Kernel) and part.choice.source not in found:
+                    candidate = part.choice.candidate
+                    template, region = self.templates[candidate.template], cut.regions[part.region]
+                    source = specialise(template, region, candidate.params, self.here.target)
+                    assert source.digest == part.choice.source, f"{region.name}: {candidate.label} is another now"
+                    found[source.digest] = source
+        return found
+
+    def _prefill(
+        self, parts: Sequence[Part], layouts: Layouts, sources: dict[str, Source]
+    ) -> tuple[list[tuple[int, Program]], int, tuple[int, ...]]:
+        """The prompt's programs, the longest chunk, and the lengths of programs that a prompt is fed at; the sources of
+        what they call are added to `sources`."""
+        cut, most = self.cuts[-1], capacity(self.captured)
+        if self.here.target.kind == "cpu":
+            return [(most, _lowered(cut, parts, sources, layouts))], min(CHUNK, most), ()
+        chunks = Chunks(
+            graph=self.captured.prefill,
+            cut=cut.partition,
+            parts=tuple(parts),
+            templates=self.templates,
+            target=self.here.target,
+            layouts=layouts,
+        )
+        longest = chunks.longest(most)
+        made = {tokens: chunks.at(tokens) for tokens in sorted({1, *served(longest)})}
+        sources |= {job.source.digest: job.source for chunk in made.values() for job in chunk.jobs}
+        own = tuple(length for length in LENGTHS if length <= longest)
+        return [(tokens, chunk.program) for tokens, chunk in made.items()], longest, own
+
+
+def units(plans: Sequence[Plan]) -> list[Unit]:
+    """Every kernel of the plans, once."""
+    return list(
+        dict.fromkeys(
+            (part.region, part.choice.candidate.id)
+            for plan in plans
+            for part in plan.parts
+            if isinstance(part.choice, Kernel)
+        )
+    )
+
+
+def without(plans: Sequence[Plan], dropped: Mapping[Unit, str]) -> tuple[Plan, ...]:
+    """The plans with the fallback in place of kernels that are `dropped`, each for its reason."""
+
+    def left(part: Part) -> Part:
+        if not isinstance(part.choice, Kernel) or (part.region, part.choice.candidate.id) not in dropped:
+            return part
+        return replace(part, choice=Fallback(reason=because(dropped[part.region, part.choice.candidate.id])))
+
+    return tuple(replace(plan, parts=tuple(left(part) for part in plan.parts)) for plan in plans)
+
+
+def because(fault: str) -> str:
+    """Why a region falls back."""
+    return f"the whole model is wrong with its kernel: {fault}"
+
+
+def _source(choice: Choice) -> str:
+    return choice.source if isinstance(choice, Kernel) else ""
+
+
+def _lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], layouts: Layouts) -> Program:
+    return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, dict(layouts))
+
+
+def _late(ran: Fed | Failed) -> bool:
+    return isinstance(ran, Failed) and isinstance(ran.verdict, TimedOut)
+
+
+def _ended(ran: Failed, groups: Sequence[Group]) -> str:
+    """How a model ended that wrote no logits, and what it was fed."""
+    cause = reason(ran.verdict)
+    if isinstance(ran.verdict, Crashed) and not ran.verdict.signal:
+        cause = ran.verdict.detail.strip().rpartition("\n")[2]
+    if isinstance(ran.verdict, TimedOut):
+        cause = f"no step in {ran.verdict.limit_s:.3g} s, where PyTorch's own graph makes its steps"
+    how = "hung" if isinstance(ran.verdict, TimedOut) else "crashed"
+    if not 0 <= ran.at < len(groups):
+        return f"it {how} before its first token: {cause}"
+    walk = groups[ran.at][0]
+    return f"it {how} on {named(walk, walk.scored[-1])}: {cause}"
