@@ -12,6 +12,8 @@ import pytest
 ROOTS = ("agentcompile", "tui", "bench", "templates", "tests")
 ENDINGS = {".py", ".cpp", ".h", ".cu", ".cuh"}
 MOST_LINES = 400
+MOST_AT_ROOT = 8
+"""Modules beside the packages: everything else has a room of its own."""
 STANDARD_ALONE = ("ir", "events.py", "runs/progress.py", "errors.py")
 
 
@@ -29,6 +31,10 @@ def test_no_file_is_longer_than_a_reader_holds(repository: Path) -> None:
         if (n := len(p.read_text().splitlines())) > MOST_LINES
     }
     assert not long
+
+
+def test_the_root_holds_a_handful_of_modules(repository: Path) -> None:
+    assert len(list((repository / "agentcompile").glob("*.py"))) <= MOST_AT_ROOT
 
 
 def _calls(path: Path, *names: str) -> list[str]:
