@@ -17,7 +17,7 @@ from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import CHUNK, Cut
 from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.tuner import Subject, templates_of
+from agentcompile.tuning.tuner import TuneTask, templates_of
 
 STEPS_PER_CHUNK = 128
 """Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
@@ -46,11 +46,11 @@ class Planned:
 
 def contenders(
     cuts: Sequence[Cut],
-    subjects: Sequence[Subject],
+    subjects: Sequence[TuneTask],
     best_ns: Mapping[str, float],
     fallback_ns: Callable[[Region], float],
     optimism: float = OPTIMISM,
-) -> tuple[Subject, ...]:
+) -> tuple[TuneTask, ...]:
     """The subjects worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
 
     `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
@@ -65,7 +65,7 @@ def contenders(
     return tuple(subject for subject in subjects if subject.region.id in kept)
 
 
-def _enters(cut: Cut, now: Mapping[str, float], subject: Subject, optimism: float) -> bool:
+def _enters(cut: Cut, now: Mapping[str, float], subject: TuneTask, optimism: float) -> bool:
     """Whether the cheapest cover has the subject's region when it alone is `optimism` times as slow as it is now."""
     own, placeholder = subject.region.id, Fallback(reason="estimate")
     hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
@@ -89,7 +89,7 @@ def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
 def plan(
     decode: Sequence[Cut],
     prefill: Cut,
-    subjects: Sequence[Subject],
+    subjects: Sequence[TuneTask],
     rankings: Mapping[str, Ranking],
     trials: Mapping[str, Sequence[Trial]],
     fallback_ns: Callable[[Region], float],
@@ -183,7 +183,7 @@ def _options(
     region: Region,
     ranking: Ranking | None,
     fallback_ns: float,
-    subjects: Sequence[Subject],
+    subjects: Sequence[TuneTask],
     costs: Callable[[Region, Kernel], float],
     near: bool = False,
 ) -> tuple[Option, ...]:

@@ -24,7 +24,7 @@ from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.summary import Row, Summary, summarise
 from agentcompile.space import Space
-from agentcompile.tuning.tuner import Subject
+from agentcompile.tuning.tuner import TuneTask
 
 CHUNK = 256
 """Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
@@ -201,7 +201,7 @@ def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
 
 def advise(
     spaces: Sequence[Space], adviser: Adviser, ceiling: Ceiling, lives: Residency, emit: Emit
-) -> tuple[Subject, ...]:
+) -> tuple[TuneTask, ...]:
     """Ask the adviser about every space; an answer only orders what is there."""
     subjects = []
     for space in spaces:
@@ -213,5 +213,5 @@ def advise(
         head = tuple(candidate.label for candidate in advice.sorted(candidates)[:3])
         note = advice.rationales[0][1] if advice.rationales else ""
         emit(Advised(region=space.region.id, adviser=adviser.label, head=head, note=note))
-        subjects.append(Subject(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
+        subjects.append(TuneTask(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
     return tuple(subjects)

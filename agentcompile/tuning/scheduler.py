@@ -17,7 +17,7 @@ from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking, Traits, rank
-from agentcompile.tuning.tuner import Subject, Tuner, templates_of
+from agentcompile.tuning.tuner import TuneTask, Tuner, templates_of
 from agentcompile.tuning.untimed import heads, in_pytorch, ranked
 
 HEADS = 8
@@ -42,7 +42,7 @@ class Survey:
     def __init__(
         self,
         cuts: Sequence[Cut],
-        subjects: Sequence[Subject],
+        subjects: Sequence[TuneTask],
         tuner: Tuner,
         seconds_left: Left,
         confirming: Left = any_time,
@@ -134,7 +134,7 @@ class Survey:
         """Time of a site as captured, run by PyTorch."""
         return float(self._tuner.fallback_ns(region, self._residency))
 
-    def search(self, chosen: Sequence[Subject], budget: int) -> None:
+    def search(self, chosen: Sequence[TuneTask], budget: int) -> None:
         """Spend what is left of the budget and of the time on `chosen`, by the square root of what each could still
         gain."""
         best = self.best_ns()
@@ -154,7 +154,7 @@ class Survey:
             self.obey()
             self._say(self.best_ns())
 
-    def confirm(self, chosen: Sequence[Subject]) -> None:
+    def confirm(self, chosen: Sequence[TuneTask]) -> None:
         """Re-time the finalists of `chosen` on fresh data, each in an equal part of the time that is left for it."""
         for at, subject in enumerate(chosen):
             own, left = subject.region.id, part_of(self.confirm_left, 1 / (len(chosen) - at))
@@ -285,11 +285,11 @@ class Survey:
                 found[source.digest] = source
         return found
 
-    def _traits(self, subject: Subject) -> _TraitsOf:
+    def _traits(self, subject: TuneTask) -> _TraitsOf:
         return _TraitsOf(subject, self._tuner)
 
 
-def _room(subject: Subject, best_ns: float) -> float:
+def _room(subject: TuneTask, best_ns: float) -> float:
     """How far the best of a region's sites is above their floor together, in ns; never nothing: floors are rough."""
     return max(best_ns - subject.floor_ns, best_ns / 20, 1.0) * max(len(subject.region.sites), 1)
 
@@ -297,7 +297,7 @@ def _room(subject: Subject, best_ns: float) -> float:
 class _TraitsOf:
     """Risk flags and workspace of a candidate: what breaks ties."""
 
-    def __init__(self, subject: Subject, tuner: Tuner) -> None:
+    def __init__(self, subject: TuneTask, tuner: Tuner) -> None:
         self._subject, self._tuner = subject, tuner
 
     def __call__(self, candidate: Candidate) -> Traits:

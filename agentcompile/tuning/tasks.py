@@ -25,7 +25,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import stage
 from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
 from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import Subject
+from agentcompile.tuning.tuner import TuneTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class Ready:
     decode: tuple[Cut, ...]
     """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
     prefill: Cut
-    subjects: tuple[Subject, ...]
-    prompts: tuple[Subject, ...]
+    subjects: tuple[TuneTask, ...]
+    prompts: tuple[TuneTask, ...]
     """Those of the prefill, which has kernels on a GPU alone."""
 
 

@@ -47,7 +47,7 @@ LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class TuneTask:
     """A region with its bounded space, what the adviser says of it, and where the step finds its weights."""
 
     region: Region
@@ -69,7 +69,7 @@ class Tuner:
         notes: Notes,
         emit: Emit,
         seed: int,
-        advised: Callable[[Subject], Advice] = lambda subject: subject.advice,
+        advised: Callable[[TuneTask], Advice] = lambda subject: subject.advice,
         steering: Steering | None = None,
     ) -> None:
         """`advised` says what holds for a subject now, asked again before each proposal: advice may come late."""
@@ -88,7 +88,7 @@ class Tuner:
         self._pytorch_ns: dict[str, int] = {}
         self._ceilings: list[Ceiling] = []
 
-    def source(self, subject: Subject, candidate: Candidate) -> Source:
+    def source(self, subject: TuneTask, candidate: Candidate) -> Source:
         """The program text of a candidate; made once."""
         if candidate.id not in self._sources:
             template = self._template(subject, candidate)
@@ -96,11 +96,11 @@ class Tuner:
             self._sources[candidate.id] = source
         return self._sources[candidate.id]
 
-    def advice(self, subject: Subject) -> Advice:
+    def advice(self, subject: TuneTask) -> Advice:
         """What holds for a subject now."""
         return self._advised(subject)
 
-    def ahead(self, subjects: Sequence[Subject]) -> None:
+    def ahead(self, subjects: Sequence[TuneTask]) -> None:
         """Build and validate the most promising candidate of each of `subjects` that is not known, all beside one
         another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
         wanted: list[Job] = []
@@ -117,21 +117,21 @@ class Tuner:
             else:
                 self._unfit[job.candidate.id] = result
 
-    def heads(self, subject: Subject, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
+    def heads(self, subject: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
         Behind the first `fresh` only those that are known."""
         heads, rounds = self._leading(subject), POLICY.search_rounds
         late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
         return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
-    def _leading(self, subject: Subject) -> list[Candidate]:
+    def _leading(self, subject: TuneTask) -> list[Candidate]:
         """The most promising candidate of each template, best first."""
         order = self._advised(subject).sorted(tuple(subject.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         return [candidate for candidate in order if first[candidate.template] is candidate]
 
     def search(
-        self, subject: Subject, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
+        self, subject: TuneTask, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
     ) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
         When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
@@ -144,7 +144,7 @@ class Tuner:
                 return found
             found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search", left=left)
 
-    def _order(self, subject: Subject, found: Sequence[Trial]) -> Advice:
+    def _order(self, subject: TuneTask, found: Sequence[Trial]) -> Advice:
         """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
         advice = self._advised(subject)
         if advice is subject.advice:
@@ -152,11 +152,11 @@ class Tuner:
         tried = dict.fromkeys(trial.candidate.id for trial in found if trial.fidelity == "search")
         return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
 
-    def tried(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Trial]:
+    def tried(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
         """Search trials of these candidates, beside one another."""
         return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
-    def built(self, subject: Subject, candidates: Sequence[Candidate]) -> list[Job]:
+    def built(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Job]:
         """The jobs of those of `candidates` that pass the static check and build, in their order."""
         jobs = [self.job(subject, candidate) for candidate in candidates]
         legal = [job for job in jobs if not check.errors(self.findings(job))]
@@ -164,7 +164,7 @@ class Tuner:
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
 
-    def again(self, subject: Subject, candidate: Candidate) -> list[Trial]:
+    def again(self, subject: TuneTask, candidate: Candidate) -> list[Trial]:
         """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
         self._past.forget(candidate.id)
         self._prepared.pop(candidate.id, None)
@@ -181,13 +181,13 @@ class Tuner:
         trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
         self._emit(TrialFinished(trial=trial))
 
-    def confirm(self, subject: Subject, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
+    def confirm(self, subject: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
         best of each layout alone."""
         each = CONFIRMED if left() > 0 else 1
         return self.confirmed(subject, finalists(trials, templates_of(subject), each=each), left)
 
-    def confirmed(self, subject: Subject, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
+    def confirmed(self, subject: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
         """Time `chosen` beside the fallback in fresh processes, again while others disturb it and time is left."""
         confirmed: list[Trial] = []
         for look in range(LOOKS):
@@ -198,7 +198,7 @@ class Tuner:
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
 
-    def job(self, subject: Subject, candidate: Candidate) -> Job:
+    def job(self, subject: TuneTask, candidate: Candidate) -> Job:
         """What a judge needs of a candidate."""
         template, source = self._template(subject, candidate), self.source(subject, candidate)
         return Job(candidate=candidate, region=subject.region, template=template, source=source)
@@ -216,7 +216,7 @@ class Tuner:
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
 
-    def refusal(self, subject: Subject, candidate: Candidate) -> Trial | None:
+    def refusal(self, subject: TuneTask, candidate: Candidate) -> Trial | None:
         """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
         breaks a static rule."""
         job = self.job(subject, candidate)
@@ -265,12 +265,12 @@ class Tuner:
             self.steering.point()
             yield job
 
-    def _template(self, subject: Subject, candidate: Candidate) -> Template:
+    def _template(self, subject: TuneTask, candidate: Candidate) -> Template:
         return next(t for t in subject.space.templates if t.id == candidate.template)
 
     def _timed(
         self,
-        subject: Subject,
+        subject: TuneTask,
         candidates: Sequence[Candidate],
         rounds: int,
         *,
@@ -298,12 +298,12 @@ class Tuner:
             self._past.keep(trial)
         return [done[candidate.id] for candidate in candidates]
 
-    def _known(self, subject: Subject, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
+    def _known(self, subject: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
         """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
         return self._past.take(candidate, self.source(subject, candidate).digest, fidelity, rounds)
 
     def _fresh(
-        self, subject: Subject, jobs: Sequence[Job], rounds: int, fidelity: str, look: int, left: Left
+        self, subject: TuneTask, jobs: Sequence[Job], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         ready: list[Prepared] = []
         waiting: list[Job] = []
@@ -330,7 +330,7 @@ class Tuner:
             yield from self._verdicts(subject, ready, rounds, fidelity, look, left)
 
     def _verdicts(
-        self, subject: Subject, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
+        self, subject: TuneTask, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         self.steering.point()
         final = fidelity == "confirm"
@@ -363,7 +363,7 @@ class Tuner:
                 verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield _trial(prepared.job, verdict, fidelity)
 
-    def _floor_ns(self, subject: Subject, timing: Timing) -> float:
+    def _floor_ns(self, subject: TuneTask, timing: Timing) -> float:
         """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
         bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
         fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
@@ -376,12 +376,12 @@ class Tuner:
             floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
         return floor
 
-    def _note_baseline(self, subject: Subject, trial: Trial) -> None:
+    def _note_baseline(self, subject: TuneTask, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
             self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
 
 
-def templates_of(subject: Subject) -> dict[str, Template]:
+def templates_of(subject: TuneTask) -> dict[str, Template]:
     """The templates of a subject's space by id."""
     return {template.id: template for template in subject.space.templates}
 

@@ -15,7 +15,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Fallback, Kernel
 from agentcompile.tuning.ranking import Ranking, Signature, signature_of
-from agentcompile.tuning.tuner import Subject, templates_of
+from agentcompile.tuning.tuner import TuneTask, templates_of
 
 LAUNCH_NS = 1500
 """A launch with the barrier that follows it: few launches are better than many."""
@@ -28,7 +28,7 @@ LATER = 0.5
 reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
 
 
-def heads(subject: Subject, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
+def heads(subject: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
     """The first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
     templates, found = templates_of(subject), dict[Signature, Candidate]()
     for candidate in advice.sorted(tuple(subject.space)):
@@ -37,7 +37,7 @@ def heads(subject: Subject, advice: Advice, refused: Collection[str]) -> tuple[C
     return tuple(found.values())
 
 
-def ranked(subject: Subject, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
+def ranked(subject: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
     """The ranking of kernels that nobody has timed, one for each layout; `tried` were refused before them."""
     templates = templates_of(subject)
     before = f" after {tried} that may not ship" if tried else ""
@@ -57,7 +57,7 @@ def ranked(subject: Subject, advice: Advice, chosen: Collection[tuple[Candidate,
     return Ranking(kernels=tuple((own, (kernel,)) for own, kernel in kernels.items()), fallback=fallback)
 
 
-def in_pytorch(subject: Subject) -> Ranking:
+def in_pytorch(subject: TuneTask) -> Ranking:
     """The ranking of a region that is to stay as captured."""
     return Ranking(kernels=(), fallback=Fallback(reason="no kernel was asked for (choose = pytorch)"))
 

@@ -20,7 +20,7 @@ from agentcompile.measure import Timing
 from agentcompile.options import Options
 from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.tasks import Ready, prepare
-from agentcompile.tuning.tuner import Subject, templates_of
+from agentcompile.tuning.tuner import TuneTask, templates_of
 
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 
@@ -116,7 +116,7 @@ def judged(
     return model()
 
 
-def hot(ready: Ready) -> list[Subject]:
+def hot(ready: Ready) -> list[TuneTask]:
     """Regions of the cheapest cover of the step by floors that have something to order, those that are soon judged
     first."""
     own = {subject.region.id: subject for subject in ready.subjects}
@@ -126,7 +126,7 @@ def hot(ready: Ready) -> list[Subject]:
 
 
 def _times(
-    subject: Subject, judge: WorkerJudge, seed: int, say: Callable[[str], None]
+    subject: TuneTask, judge: WorkerJudge, seed: int, say: Callable[[str], None]
 ) -> tuple[dict[str, float], float]:
     """Time of every correct candidate by label, and of PyTorch, in ns, all beside one another in every round."""
     templates = templates_of(subject)
@@ -152,7 +152,7 @@ def _times(
     return {one.job.candidate.label: quick[arm] for arm, one in enumerate(ready, 1) if arm in quick}, quick.get(0, 0.0)
 
 
-def _region(ready: Ready, subject: Subject, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]) -> Judged:
+def _region(ready: Ready, subject: TuneTask, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]) -> Judged:
     asked = question_of(subject.space, ready.ceiling, subject.residency)
     region, ids = subject.region, {candidate.label: candidate.id for candidate in asked.candidates}
     ns = {label: time for label, time in ns.items() if label in ids}

@@ -34,7 +34,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.replay.write import Facts, seal
 from agentcompile.tuning.partitions import Cut, advise, bound, cut
 from agentcompile.tuning.ranking import Ranking, signature_of
-from agentcompile.tuning.tuner import Subject
+from agentcompile.tuning.tuner import TuneTask
 from tests.models.tiny import Stepper
 from tests.unit import runs
 
@@ -172,7 +172,7 @@ def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: boo
     return Planted(model=model, cuts=(*decode, prefill), planned=planned, trials=trials, facts=about)
 
 
-def _kernel(subject: Subject, library: bool) -> tuple[Kernel, Any] | None:
+def _kernel(subject: TuneTask, library: bool) -> tuple[Kernel, Any] | None:
     by_id = {template.id: template for template in subject.space.templates}
     for candidate in subject.advice.sorted(tuple(subject.space)):
         template = by_id[candidate.template]

@@ -41,7 +41,7 @@ from agentcompile.tuning.partitions import advise, bound, cut, question_of
 from agentcompile.tuning.ranking import Traits, rank
 from agentcompile.tuning.tasks import informed
 from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import Subject, Tuner, templates_of
+from agentcompile.tuning.tuner import TuneTask, Tuner, templates_of
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 
@@ -226,7 +226,7 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
 
 
 def judged(
-    subjects: Sequence[Subject], target: Any, store: Store, advised: Callable[[Subject], Advice]
+    subjects: Sequence[TuneTask], target: Any, store: Store, advised: Callable[[TuneTask], Advice]
 ) -> dict[str, list[Trial]]:
     """Every candidate searched in the advised order, and the finalists confirmed."""
     tuner = Tuner(target, Knowing(), Past((), None, "policy"), Notes(store), silent, 0, advised)

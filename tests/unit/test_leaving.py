@@ -15,7 +15,7 @@ from agentcompile.ir.trial import Fallback, Kernel, Part
 from agentcompile.planning.alternatives import RunnersUp
 from agentcompile.planning.plans import Planned, leaves, plan
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
-from agentcompile.tuning.tuner import Subject
+from agentcompile.tuning.tuner import TuneTask
 from tests.unit.fakes import rows_template
 from tests.unit.test_admit import cover_of, cut_of, kernel
 
@@ -41,14 +41,14 @@ def planned(
 ) -> Planned:
     """The cover where PyTorch takes so long at a site of a region, and the region's kernel so long; kernels of regions
     that `won` did so beside PyTorch, whatever these times say."""
-    subjects, rankings = list[Subject](), dict[str, Ranking]()
+    subjects, rankings = list[TuneTask](), dict[str, Ranking]()
     for part in PARTS:
         region = CUT.regions[part.region]
         own = ((), (kernel(region, 1),))
         faster = kernel_ns[region.id] < pytorch_ns[region.id] or region.id in won
         rankings[region.id] = Ranking(kernels=(own,) if faster else (), fallback=PYTORCH, near=() if faster else (own,))
         subjects.append(
-            Subject(
+            TuneTask(
                 region=region,
                 space=cast(Any, Space()),
                 advice=Advice(label="none"),

@@ -25,7 +25,7 @@ from agentcompile.system.store import Store
 from agentcompile.tuning.machine_trials import History
 from agentcompile.tuning.scheduler import Survey
 from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import Subject, Tuner
+from agentcompile.tuning.tuner import TuneTask, Tuner
 from tests.unit import runs
 
 
@@ -45,9 +45,9 @@ class Judge:
 
 
 @pytest.fixture
-def subject() -> Subject:
+def subject() -> TuneTask:
     space = Space(linear_region(), [rows_template()], target())
-    return Subject(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
+    return TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
 
 
 class Desk:
@@ -64,7 +64,7 @@ def asked(what: str, candidate: str) -> CandidateAsked:
     return CandidateAsked(what=what, region="r", candidate=candidate)  # type: ignore[arg-type]
 
 
-def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: Subject) -> None:
+def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
     one, other, *_ = tuple(subject.space)
     desk.steering.see(asked("cancel", one.id))
@@ -75,7 +75,7 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: Su
     assert told == {one.id, other.id}, "its verdict is an event as any"
 
 
-def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, subject: Subject) -> None:
+def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, subject: TuneTask) -> None:
     one, other, *_ = tuple(subject.space)
     with History(tmp_path / "history") as history:
         first = Desk(tmp_path, history=history)
@@ -96,7 +96,7 @@ def by_two(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], 
     return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
 
 
-def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subject: Subject) -> None:
+def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subject: TuneTask) -> None:
     first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
     made = first.tuner.search(subject, by_two, Budget(trials=100), [], lambda: next(looks))
     assert len(made) == len(first.judge.asked) == 4
@@ -109,7 +109,7 @@ def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subje
     assert part.judge.asked == []
 
 
-def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, subject: Subject) -> None:
+def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, subject: TuneTask) -> None:
     twin = replace(subject.space.templates[0], id="linear/twin")
     space = Space(subject.region, [*subject.space.templates, twin], target())
     both = replace(subject, space=space)
@@ -124,7 +124,7 @@ def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_pa
     assert resumed.judge.asked == []
 
 
-def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: Subject) -> None:
+def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: TuneTask) -> None:
     with History(tmp_path / "history") as history:
         past = Past([], history, "p")
         one, other, *_ = tuple(subject.space)
@@ -134,7 +134,7 @@ def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subjec
 
 
 def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_ones(
-    tmp_path: Path, subject: Subject
+    tmp_path: Path, subject: TuneTask
 ) -> None:
     one, *_ = tuple(subject.space)
     killed = Trial(candidate=one, source="s", verdict=Disturbed(stage="validate"), fidelity="confirm")
@@ -146,7 +146,7 @@ def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_
         assert resumed.failure(one, "s") is None
 
 
-def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: Subject) -> None:
+def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
     one = next(iter(subject.space))
     (trial,) = desk.tuner.tried(subject, [one])
@@ -156,7 +156,7 @@ def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: 
 
 
 def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected(
-    tmp_path: Path, subject: Subject
+    tmp_path: Path, subject: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
     desk.steering.legal = legal({subject.region.id: subject.space})
@@ -174,7 +174,7 @@ def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected
     assert desk.steering.asked == ()
 
 
-def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, subject: Subject) -> None:
+def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
     one, other, third, *_ = tuple(subject.space)
     good = Trial(candidate=one, source=desk.tuner.source(subject, one).digest, verdict=runs.measured())
@@ -187,7 +187,7 @@ def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_pat
 
 
 def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_looked_at(
-    tmp_path: Path, subject: Subject
+    tmp_path: Path, subject: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
     desk.tuner.ahead([subject])
@@ -201,7 +201,7 @@ def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_l
     assert resumed.judge.asked == [], "what is known is not prepared"
 
 
-def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, subject: Subject) -> None:
+def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
     desk.tuner.ahead([subject])
     desk.steering.see(asked("cancel", desk.judge.asked[0]))

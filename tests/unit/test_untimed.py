@@ -24,7 +24,7 @@ from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking
 from agentcompile.tuning.scheduler import Survey
 from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import Subject, Tuner
+from agentcompile.tuning.tuner import TuneTask, Tuner
 from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
@@ -59,7 +59,7 @@ class Rig:
         self.region, self.checker, self.events = region or linear_region(), Checker(), list[Event]()
         self.space = Space(self.region, [PACKED, PLAIN], target())
         order = tuple(candidate.id for candidate in reversed(tuple(self.space)))
-        self.subject = Subject(
+        self.subject = TuneTask(
             region=self.region,
             space=self.space,
             advice=Advice(label="test", order=order),
