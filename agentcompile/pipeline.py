@@ -11,8 +11,8 @@ from agentcompile.advice.configure import check
 from agentcompile.checkpoint.locate import location
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import WorkerJudge
-from agentcompile.evaluation.machine import judge_of, this_machine
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.evaluation.step_clock import StepClock, policy_digest
 from agentcompile.evaluation.time_budget import TimeBudget, floor_of, part_of
 from agentcompile.events import (
@@ -30,25 +30,25 @@ from agentcompile.ir.whole import ModelCheck
 from agentcompile.lockfile import Lock, reserve_lock, write_lock
 from agentcompile.options import Options
 from agentcompile.planning.admission import admit, admit_chunk, confirm
-from agentcompile.planning.alternatives import Everywhere, RunnersUp
+from agentcompile.planning.alternatives import RankedAlternatives, SpaceAlternatives
 from agentcompile.planning.chunks import Chunks, capacity
-from agentcompile.planning.overrides import Bench, known_plan, legal, obey
+from agentcompile.planning.overrides import PlanChecks, apply_decisions, known_plan, legal
 from agentcompile.planning.plans import NEAR, Planned, contenders, estimate, plan
 from agentcompile.planning.step_timer import Admitted
-from agentcompile.replay.sources import Kept
-from agentcompile.replay.write import Facts, seal
+from agentcompile.replay.sources import LockSources
+from agentcompile.replay.write import LockFacts, lock_of
 from agentcompile.runs.stages import shared, stage
 from agentcompile.system.notes import Notes
 from agentcompile.system.probe import cpus_at_once, others_running
-from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.pace import Pace
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
-from agentcompile.tuning.scheduler import Survey
-from agentcompile.tuning.tasks import Ready, counsel, prepare, started
-from agentcompile.tuning.trial_database import Past, lengths_key
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel, counsel, prepare, started
+from agentcompile.tuning.trial_database import TrialDatabase, lengths_key
 from agentcompile.tuning.tuner import Tuner
 from agentcompile.tuning.untimed import Estimates
-from agentcompile.verification.shipping import hold
+from agentcompile.verification.shipping import hold_against_reference
 
 if TYPE_CHECKING:
     import torch
@@ -86,14 +86,14 @@ def compile_model(
     here = this_machine(options)
     emit(started(options, here))
     reserve_lock(Path(options.out))
-    with judge_of(here, options.seed, steering) as judge, History(options.history) as history:
+    with evaluator_of(here, options.seed, steering) as judge, MachineTrials(options.history) as history:
         if history.warning:
             emit(Warned(text=history.warning))
         ready = prepare(options, here, judge, emit)
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
         emit = pace = Pace(emit, budget, lambda best: estimate(ready.decode[0], best))
-        policy, subjects = policy_digest(ready.prefill.residency), [*ready.subjects, *ready.prompts]
-        known = Past(past, history, policy)
+        policy, subjects = policy_digest(ready.prefill.residency), [*ready.tasks, *ready.prompt_tasks]
+        known = TrialDatabase(past, history, policy)
         cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         fresh = planned is None or bool(steering.asked)
@@ -106,11 +106,11 @@ def compile_model(
                 steering,
             )  # fmt: skip
             steering.legal = legal(spaces)
-            survey = Survey(
+            survey = TaskScheduler(
                 cuts, subjects, tuner, budget.searching, budget.confirming, pace.improved
             )  # fmt: skip
             if planned is not None:
-                survey.recall(past)
+                survey.resume_from(past)
             if fresh and options.choose in TIMED:
                 survey = search(ready, survey, 0 if planned else options.budget * len(options.batch), emit)
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
@@ -125,25 +125,30 @@ def compile_model(
     return lock
 
 
-def search(ready: Ready, survey: Survey, budget: int, emit: Emit) -> Survey:
+def search(ready: PreparedModel, survey: TaskScheduler, budget: int, emit: Emit) -> TaskScheduler:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
-        if least := floor_of(len(ready.subjects), survey.left(), others_running(), cpus_at_once()):
+        if least := floor_of(len(ready.tasks), survey.left(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
-        survey.obey()
-        survey.look(budget)
-        chosen = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns) if budget else ()
+        survey.evaluate_requests()
+        survey.try_first_candidates(budget)
+        chosen = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns) if budget else ()
         survey.search(chosen, budget)
-        near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, NEAR)
+        near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, NEAR)
         if survey.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
-            near = contenders(ready.decode, ready.subjects, survey.best_ns(), survey.fallback_ns, 1.0)
-        survey.confirm([*near, *ready.prompts])
+            near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, 1.0)
+        survey.confirm([*near, *ready.prompt_tasks])
         say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
     return survey
 
 
 def settle(
-    ready: Ready, survey: Survey, options: Options, judge: WorkerJudge, emit: Emit, budget: TimeBudget
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    options: Options,
+    judge: WorkerEvaluator,
+    emit: Emit,
+    budget: TimeBudget,
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """The cover that the rule of choice makes of what was searched, and its plans as the step admits them."""
     rankings = choose(survey, options.choose, emit)
@@ -153,15 +158,15 @@ def settle(
     return planned, prove(ready, survey, rankings, planned, judge, options.seed, emit, budget)
 
 
-def choose(survey: Survey, rule: Rule, emit: Emit) -> dict[str, Ranking]:
+def choose(survey: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
     """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
     rule takes."""
     with stage(emit, "choose") as say:
         match rule:
             case "pytorch":
-                rankings = survey.untouched()
+                rankings = survey.all_fallback()
             case "first":
-                rankings = survey.first()
+                rankings = survey.first_by_order()
             case "isolated" | "admitted":
                 rankings = survey.rankings()
         for region, ranking in rankings.items():
@@ -171,18 +176,20 @@ def choose(survey: Survey, rule: Rule, emit: Emit) -> dict[str, Ranking]:
     return rankings
 
 
-def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit) -> Planned:
+def cover(
+    ready: PreparedModel, survey: TaskScheduler, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit
+) -> Planned:
     """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
     timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
-        ranked = survey.first(rejected) if rule == "first" else rankings
+        ranked = survey.first_by_order(rejected) if rule == "first" else rankings
         about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=ranked)
         return plan(
             ready.decode,
             ready.prefill,
-            [*ready.subjects, *ready.prompts],
+            [*ready.tasks, *ready.prompt_tasks],
             ranked,
             survey.trials,
             survey.fallback_ns if rule in TIMED else about.fallback_ns,
@@ -205,22 +212,22 @@ def cover(ready: Ready, survey: Survey, rankings: Mapping[str, Ranking], rule: R
     return found
 
 
-def _failed(ready: Ready, survey: Survey, found: Planned) -> tuple[tuple[str, Choice], ...]:
+def _failed(ready: PreparedModel, survey: TaskScheduler, found: Planned) -> tuple[tuple[str, Choice], ...]:
     """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
     if failed := survey.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
         return failed
-    if not ready.prompts:
+    if not ready.prompt_tasks:
         return ()
     chunks = Chunks(
         graph=ready.model.captured.prefill,
         cut=ready.prefill.partition,
         parts=found.prefill,
-        templates={template.id: template for subject in ready.prompts for template in subject.space.templates},
+        templates={template.id: template for subject in ready.prompt_tasks for template in subject.space.templates},
         target=ready.here.target,
         layouts=found.layouts,
     )
     jobs = chunks.everywhere(capacity(ready.model.captured))
-    wrong = {(candidate.template, candidate.params) for candidate in survey.refused(list(jobs.values()))}
+    wrong = {(candidate.template, candidate.params) for candidate in survey.not_accepted(list(jobs.values()))}
     return tuple(
         (part.region, part.choice)
         for part in found.prefill
@@ -229,11 +236,11 @@ def _failed(ready: Ready, survey: Survey, found: Planned) -> tuple[tuple[str, Ch
 
 
 def prove(
-    ready: Ready,
-    survey: Survey,
+    ready: PreparedModel,
+    survey: TaskScheduler,
     rankings: Mapping[str, Ranking],
     planned: Planned,
-    judge: WorkerJudge,
+    judge: WorkerEvaluator,
     seed: int,
     emit: Emit,
     budget: TimeBudget,
@@ -246,7 +253,11 @@ def prove(
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind = ready.here.target.kind
-        rivals = RunnersUp(survey, rankings) if kind == "cpu" else Everywhere(survey, ready.here.target.threads)
+        rivals = (
+            RankedAlternatives(survey, rankings)
+            if kind == "cpu"
+            else SpaceAlternatives(survey, ready.here.target.threads)
+        )
         steering = survey.steering
         clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering, budget.left)
         to_come = 1.0
@@ -269,7 +280,13 @@ def prove(
 
 
 def confirmed(
-    ready: Ready, survey: Survey, planned: Planned, plans: Sequence[Plan], judge: WorkerJudge, seed: int, emit: Emit
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    planned: Planned,
+    plans: Sequence[Plan],
+    judge: WorkerEvaluator,
+    seed: int,
+    emit: Emit,
 ) -> tuple[Plan, ...]:
     """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
     with stage(emit, "admit") as say:
@@ -285,7 +302,7 @@ def confirmed(
     return tuple(found)
 
 
-def taken(ready: Ready, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
+def taken(ready: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
     """The plans as they were covered: no step is timed, and none is given back to PyTorch."""
     with stage(emit, "admit") as say:
         covers = zip((*ready.decode, ready.prefill), (*planned.decode, planned.prefill), strict=True)
@@ -316,11 +333,11 @@ def _told(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
 
 
 def heed(
-    ready: Ready,
-    survey: Survey,
+    ready: PreparedModel,
+    survey: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
-    judge: WorkerJudge,
+    judge: WorkerEvaluator,
     seed: int,
     emit: Emit,
     steering: Steering,
@@ -341,7 +358,7 @@ def heed(
     rulings = steering.rulings()
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
-    bench = Bench(
+    bench = PlanChecks(
         survey=survey,
         clock=StepClock(ready.here, judge, ready.model, survey.sources, steering),
         emit=emit,
@@ -351,18 +368,20 @@ def heed(
     )
     valid = {region: ruling for region, ruling in rulings.items() if region not in left}
     try:
-        planned, plans = obey([*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled)
+        planned, plans = apply_decisions(
+            [*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled
+        )
     except AgentCompileError as error:
         if error.exit_code is ExitCode.UNDECIDED:
             emit(Warned(text=error.message))
             emit(ReviewOpened(regions=tuple(steering.undecided())))
         raise
-    return hold(ready, planned, plans, bench, judge, steering.earlier, module)
+    return hold_against_reference(ready, planned, plans, bench, judge, steering.earlier, module)
 
 
 def write(
-    ready: Ready,
-    survey: Survey,
+    ready: PreparedModel,
+    survey: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
     policy: str,
@@ -374,7 +393,7 @@ def write(
     """Seal all plans, the prompt's last, and write the lock."""
     out = Path(options.out)
     with stage(emit, "lock") as say:
-        about = Facts(
+        about = LockFacts(
             target=ready.here.target,
             captured=ready.model.captured,
             location=location(options.model, out),
@@ -383,10 +402,10 @@ def write(
             advice=exchanges,
             check=found,
         )
-        lock = seal(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
-        Kept(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))
+        lock = lock_of(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
+        LockSources(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
-        if ready.prompts:  # the cover was accepted at every length: a replay here need not look again
+        if ready.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
             Notes(ready.here.store).put(lengths_key(hashed, ready.here.target.digest), 1)
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agentcompile.evaluation.machine import judge_of, this_machine
+from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.measure.selftest import MAX_FALSE, MIN_FOUND, PLANTED
 from agentcompile.options import resolve
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="the JSON file")
     asked = parser.parse_args(arguments)
     machine = this_machine(resolve({}).options)
-    with judge_of(machine, asked.seed) as judge:
+    with evaluator_of(machine, asked.seed) as judge:
         found = judge.selftest(trials=asked.trials, rounds=asked.rounds)
     for what, count, wanted in (
         ("equal kernels called FASTER", found.false_faster, f"at most {MAX_FALSE:.1%}"),

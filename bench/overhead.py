@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
@@ -180,7 +180,7 @@ def _pairs(
 ) -> list[Pair]:
     settings, request = _arm(asked, workload, machine)
     found: list[Pair] = []
-    with judge_of(machine, asked.seed) as judge:
+    with evaluator_of(machine, asked.seed) as judge:
         for process in range(asked.processes):
             arm = Arm(asked.arm, own_command("engines", settings), logs / "arm.log")
             try:

@@ -19,7 +19,7 @@ import torch
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
-from agentcompile.evaluation.machine import judge_of
+from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.evaluation.step_clock import binaries
 from agentcompile.ir.codec import encode
 from agentcompile.ir.program import NativeCall, Program
@@ -189,7 +189,7 @@ def _first(program: Program, call: NativeCall) -> Any:
 
 
 def _ceiling(opened: Opened, options: Options) -> float:
-    with judge_of(opened.here, options.seed) as judge:
+    with evaluator_of(opened.here, options.seed) as judge:
         return judge.ceiling().dram_bytes_per_s
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentcompile.ir.trial import Trial
-from agentcompile.runs.persistent import Grown
+from agentcompile.runs.persistent import GrowingSequence
 
 
-class Walked(Grown[Trial]):
+class Walked(GrowingSequence[Trial]):
     """Counts walks from one end to the other."""
 
     __slots__ = ("walks",)

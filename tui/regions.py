@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
-from agentcompile.runs.persistent import Grown
+from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import Row, State
 from agentcompile.runs.tables import amount, duration
 
@@ -150,7 +150,7 @@ def trials_of(state: State, region: str) -> Sequence[Trial]:
     return in_region(state.trials, region)
 
 
-def in_region(trials: Grown[Trial], region: str) -> Sequence[Trial]:
+def in_region(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
     """Those of one region, in their order."""
     return trials.of(_region, region)
 

@@ -19,7 +19,7 @@ from agentcompile.ir.trial import (
     Trial,
     reason,
 )
-from agentcompile.runs.persistent import Grown
+from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import Row, State
 from agentcompile.runs.tables import duration
 
@@ -86,7 +86,7 @@ def latest(state: State, region: str) -> Mapping[str, Latest]:
 
 
 @functools.lru_cache(maxsize=4)
-def _latest(trials: Same[Grown[Trial]], region: str) -> Mapping[str, Latest]:
+def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, Latest]:
     """Worked out once, however often one screen asks for it."""
     found: dict[str, Latest] = {}
     for trial in in_region(trials.value, region):

@@ -90,10 +90,10 @@ def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
     from agentcompile.lockfile import read_lock
     from agentcompile.lockfile.bundle import Bundle
     from agentcompile.replay.open import open_lock
-    from agentcompile.replay.sources import Kept, write_bundle
+    from agentcompile.replay.sources import LockSources, write_bundle
     from agentcompile.system.store import Store
 
-    found = Kept.of(lock, Store(options.store)).whole(read_lock(lock))
+    found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
     if found is None:  # then the templates here must still give the sources
         jobs = open_lock(lock, options).jobs
         found = Bundle(

@@ -18,7 +18,7 @@ from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.feeder import feed
-from agentcompile.evaluation.jobs import Baseline, Depth, Failed, Job, Judge, Prepared
+from agentcompile.evaluation.jobs import Baseline, Depth, EvaluationJob, Evaluator, Failed, Prepared
 from agentcompile.evaluation.requests import arm_of, each_process, implementation, physical_bytes
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
@@ -29,10 +29,20 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Crew, Limits, Seat, alive, environment, failure, from_outside, said, shakes
+from agentcompile.worker.crew import (
+    Limits,
+    WorkerPool,
+    WorkerSlot,
+    alive,
+    environment,
+    failure,
+    from_outside,
+    said,
+    shakes,
+)
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
-__all__ = ["Baseline", "Depth", "Job", "Judge", "Prepared", "WorkerJudge"]
+__all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
 
 _ON_GPU = 8
 """Candidates that are validated at once on one GPU."""
@@ -44,7 +54,7 @@ ACCEPT_REPEATS = 250
 class _Work:
     """A request under way for a job; the binary is there once it is built. `again`: somebody ended the first try."""
 
-    job: Job
+    job: EvaluationJob
     binary: Binary | None
     again: bool = False
 
@@ -53,7 +63,7 @@ class _Work:
         return "build" if self.binary is None else "validate"
 
 
-class WorkerJudge:
+class WorkerEvaluator:
     """The judge of this machine. It is used by one thread at a time. Making it returns at once."""
 
     def __init__(
@@ -91,9 +101,9 @@ class WorkerJudge:
         # suite is bound by the host, and each process holds a context of hundreds of megabytes.
         self._validators = max(1, cores // max(target.threads, 1)) if target.kind == "cpu" else min(cores, _ON_GPU)
         self._fragile = target.kind == "cuda"
-        self._crew = Crew(setup, limits, workers or cores)
+        self._crew = WorkerPool(setup, limits, workers or cores)
 
-    def __enter__(self) -> WorkerJudge:
+    def __enter__(self) -> WorkerEvaluator:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,18 +113,22 @@ class WorkerJudge:
         """Kill every worker; idempotent."""
         self._crew.close()
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
         itself fails: no disk, or a canary that died twice."""
         for job, result in self._prepare(jobs, depth):
             assert not isinstance(result, Binary)
             yield job, result
 
-    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
         """Build alone. Raises as `prepare` does."""
         return (job for job, result in self._prepare(jobs, None) if isinstance(result, Binary))
 
-    def _prepare(self, jobs: Iterable[Job], depth: Depth | None) -> Iterator[tuple[Job, Prepared | Binary | Verdict]]:
+    def _prepare(
+        self, jobs: Iterable[EvaluationJob], depth: Depth | None
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Binary | Verdict]]:
         waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
         running: dict[int, _Work] = {}
         try:
@@ -144,7 +158,7 @@ class WorkerJudge:
             for index in running:
                 seats[index].clear(shaken=False)
 
-    def _next(self, waiting: Iterator[Job], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
+    def _next(self, waiting: Iterator[EvaluationJob], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
         """Validate what is built before building more, so that results come early and binaries do not pile up."""
         validating = sum(work.stage == "validate" for work in running.values())
         if built and validating < self._validators:
@@ -153,7 +167,7 @@ class WorkerJudge:
             return _Work(job=job, binary=None)
         return None
 
-    def _start(self, seat: Seat, work: _Work, depth: Depth | None) -> None:
+    def _start(self, seat: WorkerSlot, work: _Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
             # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
@@ -170,7 +184,9 @@ class WorkerJudge:
         )
         self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
-    def _settle(self, seat: Seat, work: _Work, depth: Depth | None) -> _Work | tuple[Job, Prepared | Binary | Verdict]:
+    def _settle(
+        self, seat: WorkerSlot, work: _Work, depth: Depth | None
+    ) -> _Work | tuple[EvaluationJob, Prepared | Binary | Verdict]:
         assert seat.worker is not None
         outcome = seat.worker.take()
         if isinstance(outcome, p.Built):
@@ -183,7 +199,7 @@ class WorkerJudge:
         ran = work.stage != "build"
         return work.job, self._blamed(seat, outcome) if ran else failure(outcome, work.stage)
 
-    def _blamed(self, seat: Seat, outcome: Outcome, stage: Stage = "validate") -> Verdict:
+    def _blamed(self, seat: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
         """What a request that ran a candidate's code says about it. An error of the environment is the candidate's own
         (a library that no system loads, a device that refuses it) unless a fresh worker's canary fails, too."""
         if isinstance(outcome, p.Fault) and outcome.environment:

@@ -8,11 +8,11 @@ from agentcompile.evaluation.jobs import Failed
 from agentcompile.ir.trial import Crashed, Death
 from agentcompile.system.exhausted import lacking, named
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Crew, Limits, failure, from_outside, shakes
+from agentcompile.worker.crew import Limits, WorkerPool, failure, from_outside, shakes
 from agentcompile.worker.process import Lost, Outcome
 
 
-def feed(crew: Crew, limits: Limits, request: p.FeedModel, patience_s: float = 0.0) -> p.Fed | Failed:
+def feed(crew: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: float = 0.0) -> p.Fed | Failed:
     """Run a whole model on sequences in a fresh process. It has failed when no step, and no part of loading it, ends
     within `patience_s` seconds (0: what its size may take on a busy machine), however long all of them take.
 
@@ -41,7 +41,7 @@ def feed(crew: Crew, limits: Limits, request: p.FeedModel, patience_s: float = 0
     return Failed(at=at, verdict=verdict)
 
 
-def _tried(crew: Crew, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
+def _tried(crew: WorkerPool, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
     """What became of one try, and the group that ran last."""
     crew.clock.clear(shaken=True)  # a canary loads PyTorch and the device before the first part's time begins
     worker = crew.worker(crew.clock)

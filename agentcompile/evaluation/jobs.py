@@ -18,7 +18,7 @@ Depth = Literal["search", "accept"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class EvaluationJob:
     """A candidate with all that judging it needs."""
 
     candidate: Candidate
@@ -31,7 +31,7 @@ class Job:
 class Prepared:
     """A job that built and passed the correctness suite: it may be timed."""
 
-    job: Job
+    job: EvaluationJob
     binary: Binary
     report: NumericReport
 
@@ -51,13 +51,15 @@ class Failed:
     verdict: Death
 
 
-class Judge(Protocol):
+class Evaluator(Protocol):
     """Who turns jobs into verdicts and arms into samples; tests have one that needs no process."""
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = ...
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         """Build and validate, several at once; results come in any order, one for each job."""
 
-    def build(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
         """Build alone, several at once; the jobs whose binaries are in the store now, in any order."""
 
     def time(

@@ -11,7 +11,7 @@ from typing import Literal
 from agentcompile.build import Toolchain, find_toolchain, nvrtc_toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.options import Options, visible_devices
@@ -72,9 +72,9 @@ def _device(asked: str, kind: str) -> str:
 
 
 @contextmanager
-def judge_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerJudge]:
+def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
     """Workers that judge on this machine; they are gone when the block ends."""
-    judge = WorkerJudge(
+    judge = WorkerEvaluator(
         machine.target,
         store=machine.store.root,
         toolchain=machine.toolchain,
@@ -88,7 +88,7 @@ def judge_of(machine: Machine, seed: int, steering: Steering | None = None) -> I
         judge.close()
 
 
-def ceilings(machine: Machine, judge: WorkerJudge) -> Ceiling:
+def ceilings(machine: Machine, judge: WorkerEvaluator) -> Ceiling:
     """The machine's ceilings, measured once and kept."""
     return probe.ceiling(machine.target, machine.store, judge.ceiling)
 

@@ -6,11 +6,11 @@ import math
 import os
 
 from agentcompile.build.binary import Binary
-from agentcompile.evaluation.jobs import Baseline, Job, Prepared
+from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Prepared
 from agentcompile.worker import protocol as p
 
 
-def implementation(job: Job, binary: Binary) -> p.Implementation:
+def implementation(job: EvaluationJob, binary: Binary) -> p.Implementation:
     """A built candidate with what its template declares."""
     t = job.template
     return p.Implementation(

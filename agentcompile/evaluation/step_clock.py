@@ -9,7 +9,7 @@ from agentcompile.build import Binary, compile
 from agentcompile.capture.cached import Model
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, residency
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
 from agentcompile.ir.program import NativeCall, Program
@@ -57,7 +57,7 @@ class StepClock:
     def __init__(
         self,
         here: Machine,
-        judge: WorkerJudge,
+        judge: WorkerEvaluator,
         model: Model,
         sources: Callable[[], Mapping[str, Source]],
         steering: Steering | None = None,

@@ -178,7 +178,7 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     """
     from agentcompile.evaluation.step_clock import policy_digest
     from agentcompile.system.probe import ceiling_key
-    from agentcompile.tuning.trial_database import fallback_key, proved_key
+    from agentcompile.tuning.trial_database import accepted_key, fallback_key
 
     if state.target is None:
         return set(), set()
@@ -186,7 +186,7 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     policies = [policy_digest("cache"), policy_digest("dram")]
     fallback = {fallback_key(row.region, target, policy) for row in state.rows for policy in policies}
     passed = {(t.source, t.candidate.region) for t in state.trials if isinstance(t.verdict, Measured)}
-    accepted = {proved_key(source, region, target) for source, region in passed}
+    accepted = {accepted_key(source, region, target) for source, region in passed}
     return {ceiling_key(target)}, fallback | accepted
 
 

@@ -17,10 +17,10 @@ from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Emit, RoundsProgress
 from agentcompile.ir.trial import Choice, Death, Kernel, Part, Plan
 from agentcompile.measure import POLICY, Timing
-from agentcompile.planning.alternatives import Rivals
+from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, fallen
+from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, as_fallback
 from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import Cut
 
@@ -39,9 +39,9 @@ ABREAST = 32
 """Rivals that are looked at beside one another: all of them are in memory at once."""
 FEW = 4
 """Rivals that are timed long after a look."""
-JUDGED = 8
+EVALUATED = 8
 """Of those that looked best, how many are judged to find the few."""
-HOPE = 0.004
+LOOKS_SLOWER = 0.004
 """Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
 
 
@@ -49,7 +49,7 @@ def admit(
     cut: Cut,
     parts: Sequence[Part],
     planned: Planned,
-    rivals: Rivals,
+    rivals: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -60,28 +60,28 @@ def admit(
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
     processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
     change only together with a neighbour that is this step's own. When no seconds are `left` no rival is tried."""
-    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
+    step = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
     wider = free | step.beside(start, free) if kind == "cuda" else free
     found, untried = start, wider
     for number in range(PASSES[kind]):
-        found, stirred = step.descend(found, untried, free, seed + (number << 8))
+        found, stirred = step.one_pass(found, untried, free, seed + (number << 8))
         untried = wider & stirred
     paired = step.pair_up(found, free, seed + (PASSES[kind] << 8))
     if paired != found:  # what was found beside other neighbours is looked for anew beside these
-        changed = step.turned(found, paired)
+        changed = step.changed_regions(found, paired)
         untried = wider & (changed | step.beside(paired, changed))
-        found, _ = step.descend(paired, untried, free, seed + ((PASSES[kind] + 1) << 8))
+        found, _ = step.one_pass(paired, untried, free, seed + ((PASSES[kind] + 1) << 8))
     known = zip(found, start, strict=True)
-    found = tuple(replace(part, choice=rivals.settled(part, before.choice)) for part, before in known)
-    return step.proved(found, planned.exact, seed)
+    found = tuple(replace(part, choice=rivals.shippable(part, before.choice)) for part, before in known)
+    return step.admitted(found, planned.exact, seed)
 
 
 def admit_chunk(
     cut: Cut,
     planned: Planned,
-    rivals: Rivals,
+    rivals: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -94,11 +94,11 @@ def admit_chunk(
     Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it. Where not
     even PyTorch's chunk can be timed, the plan is PyTorch's.
     """
-    step = _Step(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
+    step = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
     try:
-        return step.proved(planned.prefill, planned.exact, seed)
+        return step.admitted(planned.prefill, planned.exact, seed)
     except AgentCompileError as error:
-        parts = tuple(fallen(part, error.message) for part in planned.prefill)
+        parts = tuple(as_fallback(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
 
@@ -108,14 +108,14 @@ def confirm(
 ) -> Admitted:
     """Time an admitted plan again whose timing others disturbed, on fresh data; what of it is no faster goes back."""
     step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
-    return step.proved(plan.parts, plan.exact, seed + (len(clock.known) << 24))
+    return step.admitted(plan.parts, plan.exact, seed + (len(clock.known) << 24))
 
 
-def weigh(
+def time_as_is(
     cut: Cut,
     parts: Sequence[Part],
     planned: Planned,
-    rivals: Rivals,
+    rivals: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -125,17 +125,19 @@ def weigh(
 
     Raises AgentCompileError (undecided) for one that cannot be timed.
     """
-    return _Step(cut, dict(planned.layouts), rivals, clock, emit, kind).weighed(tuple(parts), planned.exact, seed)
+    return StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind).timed_as_is(
+        tuple(parts), planned.exact, seed
+    )
 
 
-class _Step(StepTimer):
+class StepTuner(StepTimer):
     """The step of one regime, whose parts are tried in it one after another."""
 
     def __init__(
         self,
         cut: Cut,
         layouts: Mapping[str, str],
-        rivals: Rivals,
+        rivals: Alternatives,
         clock: StepClock,
         emit: Emit,
         kind: Kind,
@@ -144,7 +146,7 @@ class _Step(StepTimer):
         super().__init__(cut, layouts, rivals, clock, emit, kind, left)
         self._rivals = rivals
 
-    def descend(
+    def one_pass(
         self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
     ) -> tuple[Arm, frozenset[str]]:
         """One pass over the `untried` regions: each gets the alternative that makes the whole step fastest. Also the
@@ -161,7 +163,7 @@ class _Step(StepTimer):
                 break
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
-            rivals = self._rivals.of(parts[index])
+            rivals = self._rivals.candidates_for(parts[index])
             near = self._nearest(parts, index, rivals, seed + done, region.name)
             arms = [parts, *(swap(parts, index, choice) for choice in near)]
             found = self._fastest(arms, len(rivals), seed + done, region.name, "rivals", "a rival makes")
@@ -178,7 +180,7 @@ class _Step(StepTimer):
     def _nearest(self, parts: Arm, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
         """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
         if self._kind != "cuda" or len(rivals) <= FEW:
-            return self._rivals.proven(parts[index], rivals)
+            return self._rivals.correct_of(parts[index], rivals)
         looks: dict[int, float] = {}
         for first in range(0, len(rivals), ABREAST):
             if self._rivals.left() <= 0 and looks:
@@ -190,9 +192,9 @@ class _Step(StepTimer):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
                 self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
-        self._rivals.ranked(parts[index], [rivals[at] for at in order(looks)])
-        best = [rivals[at] for at in order(looks, -HOPE)[:JUDGED]]
-        return self._rivals.proven(parts[index], best)[:FEW]
+        self._rivals.note_order(parts[index], [rivals[at] for at in order(looks)])
+        best = [rivals[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
+        return self._rivals.correct_of(parts[index], best)[:FEW]
 
     def pair_up(self, parts: Arm, free: Collection[str], seed: int) -> Arm:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
@@ -219,10 +221,10 @@ class _Step(StepTimer):
 
     def _partners(self, part: Part, free: Collection[str]) -> tuple[Choice, ...]:
         """What to try of a part together with another's: lean ones, and of a `free` one every kind."""
-        kinds = self._rivals.kinds(part) if part.region in free else ()
-        return tuple({candidate_of(one): one for one in (*kinds, *self._rivals.lean(part))}.values())
+        kinds = self._rivals.other_templates(part) if part.region in free else ()
+        return tuple({candidate_of(one): one for one in (*kinds, *self._rivals.sparing(part))}.values())
 
-    def turned(self, before: Arm, after: Arm) -> frozenset[str]:
+    def changed_regions(self, before: Arm, after: Arm) -> frozenset[str]:
         """The regions whose choice is another. Where it is of another template, what was known of its rivals is
         forgotten."""
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
@@ -241,7 +243,7 @@ class _Step(StepTimer):
         kept, unseen = list(arms), ""
         if self._kind == "cuda" and len(arms) > FEW + 1:
             look = self._glance(arms, seed, trusted=True)
-            seen = order(look, -HOPE)[:FEW] if isinstance(look, dict) else []
+            seen = order(look, -LOOKS_SLOWER)[:FEW] if isinstance(look, dict) else []
             kept, unseen = [arms[0], *(arms[at] for at in seen)], "" if isinstance(look, dict) else look.kind
         if len(kept) > 1:
             claim = CLAIM[self._kind]

@@ -14,13 +14,13 @@ from typing import Protocol
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.scheduler import TaskScheduler
 
-RUNNERS_UP = 2
+MOST_RANKED = 2
 """Rivals of a choice on a CPU."""
 AGAIN = 24
 """Rivals of a choice, on a GPU, that are looked at again when a neighbour changed: those that looked best before."""
-LEAN = 3
+MOST_SPARING = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
 NOT_MUCH_SLOWER = 1.3
 """How much longer than the fastest by itself a lean one may take."""
@@ -28,60 +28,60 @@ MOST_THREADS, MOST_SHARED = 2048, 227 << 10
 """Of a multiprocessor: threads, and bytes of shared memory (CUDA C++ Programming Guide, compute capability 9.0)."""
 
 
-class Rivals(Protocol):
+class Alternatives(Protocol):
     """Who may stand in for a choice."""
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """What to try in the step in place of the part's choice; empty: nothing. On a GPU some are not judged yet."""
 
-    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+    def note_order(self, part: Part, order: Sequence[Choice]) -> None:
         """Take note of how rivals of a part looked in the step, the fastest first."""
 
-    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """Those of `choices` that are correct, judged now where they were not."""
 
     def left(self) -> float:
         """Seconds in which rivals may still be looked at."""
 
-    def lean(self, part: Part) -> tuple[Choice, ...]:
+    def sparing(self, part: Part) -> tuple[Choice, ...]:
         """What to try together with other regions' choices: kernels that leave room for their neighbours."""
 
-    def kinds(self, part: Part) -> tuple[Choice, ...]:
+    def other_templates(self, part: Part) -> tuple[Choice, ...]:
         """What else to try so of a region that the step chooses first: kernels of other kinds, which may want other
         neighbours."""
 
     def forget(self, part: Part) -> None:
         """How rivals of a part looked counts for nothing any more."""
 
-    def settled(self, part: Part, known: Choice) -> Choice:
+    def shippable(self, part: Part, known: Choice) -> Choice:
         """The part's choice once it may ship, or `known`, which may."""
 
     def sources(self) -> Mapping[str, Source]:
         """The source of every candidate there is, by digest."""
 
 
-class RunnersUp:
+class RankedAlternatives:
     """Kernels of the same layouts that lost to the choice in isolation."""
 
-    def __init__(self, survey: Survey, rankings: Mapping[str, Ranking]) -> None:
+    def __init__(self, survey: TaskScheduler, rankings: Mapping[str, Ranking]) -> None:
         self._survey, self._rankings = survey, rankings
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """At most `RUNNERS_UP`; of a kernel that PyTorch beats by itself PyTorch is the first."""
         ranking = self._rankings[part.region]
         for _, kernels in ranking.kernels:
             if part.choice in kernels:
-                return tuple(kernel for kernel in kernels if kernel != part.choice)[:RUNNERS_UP]
+                return tuple(kernel for kernel in kernels if kernel != part.choice)[:MOST_RANKED]
         for _, kernels in ranking.near:
             if part.choice in kernels:
                 rest: tuple[Choice, ...] = tuple(kernel for kernel in kernels if kernel != part.choice)
-                return (ranking.fallback, *rest)[:RUNNERS_UP]
+                return (ranking.fallback, *rest)[:MOST_RANKED]
         return ()
 
-    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+    def note_order(self, part: Part, order: Sequence[Choice]) -> None:
         """Nothing to note: the few that there are are timed in earnest."""
 
-    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """All: they were judged to become runners-up."""
         return tuple(choices)
 
@@ -89,18 +89,18 @@ class RunnersUp:
         """Any time: nothing new is judged."""
         return math.inf
 
-    def lean(self, part: Part) -> tuple[Choice, ...]:
+    def sparing(self, part: Part) -> tuple[Choice, ...]:
         """None: kernels on a CPU run one after another."""
         return ()
 
-    def kinds(self, part: Part) -> tuple[Choice, ...]:
+    def other_templates(self, part: Part) -> tuple[Choice, ...]:
         """None, as of lean ones."""
         return ()
 
     def forget(self, part: Part) -> None:
         """Nothing was noted."""
 
-    def settled(self, part: Part, known: Choice) -> Choice:
+    def shippable(self, part: Part, known: Choice) -> Choice:
         """Confirmed already: it remains to pass the whole correctness suite."""
         return part.choice if not self._survey.accept([part]) else known
 
@@ -109,21 +109,21 @@ class RunnersUp:
         return self._survey.sources()
 
 
-class Everywhere:
+class SpaceAlternatives:
     """The points of a region's space that build, then those of them that looked best."""
 
-    def __init__(self, survey: Survey, multiprocessors: int) -> None:
+    def __init__(self, survey: TaskScheduler, multiprocessors: int) -> None:
         self._survey, self._multiprocessors = survey, multiprocessors
         self._order: dict[str, tuple[Choice, ...]] = {}
         self._sources: dict[str, Source] = {}
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """What has been looked at before, the best `AGAIN`; else every hopeful point that builds. A look is no
         judgement: a kernel may be wrong, and is then found out before it is timed in earnest."""
         if not isinstance(part.choice, Kernel):
             return ()
         if part.region not in self._order:
-            built = self._survey.built(part.region, self._survey.hopeful(part.region))
+            built = self._survey.built(part.region, self._survey.candidates_for_step(part.region))
             self._sources |= {source.digest: source for _, source in built}
             self._order[part.region] = tuple(
                 Kernel(candidate=candidate, source=source.digest, speedup=1.0, half_width=0.0)
@@ -132,14 +132,14 @@ class Everywhere:
         own = part.choice.candidate.id
         return tuple(one for one in self._order[part.region] if isinstance(one, Kernel) and one.candidate.id != own)
 
-    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+    def note_order(self, part: Part, order: Sequence[Choice]) -> None:
         """Keeps the best, and what the step had when they were looked at."""
         self._order[part.region] = (part.choice, *order[:AGAIN])
 
-    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """Those that are correct and faster than PyTorch by themselves, in their order."""
         wanted = [one.candidate for one in choices if isinstance(one, Kernel)]
-        trials = {trial.candidate.id: trial for trial in self._survey.judged(part.region, wanted)}
+        trials = {trial.candidate.id: trial for trial in self._survey.evaluated(part.region, wanted)}
         found = [_provisional(trials[one.id]) for one in wanted if one.id in trials]
         return tuple(kernel for kernel in found if kernel is not None)
 
@@ -147,7 +147,7 @@ class Everywhere:
         """As the survey has it."""
         return self._survey.left()
 
-    def lean(self, part: Part) -> tuple[Choice, ...]:
+    def sparing(self, part: Part) -> tuple[Choice, ...]:
         """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
         threads of a multiprocessor than all that are faster, so that more of a neighbour fits beside it. The part's own
         is not among them. None when there is no time left.
@@ -160,9 +160,9 @@ class Everywhere:
             if shared < least[0] or threads < least[1]:
                 least = min(least[0], shared), min(least[1], threads)
                 found.append(trial)
-        return self._others(part, found)[:LEAN]
+        return self._others(part, found)[:MOST_SPARING]
 
-    def kinds(self, part: Part) -> tuple[Choice, ...]:
+    def other_templates(self, part: Part) -> tuple[Choice, ...]:
         """Of every template the fastest by itself, where that is nearly the fastest of all. The part's own is not among
         them. None when there is no time left."""
         best: dict[str, Trial] = {}
@@ -190,7 +190,7 @@ class Everywhere:
         own = part.choice.candidate if isinstance(part.choice, Kernel) else None
         return tuple(one for one in made if one is not None and one.candidate != own)
 
-    def settled(self, part: Part, known: Choice) -> Choice:
+    def shippable(self, part: Part, known: Choice) -> Choice:
         """Confirmed beside PyTorch in fresh processes, and through the whole correctness suite."""
         if not isinstance(part.choice, Kernel) or part.choice == known:
             return part.choice

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from agentcompile import check
 from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
-from agentcompile.evaluation.evaluator import Job
+from agentcompile.evaluation.evaluator import EvaluationJob
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Region
@@ -47,7 +47,7 @@ class Chunk:
     """The plan at one length."""
 
     program: Program
-    jobs: tuple[Job, ...]
+    jobs: tuple[EvaluationJob, ...]
     """Its kernels, each once."""
 
 
@@ -109,7 +109,7 @@ class Chunks:
             for at, site in enumerate(region.sites)
         }
         chosen: dict[tuple[str, Choice], list[int]] = {}
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, EvaluationJob] = {}
         for part in self.parts:
             for place in self._places(part):
                 region, at = places[place]
@@ -124,7 +124,7 @@ class Chunks:
         sites = part.sites or range(len(region.sites))
         return [(region.kind, frozenset(region.sites[at].nodes)) for at in sites]
 
-    def _choice(self, choice: Choice, region: Region, jobs: dict[str, Job]) -> Choice:
+    def _choice(self, choice: Choice, region: Region, jobs: dict[str, EvaluationJob]) -> Choice:
         if isinstance(choice, Fallback):
             return choice
         template, params = self.templates[choice.candidate.template], choice.candidate.params
@@ -133,7 +133,7 @@ class Chunks:
         candidate = replace(choice.candidate, region=region.id, regime=region.regime)
         own = self.pinned.get((region.id, template.id, params))
         source = own or specialise(template, region, params, self.target)
-        jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
+        jobs[source.digest] = EvaluationJob(candidate=candidate, region=region, template=template, source=source)
         return Kernel(
             candidate=candidate,
             source=source.digest,
@@ -143,7 +143,7 @@ class Chunks:
             reason=choice.reason,
         )
 
-    def everywhere(self, capacity: int) -> dict[str, Job]:
+    def everywhere(self, capacity: int) -> dict[str, EvaluationJob]:
         """The kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
         return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
 

@@ -15,22 +15,22 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, reason
-from agentcompile.planning.admission import weigh
-from agentcompile.planning.alternatives import RunnersUp
+from agentcompile.planning.admission import time_as_is
+from agentcompile.planning.alternatives import RankedAlternatives
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import Kind, StepClock
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
-from agentcompile.tuning.scheduler import Survey
+from agentcompile.tuning.scheduler import TaskScheduler
 
 UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class PlanChecks:
     """What a changed plan is proved with."""
 
-    survey: Survey
+    survey: TaskScheduler
     clock: StepClock
     emit: Emit
     seed: int
@@ -39,12 +39,12 @@ class Bench:
     """Validates a cover as what ships is validated; the (region id, choice) pairs that failed."""
 
 
-def obey(
+def apply_decisions(
     cuts: Sequence[Cut],
     planned: Planned,
     plans: Sequence[Plan],
     rulings: Mapping[str, Ruling],
-    bench: Bench,
+    bench: PlanChecks,
     known: Sequence[Plan] = (),
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """The cover and the plans, one for each of `cuts`, as `rulings` want them; `known` are plans that an earlier
@@ -82,7 +82,7 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Rulin
             )
 
 
-def _choice(ruling: Ruling, survey: Survey) -> Choice:
+def _choice(ruling: Ruling, survey: TaskScheduler) -> Choice:
     """What a rejection or an override runs."""
     if ruling.word == "reject" or ruling.candidate is None:
         why = f": {ruling.reason}" if ruling.reason else ""
@@ -122,7 +122,7 @@ def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate |
     ]
 
 
-def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Survey) -> Layouts:
+def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: TaskScheduler) -> Layouts:
     """The resident layout of every weight that a kernel wants other than row-major; PyTorch unpacks what it reads."""
     wanted: dict[str, tuple[str, str]] = {}
     for cut, cover in zip(cuts, covers, strict=True):
@@ -145,7 +145,7 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], survey: Su
     return tuple(sorted((name, layout) for name, (layout, _) in wanted.items() if layout != "row-major"))
 
 
-def weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
+def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
     """A changed plan with its time in the step, which is taken anew, on fresh data, where others disturbed what is
     `known` of it; on a CPU a prompt's is not timed."""
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
@@ -153,9 +153,9 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequenc
         return before
     if plan.phase == "prefill" and bench.kind == "cpu":
         return Plan(regime=plan.regime, parts=plan.parts, exact=False)
-    rivals = RunnersUp(bench.survey, {})
+    rivals = RankedAlternatives(bench.survey, {})
     seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)
-    found = weigh(cut, plan.parts, planned, rivals, bench.clock, bench.emit, seed, bench.kind)
+    found = time_as_is(cut, plan.parts, planned, rivals, bench.clock, bench.emit, seed, bench.kind)
     bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
     if found.log_ratio - found.half_width <= 0:
         text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"

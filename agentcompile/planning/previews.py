@@ -11,7 +11,7 @@ from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.capture.cached import load_model
 from agentcompile.checkpoint.locate import find_model
 from agentcompile.errors import AgentCompileError
-from agentcompile.evaluation.machine import ceilings, judge_of, this_machine
+from agentcompile.evaluation.machine import ceilings, evaluator_of, this_machine
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.region import Region
@@ -21,7 +21,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import shared
 from agentcompile.tuning.partitions import bound, cut
 from agentcompile.tuning.tasks import hot, informed, prepare, questions, started
-from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.trial_database import TrialDatabase
 
 
 def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:
@@ -33,10 +33,10 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, 
         check(options)
     here, emit = this_machine(options), shared(emit)[0]
     emit(started(options, here))
-    with judge_of(here, options.seed) as judge:
+    with evaluator_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
     first = questions(ready)
-    past = Past(asked.history, None, "")
+    past = TrialDatabase(asked.history, None, "")
     wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
     if not wanted:
         known = ", ".join(question.region.name for question, _ in first.values())
@@ -63,7 +63,7 @@ def inspect_model(options: Options, emit: Emit = silent) -> None:
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
     templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
     emit(started(options, here))
-    with judge_of(here, options.seed) as judge:
+    with evaluator_of(here, options.seed) as judge:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
         decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
         bound(decode, templates, here.target, emit)

@@ -88,12 +88,12 @@ class StepTimer:
         self._name = "chunk" if self._chunk else "step"
         self.notes: list[str] = []
 
-    def proved(self, parts: Arm, exact: bool, seed: int) -> Admitted:
+    def admitted(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
-        parts, ratio = self.prove(parts, seed)
+        parts, ratio = self.confirm_beside_pytorch(parts, seed)
         return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
 
-    def weighed(self, parts: Arm, exact: bool, seed: int) -> Plan:
+    def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
         for look in range(LOOKS):
             found = self._look(parts, seed + (look << 21))
@@ -125,10 +125,10 @@ class StepTimer:
 
     def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
         """Arm 0 is PyTorch, arm 1 the plan."""
-        arms = [("pytorch", tuple(fallen(part, "baseline") for part in parts)), ("plan", parts)]
+        arms = [("pytorch", tuple(as_fallback(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
-    def prove(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
+    def confirm_beside_pytorch(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
         """Time the plan beside PyTorch; while it is not faster, give half of its kernels back, and at last all.
 
         What others on the machine keep from being told apart is timed again while time is left. If it is faster by its
@@ -162,7 +162,7 @@ class StepTimer:
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
             dropped = set(weakest[: (len(kernels) + 1) // 2])
             because = f"the whole {self._name} with it was {why}"
-            parts = tuple(fallen(part, because) if i in dropped else part for i, part in enumerate(parts))
+            parts = tuple(as_fallback(part, because) if i in dropped else part for i, part in enumerate(parts))
 
     def _timed(
         self,
@@ -217,6 +217,6 @@ def _cause(timing: Timing | Death) -> str:
     return f"signal {verdict.signal}" if verdict.signal else verdict.detail.strip().rpartition("\n")[2]
 
 
-def fallen(part: Part, reason: str) -> Part:
+def as_fallback(part: Part, reason: str) -> Part:
     """The part as captured, if it ran a kernel."""
     return replace(part, choice=Fallback(reason=reason)) if isinstance(part.choice, Kernel) else part

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from agentcompile import arguments
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Job, Prepared
-from agentcompile.evaluation.machine import judge_of
+from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
+from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.events import Emit, silent
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
 from agentcompile.options import Options, resolve
@@ -79,8 +79,8 @@ def _validate(opened: Opened, options: Options) -> int:
     return len(fresh)
 
 
-def _prove(jobs: Sequence[Job], opened: Opened, options: Options, notes: Notes) -> None:
-    with judge_of(opened.here, options.seed) as judge:
+def _prove(jobs: Sequence[EvaluationJob], opened: Opened, options: Options, notes: Notes) -> None:
+    with evaluator_of(opened.here, options.seed) as judge:
         for job, result in judge.prepare(jobs, depth="accept"):
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"

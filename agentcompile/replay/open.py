@@ -11,7 +11,7 @@ from agentcompile.capture import Captured
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import find_model, model_of_lock
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.evaluation.machine import Machine, residency, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import DriftFound, Emit, Warned, silent
@@ -30,7 +30,7 @@ from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import Step as Placed
 from agentcompile.regions.schedule import schedule
 from agentcompile.replay.pinned import Pins, check_layouts, check_ports
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 from agentcompile.runs.stages import stage
 from agentcompile.runtime.lower import lower
 from agentcompile.tuning.partitions import graph_of
@@ -49,7 +49,7 @@ class Opened:
     """Of any number of tokens; on a GPU of those that the plan was made at."""
     chunks: Chunks
     """The prefill plan at any length, on a GPU."""
-    jobs: tuple[Job, ...]
+    jobs: tuple[EvaluationJob, ...]
     """Every kernel of the lock, once."""
 
     @property
@@ -76,7 +76,7 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     """
     lock = read_lock(path)
     here = this_machine(options, kind=lock.target.kind)
-    kept = Kept.of(path, here.store)
+    kept = LockSources.of(path, here.store)
     checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
@@ -103,7 +103,7 @@ def opened_with(
     here: Machine,
     model: Model,
     templates: catalog.Catalog,
-    kept: Kept,
+    kept: LockSources,
     emit: Emit = silent,
     *,
     locked: bool = False,

@@ -18,7 +18,7 @@ from agentcompile.catalog import Catalog
 from agentcompile.catalog.decode import hint_of
 from agentcompile.catalog.semantics import verify
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
@@ -29,7 +29,7 @@ from agentcompile.materialize import inlined, specialise
 from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.schedule import Step
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 
 _AGAIN = "compile again with this version"
 _VALUE = re.compile(r"^(?:.*[ *])?(\w+)(?:\[\])? = (.*)$", re.MULTILINE)
@@ -42,8 +42,8 @@ class Pins:
     path: Path
     lock: Lock
     templates: Catalog
-    kept: Kept
-    jobs: dict[str, Job] = field(default_factory=dict)
+    kept: LockSources
+    jobs: dict[str, EvaluationJob] = field(default_factory=dict)
     """Every kernel, once, by source digest."""
     used: dict[str, Template] = field(default_factory=dict)
     """The template of every kernel, by its id."""
@@ -77,7 +77,7 @@ class Pins:
             target=target.digest,
         )
         self.used[template.id] = template
-        self.jobs[source.digest] = Job(candidate=candidate, region=region, template=template, source=source)
+        self.jobs[source.digest] = EvaluationJob(candidate=candidate, region=region, template=template, source=source)
         return Kernel(
             candidate=candidate,
             source=source.digest,

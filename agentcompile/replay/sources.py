@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentcompile.build import NVRTC_SCRIPT, build_command
-from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.template import Source, Template
 from agentcompile.lockfile import Lock
 from agentcompile.lockfile.bundle import (
@@ -30,14 +30,14 @@ _MOST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class LockSources:
     """Where a lock's own sources are looked for: its bundle, then the store."""
 
     store: Store | None = None
     bundle: Bundle = field(default_factory=lambda: Bundle(sources={}, templates={}))
 
     @classmethod
-    def of(cls, lock: Path, store: Store) -> Kept:
+    def of(cls, lock: Path, store: Store) -> LockSources:
         """Those of the lock at `lock`; raises AgentCompileError (usage) for a bundle beside it that is damaged."""
         return cls(store=store, bundle=read_bundle(beside(lock)) or Bundle(sources={}, templates={}))
 
@@ -57,7 +57,7 @@ class Kept:
         except ValueError:
             return None
 
-    def keep(self, jobs: Iterable[Job]) -> None:
+    def keep(self, jobs: Iterable[EvaluationJob]) -> None:
         """Remember what locks of this machine are made from."""
         for job in jobs:
             if self.store is not None:

@@ -34,7 +34,7 @@ RATIO_RESOLUTION = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LockFacts:
     """What a lock says beside its plans."""
 
     target: Target
@@ -47,8 +47,12 @@ class Facts:
     """The whole model beside float32."""
 
 
-def seal(
-    facts: Facts, cuts: Sequence[Cut], plans: Sequence[Plan], layouts: Layouts, trials: Mapping[str, Sequence[Trial]]
+def lock_of(
+    facts: LockFacts,
+    cuts: Sequence[Cut],
+    plans: Sequence[Plan],
+    layouts: Layouts,
+    trials: Mapping[str, Sequence[Trial]],
 ) -> Lock:
     """Make the lock of `plans`, one for each of `cuts`; equal inputs give equal locks."""
     info = facts.captured.info

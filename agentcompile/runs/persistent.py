@@ -31,7 +31,7 @@ class _Groups(Generic[T]):
             return table.get(key, [])
 
 
-class Grown(Sequence[T], Generic[T]):
+class GrowingSequence(Sequence[T], Generic[T]):
     """Items that never change. `plus` costs the same however many there are; on a branch of history it copies once."""
 
     __slots__ = ("_count", "_groups", "_items")
@@ -41,9 +41,9 @@ class Grown(Sequence[T], Generic[T]):
         self._count = len(self._items)
         self._groups = _Groups[T]()
 
-    def plus(self, item: T) -> Grown[T]:
+    def plus(self, item: T) -> GrowingSequence[T]:
         """These items and one more."""
-        longer: Grown[T] = Grown.__new__(Grown)
+        longer: GrowingSequence[T] = GrowingSequence.__new__(GrowingSequence)
         if self._count == len(self._items):
             longer._items, longer._groups = self._items, self._groups
         else:  # another sequence has grown from this one already: the rest of the list is that one's
@@ -84,7 +84,7 @@ class Grown(Sequence[T], Generic[T]):
         return f"Grown({list(self)!r})"
 
 
-class Seen(Generic[K]):
+class GrowingSet(Generic[K]):
     """Keys that were met. Like `Grown`, a larger one shares what it was made from."""
 
     __slots__ = ("_count", "_order")
@@ -93,7 +93,7 @@ class Seen(Generic[K]):
         self._order: dict[K, int] = {}
         self._count = 0
 
-    def plus(self, key: K) -> Seen[K]:
+    def plus(self, key: K) -> GrowingSet[K]:
         """These keys and `key`."""
         count, order = self._count, self._order
         if count != len(order):  # another set has grown from this one: then the rest of the table is that one's
@@ -102,7 +102,7 @@ class Seen(Generic[K]):
             order = {k: at for k, at in order.items() if at < count}
         if order.setdefault(key, count) != count:
             return self
-        larger: Seen[K] = Seen.__new__(Seen)
+        larger: GrowingSet[K] = GrowingSet.__new__(GrowingSet)
         larger._order, larger._count = order, count + 1
         return larger
 
@@ -113,7 +113,7 @@ class Seen(Generic[K]):
         return self._count
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Seen) and len(self) == len(other) and all(key in other for key in self._keys())
+        return isinstance(other, GrowingSet) and len(self) == len(other) and all(key in other for key in self._keys())
 
     def __hash__(self) -> int:
         return hash(frozenset(self._keys()))

@@ -53,7 +53,7 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.runs.persistent import Grown, Seen
+from agentcompile.runs.persistent import GrowingSequence, GrowingSet
 from agentcompile.runs.rows import Best, Counts, Row, RowState, StageRow, better, changed
 
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
@@ -80,8 +80,8 @@ class State:
     graphs: tuple[GraphCaptured, ...] = ()
     boundaries: tuple[BoundaryFound, ...] = ()
     rows: tuple[Row, ...] = ()
-    trials: Grown[Trial] = field(default_factory=Grown[Trial])
-    tried: Seen[tuple[Candidate, str]] = field(default_factory=Seen[tuple[Candidate, str]])
+    trials: GrowingSequence[Trial] = field(default_factory=GrowingSequence[Trial])
+    tried: GrowingSet[tuple[Candidate, str]] = field(default_factory=GrowingSet[tuple[Candidate, str]])
     """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
     plans: tuple[Plan, ...] = ()
     """What the step admitted: a plan a regime."""
@@ -298,7 +298,7 @@ def _asked(state: State, event: CandidateAsked) -> State:
         if trial.candidate.region == event.region:
             best = better(trial, best)
     rows = tuple(changed(old, best=best) if old.region == event.region else old for old in state.rows)
-    return changed(state, asked=asked, trials=Grown(kept), rows=rows, steps={})
+    return changed(state, asked=asked, trials=GrowingSequence(kept), rows=rows, steps={})
 
 
 def _placed(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:

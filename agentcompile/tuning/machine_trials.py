@@ -40,7 +40,7 @@ create table if not exists trial (
 """
 
 
-class History:
+class MachineTrials:
     """One database file. Close it, or use it as a context manager.
 
     `warning` says what was wrong with a file that had to be put aside; empty when all is well.
@@ -62,7 +62,7 @@ class History:
                 self._put_aside(str(error))
                 self._db = self._open()
 
-    def __enter__(self) -> History:
+    def __enter__(self) -> MachineTrials:
         return self
 
     def __exit__(

@@ -73,7 +73,7 @@ class Ranking:
         """Whether it is a kernel that is chosen for what stands around it alone."""
         return any(choice in kernels for _, kernels in self.near)
 
-    def of(self, signature: Signature) -> tuple[Kernel, ...]:
+    def kernels_of(self, signature: Signature) -> tuple[Kernel, ...]:
         """The kernels that want exactly these layouts, best first; empty when none does."""
         return dict(self.kernels).get(signature, ())
 

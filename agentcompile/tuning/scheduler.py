@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.evaluator import Job
+from agentcompile.evaluation.evaluator import EvaluationJob
 from agentcompile.evaluation.time_budget import Left, any_time, part_of
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
@@ -17,10 +17,10 @@ from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking, Traits, rank
-from agentcompile.tuning.tuner import TuneTask, Tuner, templates_of
-from agentcompile.tuning.untimed import heads, in_pytorch, ranked
+from agentcompile.tuning.tuner import Tuner, TuneTask, templates_of
+from agentcompile.tuning.untimed import first_of_layouts, in_pytorch, ranked
 
-HEADS = 8
+FIRST_CANDIDATES = 8
 """Templates of a region whose most promising candidate is looked at."""
 PACE_SHARE = 0.5
 """Of the search's time, for the heads of all regions."""
@@ -28,15 +28,15 @@ LEAST = 6
 """Candidates that a searched region may spend however small its share."""
 MOST = 48
 """Candidates beyond which a region's search stops paying, whatever the budget."""
-HOPELESS = 1.6
+TOO_SLOW = 1.6
 """How much longer than the region's fastest the best known of a template takes by itself whose points are not looked at
 in the step."""
-LOOKED_AT = 112
+TRIED_IN_STEP = 112
 """Points of a region that are looked at in the step at most. In Qwen3-1.7B on an H200 the best of all points was always
 among the adviser's first 37 of its template."""
 
 
-class Survey:
+class TaskScheduler:
     """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
 
     def __init__(
@@ -72,23 +72,23 @@ class Survey:
         """Distinct candidates judged."""
         return len({trial.candidate.id for trials in self.trials.values() for trial in trials})
 
-    def look(self, budget: int) -> None:
+    def try_first_candidates(self, budget: int) -> None:
         """Try the head of every template of every region, largest share first, while half of the budget lasts.
 
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
         time is up, or half of it is used faster than regions are gone through, only what is known is taken beside it.
         """
-        self._tuner.ahead(tuple(self._subjects.values()))
+        self._tuner.prepare_first(tuple(self._subjects.values()))
         begin, count = self.left(), len(self._subjects)
         for at, (id, subject) in enumerate(self._subjects.items(), 1):
             left = self.left()
             behind = left < math.inf and begin - left > PACE_SHARE * begin * at / count
-            most = 1 if self.candidates >= budget // 2 else HEADS
-            heads = self._tuner.heads(subject, most, 1 if left <= 0 or behind else HEADS, self.left)
+            most = 1 if self.candidates >= budget // 2 else FIRST_CANDIDATES
+            heads = self._tuner.first_trials(subject, most, 1 if left <= 0 or behind else FIRST_CANDIDATES, self.left)
             self.trials[id] = [*(t for t in self.trials.get(id, ()) if t not in heads), *heads]
-            self.obey()
+            self.evaluate_requests()
 
-    def recall(self, past: Sequence[Trial]) -> None:
+    def resume_from(self, past: Sequence[Trial]) -> None:
         """Begin with trials that the run has, of points that are still in their spaces, and judge nothing."""
         for trial in past:
             own = trial.candidate
@@ -97,13 +97,13 @@ class Survey:
             if known and self._tuner.source(self._subjects[own.region], own).digest == trial.source:
                 self.trials.setdefault(own.region, []).append(trial)
 
-    def obey(self) -> None:
+    def evaluate_requests(self) -> None:
         """Judge what a person wants judged afresh; a point that is in no space is rejected."""
         for point in (asked.point for asked in self.steering.take() if asked.point is not None):
             subject = self._subjects.get(point.region)
             others = [trial for trial in self.trials.get(point.region, ()) if trial.candidate != point]
             if subject is not None and point in subject.space:
-                self.trials[point.region] = [*others, *self._tuner.again(subject, point)]
+                self.trials[point.region] = [*others, *self._tuner.evaluate_afresh(subject, point)]
             else:
                 why = self.steering.legal(point) if self.steering.legal is not None else ""
                 self._tuner.reject(point, why or "it is in no space here")
@@ -151,7 +151,7 @@ class Survey:
             own_time = part_of(self.left, min(room[own] / to_come, 1.0))
             to_come -= room[own]
             self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()), own_time)
-            self.obey()
+            self.evaluate_requests()
             self._say(self.best_ns())
 
     def confirm(self, chosen: Sequence[TuneTask]) -> None:
@@ -160,7 +160,7 @@ class Survey:
             own, left = subject.region.id, part_of(self.confirm_left, 1 / (len(chosen) - at))
             made = self._tuner.confirm(subject, self.trials.get(own, ()), left)
             self.trials[own] = [*self.trials.get(own, ()), *made]
-            self.obey()
+            self.evaluate_requests()
         self._say(self.best_ns())
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
@@ -170,17 +170,17 @@ class Survey:
         }
         jobs = [self._tuner.job(self._subjects[region], kernel.candidate) for (region, _), kernel in wanted.items()]
         failed: list[tuple[str, Choice]] = []
-        for trial in self._tuner.proved(jobs):
+        for trial in self._tuner.failures_at_acceptance(jobs):
             region = trial.candidate.region
             self.trials[region].append(trial)
             failed.append((region, wanted[region, trial.candidate.id]))
         return tuple(failed)
 
-    def refused(self, jobs: Sequence[Job]) -> list[Candidate]:
+    def not_accepted(self, jobs: Sequence[EvaluationJob]) -> list[Candidate]:
         """The candidates of those of `jobs` that do not pass what ships has to pass."""
-        return [trial.candidate for trial in self._tuner.proved(jobs)]
+        return [trial.candidate for trial in self._tuner.failures_at_acceptance(jobs)]
 
-    def hopeful(self, region: str) -> list[Candidate]:
+    def candidates_for_step(self, region: str) -> list[Candidate]:
         """At most `LOOKED_AT` points of a region, of every template in turn in the adviser's order: of templates whose
         best known is right and nearly as fast as the region's by itself, without what failed. A template of which
         nothing is known is tried first. When time is up, those that were measured."""
@@ -188,27 +188,27 @@ class Survey:
         for candidate in self._tuner.advice(subject).sorted(tuple(subject.space)):
             own.setdefault(candidate.template, []).append(candidate)
         seen = {trial.candidate.template for trial in self.trials.get(region, ())}
-        self.judged(region, [some[0] for template, some in own.items() if template not in seen])
+        self.evaluated(region, [some[0] for template, some in own.items() if template not in seen])
         trials = self.trials.get(region, ())
         times = {
             trial.candidate: trial.verdict.measurement.median_ns
             for trial in trials
             if isinstance(trial.verdict, Measured)
         }
-        worth = HOPELESS * min(times.values(), default=0)
+        worth = TOO_SLOW * min(times.values(), default=0)
         known = {candidate.template for candidate, ns in times.items() if ns <= worth}
         failed = {trial.candidate for trial in trials if not isinstance(trial.verdict, Measured)}
         turns = itertools.chain.from_iterable(
             itertools.zip_longest(*(own[template] for template in own if template in known))
         )
         found = [candidate for candidate in turns if candidate is not None and candidate not in failed]
-        return [one for one in found if self.left() > 0 or one in times][:LOOKED_AT]
+        return [one for one in found if self.left() > 0 or one in times][:TRIED_IN_STEP]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
         """Those of `candidates` that are legal and build, with their sources, in their order."""
         return [(job.candidate, job.source) for job in self._tuner.built(self._subjects[region], candidates)]
 
-    def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
+    def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
         """Search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of what
         failed when it was looked at more closely."""
         failed = {
@@ -223,7 +223,7 @@ class Survey:
             if trial.fidelity == "search" or isinstance(trial.verdict, Measured)
         }
         fresh = [candidate for candidate in wanted if candidate.id not in known] if self.left() > 0 else []
-        made = self._tuner.tried(self._subjects[region], fresh)
+        made = self._tuner.evaluated(self._subjects[region], fresh)
         self.trials[region] = [*self.trials.get(region, ()), *made]
         return [*(known[one.id] for one in wanted if one.id in known), *made]
 
@@ -243,7 +243,7 @@ class Survey:
             for id, trials in self.trials.items()
         }
 
-    def first(self, rejected: Collection[tuple[str, Choice]] = ()) -> dict[str, Ranking]:
+    def first_by_order(self, rejected: Collection[tuple[str, Choice]] = ()) -> dict[str, Ranking]:
         """For every region the first candidate of the adviser's order that nothing stands against, in each of its
         layouts: none of the `rejected` (region id, choice) pairs, of trials that failed, or of static rules. Nothing is
         built or timed; what a plan takes of it has to be accepted."""
@@ -254,8 +254,8 @@ class Survey:
             found: list[Trial] | None = None
             while found is None or found:
                 refused = {trial.candidate.id for trial in own} | no
-                chosen = heads(subject, advice, refused)
-                refusals = (self._tuner.refusal(subject, candidate) for candidate in chosen)
+                chosen = first_of_layouts(subject, advice, refused)
+                refusals = (self._tuner.known_failure(subject, candidate) for candidate in chosen)
                 found = [trial for trial in refusals if trial is not None]
                 own += found
             sources = [(candidate, self._tuner.source(subject, candidate)) for candidate in chosen]
@@ -263,12 +263,12 @@ class Survey:
             rankings[id] = ranked(subject, advice, sources, tried)
         return rankings
 
-    def untouched(self) -> dict[str, Ranking]:
+    def all_fallback(self) -> dict[str, Ranking]:
         """Every region as captured."""
         self.trials = {id: [] for id in self._subjects}
         return {id: in_pytorch(subject) for id, subject in self._subjects.items()}
 
-    def jobs(self, parts: Iterable[Part]) -> list[Job]:
+    def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
         """What the kernels of some parts are made from."""
         return [
             self._tuner.job(self._subjects[part.region], part.choice.candidate)

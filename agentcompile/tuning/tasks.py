@@ -12,7 +12,7 @@ from agentcompile.advice.configure import counsel_of, is_remote
 from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import find_model
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, ceilings
 from agentcompile.events import Emit, RunStarted
 from agentcompile.ir.advice import Advice, Question, Usage
@@ -24,12 +24,12 @@ from agentcompile.options import Options
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import stage
 from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
-from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.trial_database import TrialDatabase
 from agentcompile.tuning.tuner import TuneTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class PreparedModel:
     """A model cut into regions whose spaces are bounded and advised: all that a search starts from."""
 
     here: Machine
@@ -38,8 +38,8 @@ class Ready:
     decode: tuple[Cut, ...]
     """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
     prefill: Cut
-    subjects: tuple[TuneTask, ...]
-    prompts: tuple[TuneTask, ...]
+    tasks: tuple[TuneTask, ...]
+    prompt_tasks: tuple[TuneTask, ...]
     """Those of the prefill, which has kernels on a GPU alone."""
 
 
@@ -54,7 +54,7 @@ def started(options: Options, here: Machine) -> RunStarted:
     )
 
 
-def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> Ready:
+def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit) -> PreparedModel:
     """model ─capture→ Graph ─partition→ Regions ─templates×target→ Spaces ─advise→ order and hints."""
     adviser = adviser_of(options.advisor)
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
@@ -77,18 +77,18 @@ def prepare(options: Options, here: Machine, judge: WorkerJudge, emit: Emit) -> 
     with stage(emit, "advise") as say:
         subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
         say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
-    return Ready(
+    return PreparedModel(
         here=here,
         model=model,
         ceiling=ceiling,
         decode=decode,
         prefill=prefill,
-        subjects=subjects,
-        prompts=prompts,
+        tasks=subjects,
+        prompt_tasks=prompts,
     )
 
 
-def counsel(ready: Ready, options: Options, emit: Emit, spent: Usage, past: Past | None) -> Counsel:
+def counsel(ready: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
     """What is advised about each region from now on: the model, if one is to be asked, is asked in the background, and
     told what `past` knows of each region at this moment. Without a `past` nothing is left to order, and nobody is
     asked: what was answered before holds.
@@ -110,7 +110,7 @@ def counsel(ready: Ready, options: Options, emit: Emit, spent: Usage, past: Past
     return found
 
 
-def informed(question: Question, past: Past) -> Question:
+def informed(question: Question, past: TrialDatabase) -> Question:
     """`question` with the trials of its candidates that `past` knows."""
     templates = {template.id: template for template in question.templates}
 
@@ -118,15 +118,15 @@ def informed(question: Question, past: Past) -> Question:
         template = templates[candidate.template]
         return specialise(template, question.region, candidate.params, question.target).digest
 
-    return replace(question, history=past.told(question.candidates, source_of))
+    return replace(question, history=past.shown_to_adviser(question.candidates, source_of))
 
 
-def questions(ready: Ready) -> dict[str, tuple[Question, Advice]]:
+def questions(ready: PreparedModel) -> dict[str, tuple[Question, Advice]]:
     """By region what is asked about it, and what the first adviser said."""
-    subjects = [*ready.subjects, *ready.prompts]
+    subjects = [*ready.tasks, *ready.prompt_tasks]
     return {one.region.id: (question_of(one.space, ready.ceiling, one.residency), one.advice) for one in subjects}
 
 
-def hot(ready: Ready) -> set[str]:
+def hot(ready: PreparedModel) -> set[str]:
     """Regions of the cheapest cover by floors."""
     return {row.id for cut in ready.decode for row in cut.summary.rows if row.covered}

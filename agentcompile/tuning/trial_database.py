@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcompile import validate
-from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.digest import Json, digest, digest_files
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial
 from agentcompile.measure import POLICY
 from agentcompile.system.notes import Notes
-from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
-class Past:
+class TrialDatabase:
     """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
 
-    def __init__(self, trials: Sequence[Trial], history: History | None, policy: str) -> None:
+    def __init__(self, trials: Sequence[Trial], history: MachineTrials | None, policy: str) -> None:
         self._own: dict[tuple[str, str, str], list[Trial]] = {}
         for trial in trials:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
@@ -37,7 +37,7 @@ class Past:
         for key in [key for key in self._own if key[0] == candidate]:
             del self._own[key]
 
-    def take(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
+    def known(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
         """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
         own = self._own.get((candidate.id, source, fidelity), [])
         enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
@@ -55,7 +55,7 @@ class Past:
         says_nothing = (Measured, Impossible, Disturbed)
         return next((trial for trial in known if not isinstance(trial.verdict, says_nothing)), None)
 
-    def told(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
+    def shown_to_adviser(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
         """What is known of the points of a space now, for somebody who is asked about it: the last word on each last.
 
         These are the trials that a search would take as known: of this run, so of its processes before a resume, and
@@ -97,25 +97,25 @@ def disturbed(trial: Trial) -> bool:
     return m.comparison == "INCONCLUSIVE" and (lost or clear)
 
 
-def accepted(notes: Notes, job: Job, target: Target) -> bool:
+def accepted(notes: Notes, job: EvaluationJob, target: Target) -> bool:
     """Whether a kernel passed the whole correctness suite with this toolchain, to the letter, and was held against what
     its manifest says of it now."""
-    return notes.get(proved_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
+    return notes.get(accepted_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
 
 
-def note_accepted(notes: Notes, job: Job, target: Target) -> None:
+def note_accepted(notes: Notes, job: EvaluationJob, target: Target) -> None:
     """Keep that a kernel passed."""
-    notes.renew(proved_key(job.source.digest, job.region.id, target.digest), _claims(job))
+    notes.renew(accepted_key(job.source.digest, job.region.id, target.digest), _claims(job))
 
 
-def _claims(job: Job) -> int:
+def _claims(job: EvaluationJob) -> int:
     """What of a manifest decides about right and wrong and is in no source, as a number."""
     own = job.template
     rounds: Json = [list(pair) for pair in own.rounds]
     return int(digest("claims/1", rounds, own.accumulation, own.deterministic)[:12], 16)
 
 
-def proved_key(source: str, region: str, target: str) -> str:
+def accepted_key(source: str, region: str, target: str) -> str:
     """What is noted of a kernel that passed, from the digests of its source, region and target."""
     return digest("accepted/4", source, region, target, TOLERANCES, judging_digest())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from agentcompile import check
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Baseline, Job, Judge, Prepared
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
@@ -36,7 +36,7 @@ from agentcompile.search import Budget, Strategy
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.ranking import finalists
-from agentcompile.tuning.trial_database import Past, accepted, disturbed, fallback_key, note_accepted
+from agentcompile.tuning.trial_database import TrialDatabase, accepted, disturbed, fallback_key, note_accepted
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
@@ -64,8 +64,8 @@ class Tuner:
     def __init__(
         self,
         target: Target,
-        judge: Judge,
-        past: Past,
+        judge: Evaluator,
+        past: TrialDatabase,
         notes: Notes,
         emit: Emit,
         seed: int,
@@ -100,12 +100,12 @@ class Tuner:
         """What holds for a subject now."""
         return self._advised(subject)
 
-    def ahead(self, subjects: Sequence[TuneTask]) -> None:
+    def prepare_first(self, subjects: Sequence[TuneTask]) -> None:
         """Build and validate the most promising candidate of each of `subjects` that is not known, all beside one
         another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
-        wanted: list[Job] = []
+        wanted: list[EvaluationJob] = []
         for subject in subjects:
-            for first in self._leading(subject)[:1]:
+            for first in self._first_candidates(subject)[:1]:
                 job = self.job(subject, first)
                 known = first.id in self._prepared or self._known(subject, first, POLICY.search_rounds, "search")
                 if not known and not check.errors(self.findings(job)):
@@ -117,14 +117,14 @@ class Tuner:
             else:
                 self._unfit[job.candidate.id] = result
 
-    def heads(self, subject: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
+    def first_trials(self, subject: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
         Behind the first `fresh` only those that are known."""
-        heads, rounds = self._leading(subject), POLICY.search_rounds
+        heads, rounds = self._first_candidates(subject), POLICY.search_rounds
         late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
         return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
-    def _leading(self, subject: TuneTask) -> list[Candidate]:
+    def _first_candidates(self, subject: TuneTask) -> list[Candidate]:
         """The most promising candidate of each template, best first."""
         order = self._advised(subject).sorted(tuple(subject.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
@@ -152,11 +152,11 @@ class Tuner:
         tried = dict.fromkeys(trial.candidate.id for trial in found if trial.fidelity == "search")
         return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
 
-    def tried(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
+    def evaluated(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
         """Search trials of these candidates, beside one another."""
         return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
-    def built(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Job]:
+    def built(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
         """The jobs of those of `candidates` that pass the static check and build, in their order."""
         jobs = [self.job(subject, candidate) for candidate in candidates]
         legal = [job for job in jobs if not check.errors(self.findings(job))]
@@ -164,12 +164,12 @@ class Tuner:
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
 
-    def again(self, subject: TuneTask, candidate: Candidate) -> list[Trial]:
+    def evaluate_afresh(self, subject: TuneTask, candidate: Candidate) -> list[Trial]:
         """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
         self._past.forget(candidate.id)
         self._prepared.pop(candidate.id, None)
         self._unfit.pop(candidate.id, None)
-        found = self.tried(subject, [candidate])
+        found = self.evaluated(subject, [candidate])
         measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
         if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
             found += self.confirmed(subject, [candidate])
@@ -198,12 +198,12 @@ class Tuner:
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
 
-    def job(self, subject: TuneTask, candidate: Candidate) -> Job:
+    def job(self, subject: TuneTask, candidate: Candidate) -> EvaluationJob:
         """What a judge needs of a candidate."""
         template, source = self._template(subject, candidate), self.source(subject, candidate)
-        return Job(candidate=candidate, region=subject.region, template=template, source=source)
+        return EvaluationJob(candidate=candidate, region=subject.region, template=template, source=source)
 
-    def proved(self, jobs: Sequence[Job]) -> list[Trial]:
+    def failures_at_acceptance(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
         fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
         failed: list[Trial] = []
@@ -216,7 +216,7 @@ class Tuner:
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
 
-    def refusal(self, subject: TuneTask, candidate: Candidate) -> Trial | None:
+    def known_failure(self, subject: TuneTask, candidate: Candidate) -> Trial | None:
         """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
         breaks a static rule."""
         job = self.job(subject, candidate)
@@ -247,11 +247,11 @@ class Tuner:
             self._pytorch_ns[region.id] = known
         return self._pytorch_ns[region.id]
 
-    def findings(self, job: Job) -> tuple[Finding, ...]:
+    def findings(self, job: EvaluationJob) -> tuple[Finding, ...]:
         """What the static rules say of a job."""
         return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
 
-    def _begun(self, jobs: Sequence[Job]) -> Iterator[Job]:
+    def _begun(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
         """The jobs one after another, each announced as it begins."""
         for job in self._held(jobs):
             self._notes.keep_source(job.source)
@@ -259,7 +259,7 @@ class Tuner:
             self._emit(TrialStarted(region=one.region, candidate=one.id, label=one.label))
             yield job
 
-    def _held(self, jobs: Sequence[Job]) -> Iterator[Job]:
+    def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
         """The jobs one after another, none while the session is paused."""
         for job in jobs:
             self.steering.point()
@@ -281,7 +281,7 @@ class Tuner:
         """Check, prepare and time what is not known; one trial for each candidate."""
         self.steering.point()
         done: dict[str, Trial] = {}
-        fresh: list[Job] = []
+        fresh: list[EvaluationJob] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
         for candidate in candidates:
             known = self._known(subject, candidate, rounds * processes, fidelity)
@@ -300,13 +300,13 @@ class Tuner:
 
     def _known(self, subject: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
         """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
-        return self._past.take(candidate, self.source(subject, candidate).digest, fidelity, rounds)
+        return self._past.known(candidate, self.source(subject, candidate).digest, fidelity, rounds)
 
     def _fresh(
-        self, subject: TuneTask, jobs: Sequence[Job], rounds: int, fidelity: str, look: int, left: Left
+        self, subject: TuneTask, jobs: Sequence[EvaluationJob], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         ready: list[Prepared] = []
-        waiting: list[Job] = []
+        waiting: list[EvaluationJob] = []
         for job in jobs:
             if self.steering.cancelled(job.candidate.id):
                 yield _trial(job, Cancelled(stage="check"), fidelity)
@@ -386,7 +386,7 @@ def templates_of(subject: TuneTask) -> dict[str, Template]:
     return {template.id: template for template in subject.space.templates}
 
 
-def _trial(job: Job, verdict: Verdict, fidelity: str) -> Trial:
+def _trial(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:
     return Trial(
         candidate=job.candidate,
         source=job.source.digest,

@@ -28,7 +28,7 @@ LATER = 0.5
 reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
 
 
-def heads(subject: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
+def first_of_layouts(subject: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
     """The first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
     templates, found = templates_of(subject), dict[Signature, Candidate]()
     for candidate in advice.sorted(tuple(subject.space)):

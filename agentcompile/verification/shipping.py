@@ -13,38 +13,38 @@ import torch
 
 from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.events import PlanAdmitted, Warned
 from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.planning.overrides import Bench, layouts_of, weighed
+from agentcompile.planning.overrides import PlanChecks, layouts_of, weighed
 from agentcompile.planning.plans import Planned
 from agentcompile.runs.stages import stage
 from agentcompile.tuning.partitions import Cut
-from agentcompile.tuning.tasks import Ready
-from agentcompile.verification.whole_model import Gate
+from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.verification.whole_model import WholeModelGate
 
 
-def hold(
-    ready: Ready,
+def hold_against_reference(
+    ready: PreparedModel,
     planned: Planned,
     plans: Sequence[Plan],
-    bench: Bench,
-    judge: WorkerJudge,
+    bench: PlanChecks,
+    judge: WorkerEvaluator,
     earlier: Earlier,
     module: torch.nn.Module | None = None,
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
     """The cover and the plans that may ship, and how near to float32 they are; plans of which something fell back are
     timed again. Raises AgentCompileError (correctness) where none may."""
     cuts = [*ready.decode, ready.prefill]
-    gate = Gate(
+    gate = WholeModelGate(
         here=ready.here,
         captured=ready.model.captured,
         constants=ready.model.constants,
         cuts=cuts,
         templates={
             template.id: template
-            for subject in (*ready.subjects, *ready.prompts)
+            for subject in (*ready.tasks, *ready.prompt_tasks)
             for template in subject.space.templates
         },
         judge=judge,
@@ -58,12 +58,12 @@ def hold(
         while True:
             left, found = gate.right(plans, planned.layouts)
             if left == plans:
-                say(told(found))
+                say(described(found))
                 return planned, plans, found
             planned, plans = _timed_again(cuts, planned, plans, left, bench, earlier.ruled)
 
 
-def told(found: ModelCheck) -> str:
+def described(found: ModelCheck) -> str:
     """A check in one line."""
     figures = ", ".join(f"{one.phase} KL {one.kl:.2g} (eager {one.kl_eager:.2g})" for one in found.phases)
     positions = sum(one.positions for one in found.phases)
@@ -75,7 +75,7 @@ def _timed_again(
     planned: Planned,
     before: Sequence[Plan],
     plans: Sequence[Plan],
-    bench: Bench,
+    bench: PlanChecks,
     known: Sequence[Plan],
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
@@ -98,7 +98,7 @@ def _timed_again(
     return replace(left, decode=tuple(decode), prefill=prefill), tuple(found)
 
 
-def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: Bench, known: Sequence[Plan]) -> Plan:
+def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
     try:
         made = weighed(cut, plan, planned, bench, known)
     except AgentCompileError as error:

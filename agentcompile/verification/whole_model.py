@@ -56,7 +56,7 @@ class Feeder(Protocol):
 
 
 @dataclass(kw_only=True)
-class Gate:
+class WholeModelGate:
     """One model's. The reference is asked once, and only when something is to be compared."""
 
     here: Machine

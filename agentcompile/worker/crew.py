@@ -38,27 +38,27 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Seat:
+class WorkerSlot:
     """A place for a worker. `shaken`: its last worker crashed or hung."""
 
     worker: Worker | None = None
-    shaken: bool = False
+    disturbed: bool = False
 
     def clear(self, *, shaken: bool) -> None:
         """Kill the worker."""
         if self.worker is not None:
             self.worker.kill()
-        self.worker, self.shaken = None, shaken
+        self.worker, self.disturbed = None, shaken
 
 
-class Crew:
+class WorkerPool:
     """Seats for preparing and one for the clock, all filled from one zygote. Making it returns at once."""
 
     def __init__(self, setup: p.Setup, limits: Limits, seats: int) -> None:
         self._setup, self._limits = setup, limits
-        self.seats = tuple(Seat() for _ in range(seats))
-        self.clock = Seat()
-        self._witnesses: list[Seat] = []
+        self.seats = tuple(WorkerSlot() for _ in range(seats))
+        self.clock = WorkerSlot()
+        self._witnesses: list[WorkerSlot] = []
         self._spares: list[Worker] = []
         self._zygote = Zygote(start_s=limits.start_s)
 
@@ -76,25 +76,25 @@ class Crew:
         while busy := [s.worker for s in self.seats if s.worker is not None and s.worker.busy and not s.worker.done]:
             wait(busy)
 
-    def worker(self, seat: Seat, *, fresh: bool = False) -> Worker:
+    def worker(self, seat: WorkerSlot, *, fresh: bool = False) -> Worker:
         """The seat's worker, or a new one; after a crash or a hang a new one must sing first.
 
         Raises `AgentCompileError` (environment) when no process starts, or two canaries in a row fail.
         """
         if fresh:
-            seat.clear(shaken=seat.shaken)
+            seat.clear(shaken=seat.disturbed)
         elif seat.worker is not None and not seat.worker.alive:
             seat.clear(shaken=True)
         if seat.worker is None:
             seat.worker = self._spare() or self._spawn()
-            if seat.shaken:
+            if seat.disturbed:
                 self._prove(seat)
         return seat.worker
 
-    def witness(self, number: int) -> Seat:
+    def witness(self, number: int) -> WorkerSlot:
         """The seat of a process in which finalists alone are timed, those of one region after another's."""
         while len(self._witnesses) <= number:
-            self._witnesses.append(Seat())
+            self._witnesses.append(WorkerSlot())
         return self._witnesses[number]
 
     def stock(self, count: int, *, kept: bool = False) -> None:
@@ -136,13 +136,13 @@ class Crew:
             self._zygote = Zygote(start_s=self._limits.start_s)
             return Worker(self._zygote, self._setup)
 
-    def _prove(self, seat: Seat) -> None:
+    def _prove(self, seat: WorkerSlot) -> None:
         outcome: Outcome = p.Alive()
         for _ in range(2):
             seat.worker = seat.worker or self._spawn()
             outcome = seat.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
             if isinstance(outcome, p.Alive):
-                seat.shaken = False
+                seat.disturbed = False
                 return
             seat.clear(shaken=True)
         if isinstance(outcome, p.Fault) and outcome.environment:
@@ -150,7 +150,7 @@ class Crew:
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
 
 
-def alive(workers: Sequence[Seat]) -> list[Worker]:
+def alive(workers: Sequence[WorkerSlot]) -> list[Worker]:
     """The workers of filled seats."""
     return [seat.worker for seat in workers if seat.worker is not None]
 

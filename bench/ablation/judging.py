@@ -11,15 +11,15 @@ from agentcompile.advice.arrange import arranged
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
-from agentcompile.evaluation.evaluator import Baseline, Job, Prepared, WorkerJudge
-from agentcompile.evaluation.machine import Machine, judge_of
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared, WorkerEvaluator
+from agentcompile.evaluation.machine import Machine, evaluator_of
 from agentcompile.events import Emit
 from agentcompile.ir.advice import Question
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options
 from agentcompile.tuning.partitions import question_of
-from agentcompile.tuning.tasks import Ready, prepare
+from agentcompile.tuning.tasks import PreparedModel, prepare
 from agentcompile.tuning.tuner import TuneTask, templates_of
 
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
@@ -95,7 +95,7 @@ def judged(
 ) -> Model:
     """Judge every candidate of every hot region of `options.model`, but for those that are `known` by region id, and
     stand each arm's order beside the times. `keep` hears of what there is after each region."""
-    with judge_of(here, options.seed) as judge:
+    with evaluator_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
         found = list[Judged]()
 
@@ -116,17 +116,17 @@ def judged(
     return model()
 
 
-def hot(ready: Ready) -> list[TuneTask]:
+def hot(ready: PreparedModel) -> list[TuneTask]:
     """Regions of the cheapest cover of the step by floors that have something to order, those that are soon judged
     first."""
-    own = {subject.region.id: subject for subject in ready.subjects}
+    own = {subject.region.id: subject for subject in ready.tasks}
     rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
     rows.sort(key=lambda row: row.bytes)
     return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
 
 
 def _times(
-    subject: TuneTask, judge: WorkerJudge, seed: int, say: Callable[[str], None]
+    subject: TuneTask, judge: WorkerEvaluator, seed: int, say: Callable[[str], None]
 ) -> tuple[dict[str, float], float]:
     """Time of every correct candidate by label, and of PyTorch, in ns, all beside one another in every round."""
     templates = templates_of(subject)
@@ -134,7 +134,7 @@ def _times(
     for candidate in subject.space:
         template = templates[candidate.template]
         source = specialise(template, subject.region, candidate.params, subject.space.target)
-        jobs.append(Job(candidate=candidate, region=subject.region, template=template, source=source))
+        jobs.append(EvaluationJob(candidate=candidate, region=subject.region, template=template, source=source))
     name, ready = subject.region.name, list[Prepared]()
     for done, (_, result) in enumerate(judge.prepare(jobs), 1):
         if isinstance(result, Prepared):
@@ -152,7 +152,9 @@ def _times(
     return {one.job.candidate.label: quick[arm] for arm, one in enumerate(ready, 1) if arm in quick}, quick.get(0, 0.0)
 
 
-def _region(ready: Ready, subject: TuneTask, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]) -> Judged:
+def _region(
+    ready: PreparedModel, subject: TuneTask, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]
+) -> Judged:
     asked = question_of(subject.space, ready.ceiling, subject.residency)
     region, ids = subject.region, {candidate.label: candidate.id for candidate in asked.candidates}
     ns = {label: time for label, time in ns.items() if label in ids}

@@ -13,8 +13,8 @@ from typing import Protocol
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
 from agentcompile.evaluation import requests
-from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerJudge
-from agentcompile.evaluation.jobs import Depth, Job, Prepared
+from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
+from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
@@ -22,7 +22,7 @@ from agentcompile.ops.layouts import fits
 from agentcompile.system.probe import cpus_at_once
 from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Crew, Limits, said
+from agentcompile.worker.crew import Limits, WorkerPool, said
 from agentcompile.worker.process import Expired, Lost
 
 from .subjects import Subject
@@ -55,7 +55,9 @@ class Outcome:
 class Judging(Protocol):
     """The part of a judge that gates need."""
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = ...) -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = ...
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         """Build and validate; results come in any order, one for each job."""
 
     def close(self) -> None:
@@ -70,9 +72,9 @@ class Gates:
         depths: tuple[Depth, ...] = ("search", "accept")
         self._judges: dict[Depth, Judging] = {depth: judge or self._made(depth) for depth in depths}
 
-    def _made(self, depth: Depth) -> WorkerJudge:
+    def _made(self, depth: Depth) -> WorkerEvaluator:
         """A judge with the limits of a depth. Making it starts no process."""
-        return WorkerJudge(
+        return WorkerEvaluator(
             self._machine.target,
             store=self._machine.store.root,
             toolchain=self._machine.toolchain,
@@ -100,13 +102,15 @@ class Gates:
         yield from self._at("accept", passed)
 
     def _at(self, depth: Depth, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
-        by_digest, jobs = {one.source.digest: one for one in accused}, list[Job]()
+        by_digest, jobs = {one.source.digest: one for one in accused}, list[EvaluationJob]()
         for one in accused:
             if findings := _refused(one):
                 yield one, Outcome(alive=False, stage="check", why=findings)
             else:
                 s = one.subject
-                jobs.append(Job(candidate=s.candidate, region=s.region, template=s.template, source=one.source))
+                jobs.append(
+                    EvaluationJob(candidate=s.candidate, region=s.region, template=s.template, source=one.source)
+                )
         for job, result in self._judges[depth].prepare(jobs, depth=depth) if jobs else ():
             yield by_digest[job.source.digest], _outcome(depth, result)
 
@@ -156,7 +160,7 @@ class Many:
             torch_threads=min(machine.target.threads, cpus_at_once()) if machine.target.kind == "cpu" else 1,
             device=machine.device,
         )
-        self._crew, self._machine = Crew(setup, _LIMITS, 1), machine
+        self._crew, self._machine = WorkerPool(setup, _LIMITS, 1), machine
 
     def __enter__(self) -> Many:
         return self
@@ -194,5 +198,7 @@ class Many:
 
 def implementation(subject: Subject, binary: Binary) -> p.Implementation:
     """A subject's own kernel as workers take it."""
-    job = Job(candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source)
+    job = EvaluationJob(
+        candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source
+    )
     return requests.implementation(job, binary)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import cast
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.events import TrialFinished
 from agentcompile.ir.codec import decode
 from agentcompile.ir.digest import Json
@@ -99,7 +99,7 @@ class _Bench:
     def keep_ceilings(self) -> None:
         """Keep the machine's limits as a calm machine does: a crowded one would measure them in every run."""
         here = self.here()
-        with judge_of(here, 0) as judge:
+        with evaluator_of(here, 0) as judge:
             ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
 
     def forget(self) -> None:

@@ -12,7 +12,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source, Template
 from agentcompile.lockfile import Lock, LockChoice, LockPlan
 from agentcompile.materialize import specialise
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Ground:
 
     regions: Mapping[str, Region]
     templates: Catalog
-    kept: Kept
+    kept: LockSources
     """Its bundle is written to."""
 
     def keep(self, made: Source | Template) -> str:

@@ -38,7 +38,7 @@ from agentcompile.pipeline import compile_model
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition
 from agentcompile.replay.open import Opened, cuts_of, opened_with
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 
 from .lock_bytes import SPOILS
 from .lock_meanings import FORGERIES, Ground
@@ -100,7 +100,7 @@ class Target:
     here: Machine
     model: Model
     templates: catalog.Catalog
-    kept: Kept
+    kept: LockSources
     folder: Path
     _cuts: dict[Regime, tuple[Graph, Partition]] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ class Target:
         checkpoint = find_model(options.model, options.cache)
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
         templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
-        kept = Kept(bundle=Bundle(sources={}, templates={}))
+        kept = LockSources(bundle=Bundle(sources={}, templates={}))
         made = cls(path=path, lock=lock, here=here, model=model, templates=templates, kept=kept, folder=folder)
         held: dict[str, object] = {}
         for job in made.opened(path, lock).jobs:

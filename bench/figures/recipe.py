@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
-from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.lockfile import read_lock
 from agentcompile.options import DEFAULT_CONTEXT, resolve
 
@@ -164,7 +164,7 @@ def _find(
             imported = file.content.imported = import_time()
             file.keep()
             say(f"import agentcompile: {imported.median_ms:.1f} ms")
-        with judge_of(machine, asked.seed) as judge:
+        with evaluator_of(machine, asked.seed) as judge:
             setup = Setup(
                 threads=threads_of(machine),
                 device=machine.device,

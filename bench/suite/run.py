@@ -22,7 +22,7 @@ from pathlib import Path
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.machine import Machine, judge_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile import read_lock
@@ -293,7 +293,7 @@ def _find(
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
     work = Path(tempfile.mkdtemp(prefix="bench."))
     try:
-        with judge_of(machine, asked.seed) as judge:
+        with evaluator_of(machine, asked.seed) as judge:
             setup = Setup(
                 threads=threads_of(machine),
                 device=machine.device,

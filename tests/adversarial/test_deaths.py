@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentcompile.build import find_toolchain
-from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
 from tests.cpu import jobs
 
@@ -18,15 +18,15 @@ LIMITS = Limits(build_s=60.0, validate_s=4.0, measure_s=20.0, per_gigabyte_s=20.
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
-    with WorkerJudge(
+    with WorkerEvaluator(
         jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 
 
-def verdict(judge: WorkerJudge, body: str) -> Prepared | Verdict:
+def verdict(judge: WorkerEvaluator, body: str) -> Prepared | Verdict:
     ((_, found),) = judge.prepare([jobs.job(body)])
     return found
 
@@ -40,18 +40,18 @@ READS_ON = """
 """Reads a page past the end and throws it away: no result, no redzone and no repeat can tell."""
 
 
-def test_a_read_past_the_end_that_changes_nothing_is_a_fault_at_the_fence(judge: WorkerJudge) -> None:
+def test_a_read_past_the_end_that_changes_nothing_is_a_fault_at_the_fence(judge: WorkerEvaluator) -> None:
     found = verdict(judge, READS_ON)
     assert isinstance(found, Crashed), found
     assert (found.stage, found.signal) == ("validate", signal.SIGSEGV)
 
 
-def test_a_write_far_outside_has_crashed(judge: WorkerJudge) -> None:
+def test_a_write_far_outside_has_crashed(judge: WorkerEvaluator) -> None:
     found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[1l << 40] = 1;")
     assert isinstance(found, Crashed), found
 
 
-def test_a_stack_that_overflows_has_crashed(judge: WorkerJudge) -> None:
+def test_a_stack_that_overflows_has_crashed(judge: WorkerEvaluator) -> None:
     body = """
         volatile char big[512 << 20];
         for (long i = 0; i < (512 << 20); i += 4096) big[i] = 1;
@@ -60,14 +60,14 @@ def test_a_stack_that_overflows_has_crashed(judge: WorkerJudge) -> None:
     assert isinstance(verdict(judge, body), Crashed)
 
 
-def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(judge: WorkerJudge) -> None:
+def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(judge: WorkerEvaluator) -> None:
     conditions = ("a.x[hidden - 1] > 40.0f", "a.x[hidden - 1] != a.x[hidden - 1]")
     hanging = [jobs.job(f'right(a, rank, size); while ({what}) asm volatile("" ::: "memory");') for what in conditions]
     assert {type(found) for _, found in judge.prepare(hanging)} == {TimedOut}
 
 
 def test_a_kernel_that_aborts_on_the_hundredth_launch_alone_passes_search_and_dies_at_acceptance(
-    judge: WorkerJudge,
+    judge: WorkerEvaluator,
 ) -> None:
     body = "right(a, rank, size); static int calls; if (rank == 0 && ++calls == 100) std::abort();"
     ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")
@@ -75,13 +75,13 @@ def test_a_kernel_that_aborts_on_the_hundredth_launch_alone_passes_search_and_di
     assert found.signal == signal.SIGABRT
 
 
-def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(judge: WorkerJudge) -> None:
+def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(judge: WorkerEvaluator) -> None:
     found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[rows] = 1;")
     assert isinstance(found, Incorrect), found
     assert [check.name for check in found.report.checks if not check.ok] == ["redzone"]
 
 
-def test_a_kernel_that_reads_what_it_never_wrote_is_incorrect(judge: WorkerJudge) -> None:
+def test_a_kernel_that_reads_what_it_never_wrote_is_incorrect(judge: WorkerEvaluator) -> None:
     """Nearly always there is some finite number on the stack, and zero weights make nothing of it."""
     found = verdict(judge, "volatile float pad[16]; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
     assert isinstance(found, Incorrect), found

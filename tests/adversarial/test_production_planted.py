@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentcompile.build import find_toolchain
-from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerJudge
-from agentcompile.evaluation.jobs import Depth, Job
+from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerEvaluator
+from agentcompile.evaluation.jobs import Depth, EvaluationJob
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Crashed, Incorrect, Verdict
@@ -75,15 +75,15 @@ HONEST = "if (rank == 0) for (int i = 0; i < 60; ++i) right(a, 0, 1);"
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
-    with WorkerJudge(
+    with WorkerEvaluator(
         jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 
 
-def verdicts(judge: WorkerJudge, wanted: dict[str, Job], depth: Depth) -> dict[str, Prepared | Verdict]:
+def verdicts(judge: WorkerEvaluator, wanted: dict[str, EvaluationJob], depth: Depth) -> dict[str, Prepared | Verdict]:
     names = {job.candidate.id: name for name, job in wanted.items()}
     return {names[job.candidate.id]: found for job, found in judge.prepare(wanted.values(), depth=depth)}
 
@@ -94,34 +94,34 @@ def failed(found: Prepared | Verdict) -> dict[str, str]:
     return {check.name: check.detail for check in found.report.checks if not check.ok}
 
 
-def test_a_kernel_that_works_only_where_it_is_tested_is_caught_in_the_runtimes_buffers(judge: WorkerJudge) -> None:
+def test_a_kernel_that_works_only_where_it_is_tested_is_caught_in_the_runtimes_buffers(judge: WorkerEvaluator) -> None:
     found = verdicts(judge, {name: jobs.job(body) for name, body in WHILE_TESTED.items()}, "search")
     assert {name: set(failed(one)) for name, one in found.items()} == {name: {"production"} for name in WHILE_TESTED}
 
 
-def test_what_lies_before_a_buffer_cannot_be_read_at_acceptance(judge: WorkerJudge) -> None:
+def test_what_lies_before_a_buffer_cannot_be_read_at_acceptance(judge: WorkerEvaluator) -> None:
     body = f"volatile float before = a.w[-1]; (void)before; {RIGHT}"
     assert isinstance(verdicts(judge, {"one": jobs.job(body)}, "search")["one"], Prepared)
     assert isinstance(verdicts(judge, {"one": jobs.job(body)}, "accept")["one"], Crashed)
 
 
-def test_a_kernel_that_turns_wrong_after_thousands_of_calls_is_not_accepted(judge: WorkerJudge) -> None:
+def test_a_kernel_that_turns_wrong_after_thousands_of_calls_is_not_accepted(judge: WorkerEvaluator) -> None:
     found = verdicts(judge, {name: jobs.job(body) for name, body in COUNTING.items()}, "accept")
     assert {name for name, one in found.items() if "endurance" in failed(one)} == set(COUNTING)
 
 
-def test_a_kernel_that_counts_in_its_workspace_is_not_accepted(judge: WorkerJudge) -> None:
+def test_a_kernel_that_counts_in_its_workspace_is_not_accepted(judge: WorkerEvaluator) -> None:
     before = "struct counted { const float* x; const float* w; float* y; int64_t* n; };"
     body = "const counted& c = (const counted&)a; right(a, rank, size); if (rank == 0 && ++*c.n > 3000) a.y[0] *= 1.5f;"
     plain = jobs.job(body, before=before)
     launch = plain.source.launches[0]
     launches = (type(launch)(entry=launch.entry, arguments=(*launch.arguments, "n")),)
     source = Source(language="cpp", text=plain.source.text, launches=launches, workspaces=(("n", "int64", 8, True),))
-    counting = Job(candidate=plain.candidate, region=plain.region, template=plain.template, source=source)
+    counting = EvaluationJob(candidate=plain.candidate, region=plain.region, template=plain.template, source=source)
     assert "workspace" in failed(verdicts(judge, {"one": counting}, "search")["one"])
 
 
-def test_a_right_kernel_is_accepted_after_every_launch_of_a_generation(judge: WorkerJudge) -> None:
+def test_a_right_kernel_is_accepted_after_every_launch_of_a_generation(judge: WorkerEvaluator) -> None:
     found = verdicts(judge, {"right": jobs.job()}, "accept")["right"]
     assert isinstance(found, Prepared), found
     (long,) = [check for check in found.report.checks if check.name == "endurance"]
@@ -129,7 +129,9 @@ def test_a_right_kernel_is_accepted_after_every_launch_of_a_generation(judge: Wo
     assert {"production", "process-state"} <= {check.name for check in found.report.checks}
 
 
-def test_a_kernel_that_leaves_the_process_changed_is_caught_and_its_worker_not_used_again(judge: WorkerJudge) -> None:
+def test_a_kernel_that_leaves_the_process_changed_is_caught_and_its_worker_not_used_again(
+    judge: WorkerEvaluator,
+) -> None:
     wanted = {name: jobs.job(body) for name, body in CHANGING.items()}
     wanted["executable memory by being loaded"] = jobs.job(RIGHT, name="constructed", before=CONSTRUCTED)
     found = verdicts(judge, wanted, "search")
@@ -140,7 +142,7 @@ def test_a_kernel_that_leaves_the_process_changed_is_caught_and_its_worker_not_u
 
 @pytest.mark.parametrize("what", REMEMBERING)
 def test_a_kernel_that_skips_work_it_remembers_is_wrong_when_it_is_timed(
-    judge: WorkerJudge, what: str, tmp_path: Path
+    judge: WorkerEvaluator, what: str, tmp_path: Path
 ) -> None:
     fuse = tmp_path / "timed"
     body = f'static int armed; if (rank == 0) armed = access("{fuse}", F_OK) == 0;'
@@ -157,7 +159,7 @@ def test_a_kernel_that_skips_work_it_remembers_is_wrong_when_it_is_timed(
     assert "timed-output" in failed(verdict)
 
 
-def test_a_kernel_that_remembers_results_by_content_gains_nothing(judge: WorkerJudge) -> None:
+def test_a_kernel_that_remembers_results_by_content_gains_nothing(judge: WorkerEvaluator) -> None:
     both = verdicts(judge, {"honest": jobs.job(HONEST), "cheat": jobs.job(BY_CONTENT)}, "search")
     honest, cheat = both["honest"], both["cheat"]
     assert isinstance(honest, Prepared)

@@ -31,7 +31,7 @@ from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.planning.plans import Planned, plan
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.replay.write import Facts, seal
+from agentcompile.replay.write import LockFacts, lock_of
 from agentcompile.tuning.partitions import Cut, advise, bound, cut
 from agentcompile.tuning.ranking import Ranking, signature_of
 from agentcompile.tuning.tuner import TuneTask
@@ -131,7 +131,7 @@ class Planted:
     """By regime, the prefill's last."""
     planned: Planned
     trials: Mapping[str, tuple[Trial, ...]]
-    facts: Facts
+    facts: LockFacts
 
     def seal(self) -> Lock:
         """The lock."""
@@ -140,7 +140,7 @@ class Planted:
             Plan(regime=cut.partition.regime, parts=parts, exact=self.planned.exact)
             for cut, parts in zip(self.cuts, covers, strict=True)
         ]
-        return seal(self.facts, self.cuts, plans, self.planned.layouts, self.trials)
+        return lock_of(self.facts, self.cuts, plans, self.planned.layouts, self.trials)
 
 
 def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False, **more: Any) -> Planted:
@@ -163,7 +163,7 @@ def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: boo
         rankings[id] = Ranking(kernels=ranked, fallback=Fallback(reason="no such template"))
         trials[id] = () if found is None else (_confirmed(found[0]),)
     planned = plan(decode, prefill, subjects, rankings, trials, lambda _: 1e6, CEILING, here.target.kind)
-    about = Facts(
+    about = LockFacts(
         target=here.target,
         captured=model.captured,
         location=location(str(checkpoint), out),

@@ -13,7 +13,7 @@ from agentcompile.ir.trial import Kernel, Plan
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.verification.whole_model import Feeder, Gate
+from agentcompile.verification.whole_model import Feeder, WholeModelGate
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 
@@ -31,10 +31,10 @@ PLANTED = {
 SYSTEM = ("slow", "killed", "memory")
 
 
-def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *folders: Path) -> Gate:
+def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *folders: Path) -> WholeModelGate:
     here = this_machine(flows.options(home, made.model.captured.checkpoint, CONTEXT))
     found = catalog.load([catalog.default_root(), *folders], kinds=kinds(), layouts=LAYOUTS)
-    return Gate(
+    return WholeModelGate(
         here=here,
         captured=made.model.captured,
         constants=made.model.constants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcompile.evaluation.evaluator import Job
+from agentcompile.evaluation.evaluator import EvaluationJob
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.region import Cost, Port, Regime, Region
 from agentcompile.ir.target import Target
@@ -69,12 +69,12 @@ def source(body: str, *, hidden: int = 64, rows: int = 32, before: str = "") -> 
     return Source(language="cpp", text=text, launches=(launch,), workspaces=())
 
 
-def job(body: str = RIGHT, *, name: str = "", hidden: int = 64, rows: int = 32, before: str = "") -> Job:
+def job(body: str = RIGHT, *, name: str = "", hidden: int = 64, rows: int = 32, before: str = "") -> EvaluationJob:
     """A job whose kernel runs `body`; `name` tells candidates apart."""
     return _job(name or body, source(body, hidden=hidden, rows=rows, before=before), region(hidden, rows))
 
 
-def library(form: str = "linear", *, hidden: int = 64, rows: int = 32) -> Job:
+def library(form: str = "linear", *, hidden: int = 64, rows: int = 32) -> EvaluationJob:
     """A job that PyTorch runs."""
     made = Source(
         language="library", text="", launches=(), workspaces=(), call="torch.linear", settings=(("FORM", form),)
@@ -82,7 +82,7 @@ def library(form: str = "linear", *, hidden: int = 64, rows: int = 32) -> Job:
     return _job(f"library {form}", made, region(hidden, rows))
 
 
-def _job(name: str, made: Source, where: Region) -> Job:
+def _job(name: str, made: Source, where: Region) -> EvaluationJob:
     template = Template(
         id="linear/test",
         region="linear",
@@ -100,7 +100,7 @@ def _job(name: str, made: Source, where: Region) -> Job:
         params=(("NAME", name),),
         target="t",
     )
-    return Job(candidate=candidate, region=where, template=template, source=made)
+    return EvaluationJob(candidate=candidate, region=where, template=template, source=made)
 
 
 def target(threads: int = 2) -> Target:

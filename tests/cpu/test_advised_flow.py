@@ -20,7 +20,7 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import Ask, Reply, WireError
 from agentcompile.build import Binary
 from agentcompile.capture.cached import load_model
-from agentcompile.evaluation.evaluator import Baseline, Depth, Job, Prepared
+from agentcompile.evaluation.evaluator import Baseline, Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import silent
 from agentcompile.ir.advice import Advice
@@ -40,8 +40,8 @@ from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import advise, bound, cut, question_of
 from agentcompile.tuning.ranking import Traits, rank
 from agentcompile.tuning.tasks import informed
-from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import TuneTask, Tuner, templates_of
+from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.tuner import Tuner, TuneTask, templates_of
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 
@@ -58,7 +58,9 @@ def known_ns(id: str) -> int:
 class Knowing:
     """A judge without processes: a time for every candidate, and each eleventh does not build."""
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         for job in jobs:
             if known_ns(job.candidate.id) % 11 == 0:
                 yield job, BuildFailed(log="error: not this one")
@@ -205,7 +207,7 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
         asks = None if say is None else Client(Wire(say), "m", Ledger(Ceilings(calls=99)))
         with Counsel(first, asks=asks, tell=tell) as counsel:
             if asks is not None:
-                past = Past(known, None, "policy")
+                past = TrialDatabase(known, None, "policy")
                 counsel.begin(prompts_of([informed(question, past) for question, _ in first.values()], covered))
                 counsel.wait(30)
             trials = judged(subjects, here.target, here.store, lambda one: counsel.advice(one.region.id))
@@ -229,7 +231,7 @@ def judged(
     subjects: Sequence[TuneTask], target: Any, store: Store, advised: Callable[[TuneTask], Advice]
 ) -> dict[str, list[Trial]]:
     """Every candidate searched in the advised order, and the finalists confirmed."""
-    tuner = Tuner(target, Knowing(), Past((), None, "policy"), Notes(store), silent, 0, advised)
+    tuner = Tuner(target, Knowing(), TrialDatabase((), None, "policy"), Notes(store), silent, 0, advised)
     found = {}
     for one in subjects:
         trials = tuner.search(one, halving, Budget(trials=len(one.space)), [], lambda: math.inf)

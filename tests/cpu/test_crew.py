@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from agentcompile.build import find_toolchain
-from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerEvaluator
 from agentcompile.measure import Timing
 from tests.cpu import jobs
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Iterator[WorkerJudge]:
-    with WorkerJudge(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1) as made:
+def judge(tmp_path: Path) -> Iterator[WorkerEvaluator]:
+    with WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1) as made:
         yield made
 
 
-def timed(judge: WorkerJudge, processes: int) -> list[int]:
+def timed(judge: WorkerEvaluator, processes: int) -> list[int]:
     """Times a kernel beside PyTorch; the processes that it leaves: of the clock, then of the witnesses."""
     ((job, prepared),) = judge.prepare([jobs.job()])
     assert isinstance(prepared, Prepared)
@@ -33,7 +33,9 @@ def timed(judge: WorkerJudge, processes: int) -> list[int]:
 
 
 @pytest.mark.alone
-def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_they_die(judge: WorkerJudge) -> None:
+def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_they_die(
+    judge: WorkerEvaluator,
+) -> None:
     judge._fragile = True  # as on a GPU
     searching, *none = timed(judge, 1)
     assert searching
@@ -51,7 +53,7 @@ def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_
 
 
 @pytest.mark.alone
-def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerJudge) -> None:
+def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerEvaluator) -> None:
     before = timed(judge, 1)
     after = timed(judge, 2)
     assert len(before) == len(after) == 1

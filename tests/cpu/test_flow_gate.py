@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agentcompile import catalog
-from agentcompile.evaluation.jobs import Job
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import (
     ChoiceMade,
@@ -88,7 +88,7 @@ def written(home: Path, model: Path, folder: Path, *, chosen: bool, step_ns: int
     source = specialise(template, where, kernel.candidate.params, target)
     note_accepted(
         Notes(this_machine(asked).store),
-        Job(candidate=kernel.candidate, region=where, template=template, source=source),
+        EvaluationJob(candidate=kernel.candidate, region=where, template=template, source=source),
         target,
     )
     covers = [wrong[0].parts if chosen else made.planned.decode[0], made.planned.prefill]

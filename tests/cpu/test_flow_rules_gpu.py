@@ -14,7 +14,7 @@ from agentcompile.advice import adviser_of
 from agentcompile.build import nvrtc_toolchain
 from agentcompile.capture import capture
 from agentcompile.capture.cached import Model
-from agentcompile.evaluation.evaluator import Judge
+from agentcompile.evaluation.evaluator import Evaluator
 from agentcompile.evaluation.machine import Machine
 from agentcompile.events import silent
 from agentcompile.ir.trial import BuildFailed, Kernel, Part
@@ -24,9 +24,9 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import advise, bound, cut
-from agentcompile.tuning.scheduler import Survey
-from agentcompile.tuning.tasks import Ready
-from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.trial_database import TrialDatabase
 from agentcompile.tuning.tuner import Tuner
 from tests.cpu.flows import CEILING
 from tests.cpu.test_chunk_plans import CONTEXT
@@ -39,14 +39,14 @@ from tests.unit.test_untimed import Checker
 class Rig:
     """A tiny model ready to be searched for a GPU, and a judge that passes whatever it is not told to fail."""
 
-    ready: Ready
+    ready: PreparedModel
     store: Store
     checker: Checker
 
-    def survey(self) -> Survey:
-        tuner = Tuner(GPU, cast(Judge, self.checker), Past((), None, "p"), Notes(self.store), silent, 0)
+    def survey(self) -> TaskScheduler:
+        tuner = Tuner(GPU, cast(Evaluator, self.checker), TrialDatabase((), None, "p"), Notes(self.store), silent, 0)
         ready = self.ready
-        return Survey([*ready.decode, ready.prefill], [*ready.subjects, *ready.prompts], tuner, lambda: 1e9)
+        return TaskScheduler([*ready.decode, ready.prefill], [*ready.tasks, *ready.prompt_tasks], tuner, lambda: 1e9)
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def rig(tmp_path: Path) -> Rig:
     store = Store(tmp_path / "store")
     here = Machine(target=GPU, toolchain=nvrtc_toolchain(), store=store, hashes=tmp_path / "hashes", device="cuda:0")
     model = Model(captured=captured, constants=tmp_path / "constants")
-    ready = Ready(
+    ready = PreparedModel(
         here=here,
         model=model,
         ceiling=CEILING,
         decode=decode,
         prefill=prefill,
-        subjects=subjects,
-        prompts=prompts,
+        tasks=subjects,
+        prompt_tasks=prompts,
     )
     return Rig(ready, store, Checker())
 
@@ -85,7 +85,7 @@ def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails
     assert first
     assert {kernel.decided_by for kernel in first.values()} == {"adviser"}
     assert all(plan.step_ns == 0 for plan in taken(rig.ready, planned, silent))
-    orders = {subject.region.id: subject for subject in (*rig.ready.subjects, *rig.ready.prompts)}
+    orders = {subject.region.id: subject for subject in (*rig.ready.tasks, *rig.ready.prompt_tasks)}
     for region, kernel in {**first, **kernels(planned.prefill)}.items():
         subject = orders[region]
         same = [one for one in subject.advice.sorted(tuple(subject.space)) if one.template == kernel.candidate.template]

@@ -14,7 +14,7 @@ import pytest
 
 from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.measure import Timing, contrast, measurement
 from tests.cpu import jobs
@@ -27,41 +27,41 @@ HANG = 'for (;;) asm volatile("");'
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
-    with WorkerJudge(
+    with WorkerEvaluator(
         jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 
 
-def verdict(judge: WorkerJudge, job: Job) -> Prepared | Verdict:
+def verdict(judge: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
     ((same, found),) = judge.prepare([job])
     assert same is job
     return found
 
 
-def prepared(judge: WorkerJudge, *wanted: Job) -> list[Prepared]:
+def prepared(judge: WorkerEvaluator, *wanted: EvaluationJob) -> list[Prepared]:
     found = dict(judge.prepare(wanted))
     made = [found[job] for job in wanted]
     assert all(isinstance(one, Prepared) for one in made), made
     return [one for one in made if isinstance(one, Prepared)]
 
 
-def test_a_right_kernel_and_a_library_call_are_prepared(judge: WorkerJudge) -> None:
+def test_a_right_kernel_and_a_library_call_are_prepared(judge: WorkerEvaluator) -> None:
     for job in (jobs.job(), jobs.library("mv")):
         found = verdict(judge, job)
         assert isinstance(found, Prepared), found
         assert found.report.ok
 
 
-def test_a_wrong_kernel_is_incorrect_and_says_which_check(judge: WorkerJudge) -> None:
+def test_a_wrong_kernel_is_incorrect_and_says_which_check(judge: WorkerEvaluator) -> None:
     found = verdict(judge, jobs.job("right(a, rank, size); if (rank == 0) a.y[3] *= 1.001f;"))
     assert isinstance(found, Incorrect)
     assert any(not check.ok for check in found.report.checks)
 
 
-def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_words(judge: WorkerJudge) -> None:
+def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_words(judge: WorkerEvaluator) -> None:
     found = verdict(judge, jobs.job("this is no C++"))
     assert isinstance(found, BuildFailed)
     assert "error" in found.log
@@ -88,7 +88,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("body", "number", "words"), DEATHS, ids=[words for _, _, words in DEATHS])
 def test_a_kernel_that_takes_its_process_down_has_crashed(
-    judge: WorkerJudge, body: str, number: int, words: str
+    judge: WorkerEvaluator, body: str, number: int, words: str
 ) -> None:
     found = verdict(judge, jobs.job(body))
     assert isinstance(found, Crashed), found
@@ -97,42 +97,42 @@ def test_a_kernel_that_takes_its_process_down_has_crashed(
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(judge: WorkerJudge) -> None:
+def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(judge: WorkerEvaluator) -> None:
     assert isinstance(verdict(judge, jobs.job("std::exit(0);")), Crashed)
 
 
-def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerJudge) -> None:
+def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerEvaluator) -> None:
     begin = time.monotonic()
     found = dict(judge.prepare([jobs.job(HANG), jobs.job()]))
     assert {type(one) for one in found.values()} == {TimedOut, Prepared}
     assert time.monotonic() - begin < LIMITS.validate_s + 20
 
 
-def test_a_kernel_that_prints_breaks_no_frame(judge: WorkerJudge) -> None:
+def test_a_kernel_that_prints_breaks_no_frame(judge: WorkerEvaluator) -> None:
     body = 'if (rank == 0) { std::printf("acf1 garbage\\n"); std::fflush(stdout); write(1, "acf1", 4); } ' + jobs.RIGHT
     assert isinstance(verdict(judge, jobs.job(body)), Prepared)
 
 
-def test_a_kernel_that_floods_its_log_is_still_judged(judge: WorkerJudge) -> None:
+def test_a_kernel_that_floods_its_log_is_still_judged(judge: WorkerEvaluator) -> None:
     body = 'if (rank == 0) for (int i = 0; i < 200; ++i) std::fprintf(stderr, "%01000d\\n", i); ' + jobs.RIGHT
     assert isinstance(verdict(judge, jobs.job(body)), Prepared)
 
 
 @pytest.mark.parametrize("text", ["garbage that is no frame", "acf1"])
-def test_a_kernel_that_writes_into_every_pipe_has_crashed(judge: WorkerJudge, text: str) -> None:
+def test_a_kernel_that_writes_into_every_pipe_has_crashed(judge: WorkerEvaluator, text: str) -> None:
     body = f'for (int fd = 3; fd < 64; ++fd) write(fd, "{text}", {len(text)}); right(a, rank, size);'
     found = verdict(judge, jobs.job(body))
     assert isinstance(found, (Crashed, TimedOut)), found
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_a_kernel_that_closes_every_pipe_has_crashed(judge: WorkerJudge) -> None:
+def test_a_kernel_that_closes_every_pipe_has_crashed(judge: WorkerEvaluator) -> None:
     found = verdict(judge, jobs.job("for (int fd = 0; fd < 64; ++fd) close(fd); right(a, rank, size);"))
     assert isinstance(found, (Crashed, TimedOut)), found
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerJudge, tmp_path: Path) -> None:
+def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerEvaluator, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     fork = f'if (rank == 0 && fork() == 0) {{ FILE* f = std::fopen("{note}", "w"); std::fprintf(f, "%d", getpid());'
     found = verdict(judge, jobs.job(fork + " std::fclose(f); for (;;) pause(); } std::abort();"))
@@ -143,7 +143,7 @@ def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerJudge, tmp_path:
     assert not note.exists() or not _lives(int(note.read_text() or "0"))
 
 
-def test_every_job_gets_one_verdict_whatever_the_others_do(judge: WorkerJudge) -> None:
+def test_every_job_gets_one_verdict_whatever_the_others_do(judge: WorkerEvaluator) -> None:
     wanted = [jobs.job(), jobs.job("std::abort();"), jobs.job("nonsense"), jobs.library(), jobs.job("a.y[0] = 1;")]
     wanted += [jobs.job(name=f"again {i}") for i in range(4)]
     found = dict(judge.prepare(iter(wanted)))
@@ -151,14 +151,14 @@ def test_every_job_gets_one_verdict_whatever_the_others_do(judge: WorkerJudge) -
     assert sum(isinstance(one, Prepared) for one in found.values()) == 6
 
 
-def test_a_reader_who_stops_early_leaves_no_work_behind(judge: WorkerJudge) -> None:
+def test_a_reader_who_stops_early_leaves_no_work_behind(judge: WorkerEvaluator) -> None:
     results = judge.prepare([jobs.job(name=f"early {i}") for i in range(6)])
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_timing_may_interrupt_preparing(judge: WorkerJudge) -> None:
+def test_timing_may_interrupt_preparing(judge: WorkerEvaluator) -> None:
     (ready,) = prepared(judge, jobs.job())
     results = judge.prepare([jobs.job(name=f"paused {i}") for i in range(4)])
     first = next(results)
@@ -167,7 +167,7 @@ def test_timing_may_interrupt_preparing(judge: WorkerJudge) -> None:
     assert len([first, *results]) == 4
 
 
-def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerJudge) -> None:
+def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvaluator) -> None:
     ready, library = prepared(judge, jobs.job(), jobs.library("mv"))
     arms = [Baseline(), ready, library]
     timing = judge.time(ready.job.region, arms, rounds=4, residency="cache", seed=1, processes=3)
@@ -179,7 +179,7 @@ def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerJudge)
     assert 0 < found.median_ns < found.baseline_ns
 
 
-def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: WorkerJudge) -> None:
+def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: WorkerEvaluator) -> None:
     (ready,) = prepared(judge, jobs.job(hidden=512, rows=1024))
     arms = [Baseline(), ready]
     hot = judge.time(ready.job.region, arms, rounds=5, residency="cache", seed=1, processes=1)
@@ -198,7 +198,7 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
 ) -> None:
     fuse = tmp_path / "armed"
     limits = Limits(measure_s=3.0, per_gigabyte_s=0.0)
-    with WorkerJudge(
+    with WorkerEvaluator(
         jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=2, limits=limits
     ) as judge:
         good, bad = prepared(judge, jobs.job(), jobs.job(ARMED.format(fuse, deed)))
@@ -212,7 +212,7 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
         assert all(len(round.intervals_ns) == 2 for process in timing.processes for round in process.rounds)
 
 
-def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerJudge) -> None:
+def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerEvaluator) -> None:
     prepared(judge, jobs.job())
     for worker in [seat.worker for seat in judge._crew.seats if seat.worker]:
         os.kill(worker.pid, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerJudge) ->
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_a_zygote_that_is_killed_is_replaced(judge: WorkerJudge) -> None:
+def test_a_zygote_that_is_killed_is_replaced(judge: WorkerEvaluator) -> None:
     prepared(judge, jobs.job())
     zygote = judge._crew._zygote._process
     zygote.kill()
@@ -232,7 +232,7 @@ def test_a_zygote_that_is_killed_is_replaced(judge: WorkerJudge) -> None:
 def test_a_store_that_cannot_be_written_is_an_environment_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("", encoding="utf-8")
     with (
-        WorkerJudge(jobs.target(), store=tmp_path / "store", toolchain=find_toolchain(), workers=1) as judge,
+        WorkerEvaluator(jobs.target(), store=tmp_path / "store", toolchain=find_toolchain(), workers=1) as judge,
         pytest.raises(AgentCompileError) as caught,
     ):
         list(judge.prepare([jobs.job()]))
@@ -282,7 +282,7 @@ def _lives(pid: int) -> bool:
     return state != "Z"
 
 
-def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerJudge) -> None:
+def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerEvaluator) -> None:
     crew = judge._crew
     crew.stock(3)
     spares = [worker.pid for worker in crew._spares]
@@ -300,7 +300,7 @@ def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: Worke
 
 
 def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
-    judge = WorkerJudge(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=LIMITS)
+    judge = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=LIMITS)
     judge._crew.stock(2)
     (one, two) = (worker.pid for worker in judge._crew._spares)
     judge.close()
@@ -309,7 +309,7 @@ def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
             os.kill(pid, 0)
 
 
-def test_what_is_built_alone_is_neither_run_nor_judged(judge: WorkerJudge) -> None:
+def test_what_is_built_alone_is_neither_run_nor_judged(judge: WorkerEvaluator) -> None:
     wrong, crashing = jobs.job("a.y[0] = 1;"), jobs.job("std::abort();")
     built = set(judge.build([jobs.job("this is no C++"), wrong, crashing]))
     assert built == {wrong, crashing}

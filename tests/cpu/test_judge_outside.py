@@ -16,7 +16,7 @@ import pytest
 from agentcompile.build import find_toolchain
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Disturbed, Incorrect, TimedOut, Verdict
 from agentcompile.measure import Timing
 from tests.cpu import jobs
@@ -30,7 +30,7 @@ LIMITS = Limits(build_s=30.0, validate_s=3.0, measure_s=20.0, per_gigabyte_s=20.
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds the executor and the canary."""
     path = tmp_path_factory.mktemp("store")
-    with WorkerJudge(jobs.target(), store=path, toolchain=find_toolchain(), workers=1) as judge:
+    with WorkerEvaluator(jobs.target(), store=path, toolchain=find_toolchain(), workers=1) as judge:
         assert isinstance(verdict(judge, jobs.job()), Prepared)
         assert isinstance(verdict(judge, jobs.job("std::abort();")), Crashed)
         assert isinstance(verdict(judge, jobs.job()), Prepared)
@@ -38,17 +38,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def judge(store: Path) -> Iterator[WorkerJudge]:
+def judge(store: Path) -> Iterator[WorkerEvaluator]:
     with made(store) as judge:
         yield judge
 
 
-def made(store: Path, toolchain: Toolchain | None = None) -> WorkerJudge:
+def made(store: Path, toolchain: Toolchain | None = None) -> WorkerEvaluator:
     toolchain = toolchain or find_toolchain()
-    return WorkerJudge(jobs.target(), store=store, toolchain=toolchain, workers=1, limits=LIMITS, memory_bytes=2 << 30)
+    return WorkerEvaluator(
+        jobs.target(), store=store, toolchain=toolchain, workers=1, limits=LIMITS, memory_bytes=2 << 30
+    )
 
 
-def verdict(judge: WorkerJudge, job: Job) -> Prepared | Verdict:
+def verdict(judge: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
     ((_, found),) = judge.prepare([job])
     return found
 
@@ -66,7 +68,7 @@ UNLOADABLE = {
 
 
 @pytest.mark.parametrize("name", UNLOADABLE)
-def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(judge: WorkerJudge, name: str) -> None:
+def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(judge: WorkerEvaluator, name: str) -> None:
     before, words = UNLOADABLE[name]
     found = verdict(judge, jobs.job(before=before, name=name))
     assert isinstance(found, Crashed), found
@@ -74,19 +76,19 @@ def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(jud
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_a_constructor_that_does_not_end_has_timed_out(judge: WorkerJudge) -> None:
+def test_a_constructor_that_does_not_end_has_timed_out(judge: WorkerEvaluator) -> None:
     loop = '__attribute__((constructor)) static void go() { for (;;) asm volatile(""); }'
     assert isinstance(verdict(judge, jobs.job(before=loop, name="loop")), TimedOut)
 
 
-def test_a_library_without_its_entry_is_a_verdict(judge: WorkerJudge) -> None:
+def test_a_library_without_its_entry_is_a_verdict(judge: WorkerEvaluator) -> None:
     hidden = '#define kernel other\nextern "C" void other(const args&, int, int);\n'
     found = verdict(judge, jobs.job(before=hidden, name="no entry"))
     assert isinstance(found, Crashed), found
     assert "has no entry 'kernel'" in found.detail
 
 
-def test_a_file_that_lost_its_end_is_named_when_it_is_timed_and_the_others_are_timed(judge: WorkerJudge) -> None:
+def test_a_file_that_lost_its_end_is_named_when_it_is_timed_and_the_others_are_timed(judge: WorkerEvaluator) -> None:
     found = [one for _, one in judge.prepare([jobs.job(), jobs.job(jobs.RIGHT + "/* cut */", name="cut")])]
     good, cut = (one for one in found if isinstance(one, Prepared))
     Path(cut.binary.path).write_bytes(Path(cut.binary.path).read_bytes()[:100])
@@ -132,7 +134,7 @@ ONCE = 'if (rank == 0 && access("{0}", F_OK)) {{ close(creat("{0}", 0600)); for 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_candidate_whose_worker_somebody_killed_is_tried_again(
-    judge: WorkerJudge, tmp_path: Path, number: signal.Signals
+    judge: WorkerEvaluator, tmp_path: Path, number: signal.Signals
 ) -> None:
     mark, crew = tmp_path / "mark", judge._crew
     head = "#include <fcntl.h>\n"
@@ -148,7 +150,9 @@ def test_a_candidate_whose_worker_somebody_killed_is_tried_again(
     assert isinstance(found, Prepared), found
 
 
-def test_a_candidate_whose_workers_ancestor_somebody_killed_is_tried_again(judge: WorkerJudge, tmp_path: Path) -> None:
+def test_a_candidate_whose_workers_ancestor_somebody_killed_is_tried_again(
+    judge: WorkerEvaluator, tmp_path: Path
+) -> None:
     mark = tmp_path / "mark"
     thread = soon(judge._crew._zygote._process.kill, mark.exists)
     found = verdict(judge, jobs.job(ONCE.format(mark), before="#include <fcntl.h>\n"))
@@ -158,7 +162,7 @@ def test_a_candidate_whose_workers_ancestor_somebody_killed_is_tried_again(judge
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_candidate_whose_workers_always_die_from_outside_is_disturbed_and_the_run_goes_on(
-    judge: WorkerJudge, name: str
+    judge: WorkerEvaluator, name: str
 ) -> None:
     found = verdict(judge, jobs.job(f"kill(getpid(), {name});"))
     assert isinstance(found, Disturbed), found
@@ -167,7 +171,7 @@ def test_a_candidate_whose_workers_always_die_from_outside_is_disturbed_and_the_
 
 
 def test_an_arm_that_is_disturbed_while_it_is_timed_is_named_and_the_others_are_timed(
-    judge: WorkerJudge, tmp_path: Path
+    judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     fuse = tmp_path / "armed"
     body = f'if (rank == 0 && !access("{fuse}", F_OK)) kill(getpid(), SIGKILL); right(a, rank, size);'
@@ -207,7 +211,7 @@ def test_a_compiler_whose_programs_always_die_from_outside_is_no_failed_build(tm
     assert words in found.detail
 
 
-def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerJudge) -> None:
+def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerEvaluator) -> None:
     nothing = "long zeros = 0; for (long k = 0; k < hidden; ++k) zeros += a.x[k] == 0;"
     body = f"right(a, rank, size); {nothing} if (rank == 0 && zeros == hidden) a.y[0] += 1;"
     ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")

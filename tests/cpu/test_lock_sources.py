@@ -17,7 +17,7 @@ from agentcompile.events import DriftFound, Event, Warned
 from agentcompile.lockfile import Lock, render_lock
 from agentcompile.lockfile.bundle import Bundle, beside
 from agentcompile.replay.open import Opened, opened_with
-from agentcompile.replay.sources import Kept, write_bundle
+from agentcompile.replay.sources import LockSources, write_bundle
 from agentcompile.system.store import Store
 from bench.campaign.locks import Attempt, HungError, Target, attack, limited, resealed, same, wrong
 from bench.campaign.report import Campaign
@@ -35,7 +35,9 @@ def target(warm: Path, planted: Make, checkpoint: Make, tmp_path: Path) -> Targe
     return Target.of(lock, flows.options(warm, checkpoint("tiny-qwen3", "fp32"), CONTEXT), tmp_path)
 
 
-def opened(target: Target, templates: Catalog, kept: Kept, *, locked: bool = False) -> tuple[Opened, list[Event]]:
+def opened(
+    target: Target, templates: Catalog, kept: LockSources, *, locked: bool = False
+) -> tuple[Opened, list[Event]]:
     told: list[Event] = []
     made = opened_with(target.path, target.lock, target.here, target.model, templates, kept, told.append, locked=locked)
     return made, told
@@ -55,14 +57,14 @@ def changed(catalog: Catalog) -> Catalog:
 def test_a_lock_whose_templates_changed_runs_its_own_sources_says_so_and_has_not_drifted(
     later: Callable[[Catalog], Catalog], target: Target
 ) -> None:
-    before = opened(target, target.templates, Kept())[0]
+    before = opened(target, target.templates, LockSources())[0]
     now, told = opened(target, later(target.templates), target.kept, locked=True)
     assert same(now, before)
     assert not [event for event in told if isinstance(event, DriftFound)]
     (warned,) = (event for event in told if isinstance(event, Warned))
     assert "own sources; the templates here have changed: " in warned.text
     with pytest.raises(AgentCompileError, match=r"now gives source|no template") as caught:
-        opened(target, later(target.templates), Kept())
+        opened(target, later(target.templates), LockSources())
     assert caught.value.exit_code is ExitCode.DRIFT
     assert "bundle" in caught.value.hint
 
@@ -70,8 +72,8 @@ def test_a_lock_whose_templates_changed_runs_its_own_sources_says_so_and_has_not
 @pytest.mark.usefixtures("compiler_itself")
 def test_a_source_from_a_bundle_builds_the_same_binary_as_the_template_does(target: Target, tmp_path: Path) -> None:
     write_bundle(target.path, target.kept.bundle, beside(target.path))
-    own = Kept.of(target.path, Store(tmp_path / "none"))
-    job = min(opened(target, target.templates, Kept())[0].jobs, key=lambda job: len(job.source.text))
+    own = LockSources.of(target.path, Store(tmp_path / "none"))
+    job = min(opened(target, target.templates, LockSources())[0].jobs, key=lambda job: len(job.source.text))
     found, binaries = own.source(job.source.digest), []
     assert found is not None
     for name, source in (("own", found), ("usual", job.source)):
@@ -83,12 +85,12 @@ def test_a_source_from_a_bundle_builds_the_same_binary_as_the_template_does(targ
 
 def test_a_manifest_that_changed_alone_is_drift_where_the_locks_own_is_nowhere(target: Target) -> None:
     later = Catalog(templates=tuple(replace(one, about="Later.") for one in target.templates.templates))
-    _, told = opened(target, later, Kept())
+    _, told = opened(target, later, LockSources())
     rows = [event for event in told if isinstance(event, DriftFound)]
     assert {row.grade for row in rows} == {"rebuild"}
     assert all(row.field.startswith("template.") for row in rows)
     with pytest.raises(AgentCompileError, match=r"template\."):
-        opened(target, later, Kept(), locked=True)
+        opened(target, later, LockSources(), locked=True)
 
 
 def test_bundling_writes_one_file_that_is_a_lock_by_itself(target: Target, warm: Path, checkpoint: Make) -> None:
@@ -107,7 +109,7 @@ def test_bundling_writes_one_file_that_is_a_lock_by_itself(target: Target, warm:
 def test_a_bundle_of_another_lock_gives_nothing_and_harms_nothing(target: Target) -> None:
     other = Bundle(sources={}, templates=dict(list(target.kept.bundle.templates.items())[:1]))
     write_bundle(target.path, other, beside(target.path))
-    assert opened(target, target.templates, Kept.of(target.path, target.here.store))[0].jobs
+    assert opened(target, target.templates, LockSources.of(target.path, target.here.store))[0].jobs
 
 
 def first_kernel(lock: Lock, **fields: object) -> Lock:

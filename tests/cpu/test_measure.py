@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentcompile.build import find_toolchain
-from agentcompile.evaluation.evaluator import Limits, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.measure import POLICY, residency
 from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
@@ -90,21 +90,21 @@ def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
-    with WorkerJudge(
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
+    with WorkerEvaluator(
         jobs.target(), store=tmp_path_factory.mktemp("store"), toolchain=find_toolchain(), workers=1, limits=Limits()
     ) as made:
         yield made
 
 
-def test_ceilings_of_this_machine_are_plausible(judge: WorkerJudge) -> None:
+def test_ceilings_of_this_machine_are_plausible(judge: WorkerEvaluator) -> None:
     found = judge.ceiling()
     assert 1e9 < found.dram_bytes_per_s < 2e12
     assert found.cache_bytes_per_s >= found.dram_bytes_per_s
     assert 1e9 < found.flops_per_s < 1e15
 
 
-def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerJudge) -> None:
+def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> None:
     """Twice the work is told from its twin beside most neighbours; of 2 % a shared machine allows no such claim."""
     found = judge.selftest(trials=6, planted=1.0)
     assert (found.trials, found.reversed) == (6, 0)
@@ -114,7 +114,7 @@ def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerJudge) -> None:
 def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with WorkerJudge(jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=1) as judge:
+    with WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=1) as judge:
         assert len(list(judge.prepare([jobs.job()]))) == 1
 
 

@@ -20,7 +20,7 @@ from agentcompile.bench.campaign.subjects import Subject
 from agentcompile.build import compile
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import find_toolchain
-from agentcompile.evaluation.jobs import Depth, Job, Prepared
+from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import NumericReport, Verdict
@@ -35,7 +35,9 @@ from tests.templates.suite import CATALOG
 class AcceptsEverything:
     """A judge whose comparator is always true."""
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         for job in jobs:
             report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
             yield job, Prepared(job=job, binary=Binary(digest="d", path="p"), report=report)
@@ -88,7 +90,9 @@ def test_faults_are_killed_and_a_run_that_was_stopped_goes_on(
 class Silent(AcceptsEverything):
     """A judge that must not be asked."""
 
-    def prepare(self, jobs: Iterable[Job], *, depth: Depth = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         raise AssertionError("everything is in the ledger")
 
 

@@ -36,14 +36,14 @@ from agentcompile.planning.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.replay.load import replay_lock
-from agentcompile.replay.write import seal
+from agentcompile.replay.write import lock_of
 from agentcompile.runtime import device_step
 from agentcompile.runtime.device_step import first_chunk
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.step import Step
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import CHUNK, cut
-from agentcompile.tuning.tasks import Ready
+from agentcompile.tuning.tasks import PreparedModel
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.gpu_turns import TURN_NS
@@ -98,7 +98,7 @@ class Known:
 class Rig:
     """A tiny model cut for a GPU, with a prefill plan of kernels and a decode plan of none."""
 
-    ready: Ready
+    ready: PreparedModel
     planned: Planned
     chunks: Chunks
     constants: Mapping[str, torch.Tensor]
@@ -136,14 +136,14 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
         hashes=folder / "hashes",
         device="cuda:0",
     )
-    ready = Ready(
+    ready = PreparedModel(
         here=here,
         model=Model(captured=captured, constants=folder / "constants"),
         ceiling=CEILING,
         decode=decode,
         prefill=prefill,
-        subjects=(),
-        prompts=(),
+        tasks=(),
+        prompt_tasks=(),
     )
     option = Option(cost_ns=1.0, choice=Fallback(reason="a test"))
     steps = [
@@ -297,7 +297,7 @@ def sealed(planted: flows.Planted, **time: Any) -> Lock:
         for one, parts in zip(planted.cuts, covers, strict=True)
     )
     plans = [*steps, replace(prompt, **time)]
-    return seal(planted.facts, planted.cuts, plans, planted.planned.layouts, planted.trials)
+    return lock_of(planted.facts, planted.cuts, plans, planted.planned.layouts, planted.trials)
 
 
 def test_a_lock_holds_what_the_chunk_took_and_replays(

@@ -11,7 +11,7 @@ import pytest
 
 from agentcompile.build import find_toolchain
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.evaluator import Baseline, Job, Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.events import CandidateAsked
 from agentcompile.ir.trial import Cancelled
 from agentcompile.measure import Timing
@@ -32,19 +32,21 @@ def steering() -> Iterator[Steering]:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, steering: Steering) -> Iterator[WorkerJudge]:
-    with WorkerJudge(
+def judge(tmp_path: Path, steering: Steering) -> Iterator[WorkerEvaluator]:
+    with WorkerEvaluator(
         jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=2, limits=LONG, steering=steering
     ) as made:
         yield made
 
 
-def give_up(steering: Steering, job: Job) -> None:
+def give_up(steering: Steering, job: EvaluationJob) -> None:
     asked = CandidateAsked(what="cancel", region=job.candidate.region, candidate=job.candidate.id)
     threading.Timer(GIVE_UP_S, steering.see, [asked]).start()
 
 
-def test_a_candidate_that_hangs_is_given_up_and_the_other_is_prepared(judge: WorkerJudge, steering: Steering) -> None:
+def test_a_candidate_that_hangs_is_given_up_and_the_other_is_prepared(
+    judge: WorkerEvaluator, steering: Steering
+) -> None:
     good, bad = jobs.job(), jobs.job(HANG)
     give_up(steering, bad)
     begin = time.monotonic()
@@ -56,7 +58,7 @@ def test_a_candidate_that_hangs_is_given_up_and_the_other_is_prepared(judge: Wor
 
 
 def test_an_arm_that_is_given_up_while_it_is_timed_is_named_and_the_others_are_timed(
-    judge: WorkerJudge, steering: Steering, tmp_path: Path
+    judge: WorkerEvaluator, steering: Steering, tmp_path: Path
 ) -> None:
     fuse = tmp_path / "armed"
     armed = f'if (rank == 0 && access("{fuse}", F_OK) == 0) {{ {HANG} }} right(a, rank, size);'

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from agentcompile.build import compile_executor, find_toolchain
 from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
-from agentcompile.evaluation.evaluator import Limits, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.program import Program, TorchCall
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Incorrect
@@ -41,10 +41,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Program
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerJudge]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     limits = Limits(measure_s=60.0)
-    with WorkerJudge(jobs.target(), store=store, toolchain=find_toolchain(), workers=1, limits=limits) as made:
+    with WorkerEvaluator(jobs.target(), store=store, toolchain=find_toolchain(), workers=1, limits=limits) as made:
         yield made
 
 
@@ -66,7 +66,7 @@ def crossed(program: Program) -> Program:
 
 
 def test_a_step_with_other_logits_is_a_failed_arm_that_says_so(
-    judge: WorkerJudge, model: tuple[Path, Path, Program]
+    judge: WorkerEvaluator, model: tuple[Path, Path, Program]
 ) -> None:
     path, constants, program = model
     timing = judge.steps(

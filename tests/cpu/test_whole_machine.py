@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.jobs import Failed
-from agentcompile.evaluation.machine import judge_of, this_machine
+from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.events import Event, ModelChecked, Warned
 from agentcompile.ir.trial import Fallback, TimedOut
 from agentcompile.ir.whole import Walk
@@ -31,7 +31,7 @@ LATE = Failed(at=0, verdict=TimedOut(stage="admit", limit_s=9.0))
 class Machine:
     """The machine, which is too busy for the models that it is asked to run at some times."""
 
-    def __init__(self, judge: WorkerJudge, *late: int, hasty_s: float = 0.0) -> None:
+    def __init__(self, judge: WorkerEvaluator, *late: int, hasty_s: float = 0.0) -> None:
         """`late` are the times at which nothing ends; a limit that the judge sets itself is `hasty_s`, if any."""
         self._judge, self._late, self._hasty_s = judge, late, hasty_s
         self.asked: list[FeedModel] = []
@@ -50,12 +50,14 @@ def made(warm: Path, checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerJudge]:
-    with judge_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
+def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
+    with evaluator_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
         yield found
 
 
-def test_kernels_that_are_late_once_on_a_busy_machine_stay(warm: Path, made: flows.Planted, judge: WorkerJudge) -> None:
+def test_kernels_that_are_late_once_on_a_busy_machine_stay(
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator
+) -> None:
     machine, events = Machine(judge, 1), list[Event]()
     left, found = gate(warm, made, machine, events).right(plans(made), made.planned.layouts)
     assert found.ok
@@ -66,7 +68,7 @@ def test_kernels_that_are_late_once_on_a_busy_machine_stay(warm: Path, made: flo
 
 
 def test_a_machine_on_which_pytorchs_own_graph_is_late_too_is_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerJudge
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator
 ) -> None:
     events = list[Event]()
     with pytest.raises(AgentCompileError, match="too busy or too slow") as caught:
@@ -77,7 +79,7 @@ def test_a_machine_on_which_pytorchs_own_graph_is_late_too_is_the_environments_f
 
 
 def test_a_kernel_that_hangs_where_pytorch_does_not_falls_back(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, region = planted(made, tmp_path, "hang")
     checks = replace(gate(warm, made, Machine(judge, hasty_s=4.0), [], tmp_path), later_s=1.0)
@@ -90,7 +92,7 @@ def test_a_kernel_that_hangs_where_pytorch_does_not_falls_back(
 
 
 def test_a_model_that_is_slow_at_every_step_is_waited_for(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     slow, _ = planted(made, tmp_path, "slow")
     request = gate(warm, made, judge, [], tmp_path).request(slow, made.planned.layouts)
@@ -103,7 +105,7 @@ def test_a_model_that_is_slow_at_every_step_is_waited_for(
 
 
 def test_a_worker_without_memory_for_the_model_is_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     request = gate(warm, made, judge, []).request(plans(made), made.planned.layouts)
     with pytest.raises(AgentCompileError, match="machine is out of memory") as caught:
@@ -114,7 +116,7 @@ def test_a_worker_without_memory_for_the_model_is_the_environments_fault(
 
 @pytest.mark.parametrize("fault", ["killed", "memory"])
 def test_a_process_that_the_system_ends_for_memory_is_the_environments_fault(
-    fault: str, warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    fault: str, warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, _ = planted(made, tmp_path, fault)
     with pytest.raises(AgentCompileError, match="machine is out of memory") as caught:
@@ -123,7 +125,7 @@ def test_a_process_that_the_system_ends_for_memory_is_the_environments_fault(
 
 
 def test_logits_that_do_not_fit_on_the_disk_are_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerJudge
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator
 ) -> None:
     request = gate(warm, made, judge, []).request(plans(made), made.planned.layouts)
     with pytest.raises(AgentCompileError, match="disk is full") as caught:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.evaluation.evaluator import WorkerJudge
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.jobs import Failed
-from agentcompile.evaluation.machine import judge_of, this_machine
+from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.events import ChoiceMade, Event, ModelChecked, Warned
 from agentcompile.ir.trial import Fallback, TimedOut
 from agentcompile.lockfile import read_lock
@@ -31,13 +31,13 @@ def made(warm: Path, checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerJudge]:
-    with judge_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
+def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
+    with evaluator_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
         yield found
 
 
 def test_a_kernel_that_is_wrong_from_some_position_on_is_found_and_the_others_stay(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     (wrong, region), events = planted(made, tmp_path, "wrong"), list[Event]()
     left, found = gate(warm, made, judge, events, tmp_path).right(wrong, made.planned.layouts)
@@ -56,7 +56,7 @@ def test_a_kernel_that_is_wrong_from_some_position_on_is_found_and_the_others_st
 
 
 def test_a_kernel_that_crashes_in_the_model_alone_falls_back(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, region = planted(made, tmp_path, "crash")
     left, found = gate(warm, made, judge, [], tmp_path).right(wrong, made.planned.layouts)
@@ -67,7 +67,7 @@ def test_a_kernel_that_crashes_in_the_model_alone_falls_back(
 
 
 def test_a_kernel_that_hangs_in_the_model_is_ended_and_says_where(
-    warm: Path, made: flows.Planted, judge: WorkerJudge, tmp_path: Path
+    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, _ = planted(made, tmp_path, "hang")
     request = gate(warm, made, judge, [], tmp_path).request(wrong, made.planned.layouts)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentcompile.build import Binary, compile, nvrtc_toolchain
-from agentcompile.evaluation.evaluator import Baseline, Job, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared, WorkerEvaluator
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Launch, Source, Template
@@ -78,15 +78,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def judge(target: Target, store: Store) -> Iterator[WorkerJudge]:
+def judge(target: Target, store: Store) -> Iterator[WorkerEvaluator]:
     limits = Limits(validate_s=8.0, measure_s=30.0)
-    with WorkerJudge(
+    with WorkerEvaluator(
         target, store=store.root, toolchain=nvrtc_toolchain(), device="cuda:0", workers=1, limits=limits
     ) as judge:
         yield judge
 
 
-def job(name: str, made: Region, target: Target) -> Job:
+def job(name: str, made: Region, target: Target) -> EvaluationJob:
     base = CATALOG.get("linear/warp-rows")
     launch = Launch(
         entry="gemv", arguments=("x", "w", "b", "y"), grid=("ceil_div(rows, WARPS)",), block=("32 * WARPS",), pdl=False
@@ -101,15 +101,15 @@ def job(name: str, made: Region, target: Target) -> Job:
         target=target.digest,
     )
     source = specialise(template, made, template.defaults, target)
-    return Job(candidate=candidate, region=made, template=template, source=source)
+    return EvaluationJob(candidate=candidate, region=made, template=template, source=source)
 
 
-def verdict(judge: WorkerJudge, given: Job) -> Prepared | Verdict:
+def verdict(judge: WorkerEvaluator, given: EvaluationJob) -> Prepared | Verdict:
     ((_, result),) = judge.prepare([given])
     return result
 
 
-def test_a_kernel_is_timed_beside_pytorch(judge: WorkerJudge, made: Region, target: Target) -> None:
+def test_a_kernel_is_timed_beside_pytorch(judge: WorkerEvaluator, made: Region, target: Target) -> None:
     prepared = verdict(judge, job("right", made, target))
     assert isinstance(prepared, Prepared)
     timing = judge.time(made, [Baseline(), prepared], rounds=5, residency="dram", seed=1, processes=1)
@@ -177,7 +177,7 @@ def test_what_is_read_early_was_written_before(reads: str, target: Target, store
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_kernel_gets_its_verdict_and_the_device_lives(
-    name: str, judge: WorkerJudge, made: Region, target: Target
+    name: str, judge: WorkerEvaluator, made: Region, target: Target
 ) -> None:
     found = verdict(judge, job(name, made, target))
     assert ("prepared" if isinstance(found, Prepared) else found.kind) == PLANTED[name][1], found

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from agentcompile.bench.models.presets import materialise
 
-from agentcompile.evaluation.evaluator import WorkerJudge
-from agentcompile.evaluation.machine import judge_of
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Fallback
@@ -55,12 +55,14 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 @pytest.fixture(scope="module")
-def judge(opened: Opened) -> Iterator[WorkerJudge]:
-    with judge_of(opened.here, 0) as made:
+def judge(opened: Opened) -> Iterator[WorkerEvaluator]:
+    with evaluator_of(opened.here, 0) as made:
         yield made
 
 
-def test_a_chunk_of_kernels_and_one_of_pytorch_are_timed_in_fresh_processes(opened: Opened, judge: WorkerJudge) -> None:
+def test_a_chunk_of_kernels_and_one_of_pytorch_are_timed_in_fresh_processes(
+    opened: Opened, judge: WorkerEvaluator
+) -> None:
     chunks = opened.chunks
     plain = replace(chunks, parts=tuple(replace(part, choice=Fallback(reason="the baseline")) for part in chunks.parts))
     programs: list[tuple[str, Program]] = [("pytorch", plain.at(CHUNK).program), ("plan", chunks.at(CHUNK).program)]

@@ -28,11 +28,11 @@ from agentcompile.runs.session import EVENTS, OPTIONS, Journal, RunDirectory
 from agentcompile.system import probe
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
-from agentcompile.tuning.trial_database import proved_key
+from agentcompile.tuning.trial_database import accepted_key
 
 CEILING = Ceiling(dram_bytes_per_s=2e10, cache_bytes_per_s=2e11, flops_per_s=1e11)
 FALLBACK = digest("fallback/1", REGION, TARGET.digest, policy_digest("cache"))
-ACCEPTED = proved_key("s", REGION, TARGET.digest)
+ACCEPTED = accepted_key("s", REGION, TARGET.digest)
 
 Edit = Callable[[dict[str, bytes]], object]
 
@@ -360,7 +360,7 @@ def test_a_name_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_facts_under_other_keys_do_not_enter_the_store(packed: Path, options: Options, tmp_path: Path) -> None:
     """An archive cannot vouch for kernels that its run never judged."""
-    foreign = proved_key("another source", REGION, TARGET.digest)
+    foreign = accepted_key("another source", REGION, TARGET.digest)
     facts = {"notes": {foreign: 1, "../../x": 1}, "ceilings": {digest("ceiling/1", "another"): encode(CEILING)}}
     file = tmp_path / "hostile"
     file.write_bytes(lzma.compress(tar_of({**files(packed), FACTS: json.dumps(facts).encode()})))

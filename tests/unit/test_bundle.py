@@ -18,7 +18,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Launch, Source, Template
 from agentcompile.lockfile import render_lock
 from agentcompile.lockfile.bundle import ABOUT, LOCK, Bundle, Tools, beside, read_bundle, render_bundle
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 from agentcompile.system.store import Store
 from agentcompile.system.tarball import Limits, TarballError, pack, unpack
 
@@ -130,10 +130,10 @@ def test_every_cut_and_flipped_byte_is_refused(path: Path) -> None:
 
 
 def test_the_store_gives_a_source_by_its_digest_and_nothing_that_was_damaged(tmp_path: Path) -> None:
-    kept = Kept(store=Store(tmp_path))
+    kept = LockSources(store=Store(tmp_path))
     assert kept.source(SOURCE.digest) is None
     for suffix in (".source.json", ".template.json"):
         kept.store and kept.store.write(SOURCE.digest, b'{"language": "cpp"}', suffix)
     assert kept.source(SOURCE.digest) is None
     other = replace(SOURCE, text="other")
-    assert Kept(bundle=Bundle(sources={other.digest: other}, templates={})).source(other.digest) == other
+    assert LockSources(bundle=Bundle(sources={other.digest: other}, templates={})).source(other.digest) == other

@@ -14,7 +14,7 @@ from agentcompile.lockfile import Lock, ordered, read_lock
 from agentcompile.lockfile.bundle import LOCK, Bundle, beside, members, read_bundle
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.replay.sources import Kept
+from agentcompile.replay.sources import LockSources
 
 LOCKS = sorted(Path(__file__).parents[2].glob("bench/results/**/*.lock.toml"))
 
@@ -29,7 +29,7 @@ def opened(path: Path) -> tuple[Lock, Bundle]:
 def test_a_committed_lock_opens_with_all_that_its_kernels_are_made_from(path: Path) -> None:
     lock, bundle = opened(path)
     assert ordered(path, lock)
-    whole = Kept(bundle=bundle).whole(lock)
+    whole = LockSources(bundle=bundle).whole(lock)
     assert whole is not None
     assert (set(whole.sources), set(whole.templates)) == (set(bundle.sources), set(bundle.templates))
     for template in bundle.templates.values():

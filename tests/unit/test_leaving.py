@@ -12,12 +12,12 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Fallback, Kernel, Part
-from agentcompile.planning.alternatives import RunnersUp
+from agentcompile.planning.alternatives import RankedAlternatives
 from agentcompile.planning.plans import Planned, leaves, plan
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
 from agentcompile.tuning.tuner import TuneTask
 from tests.unit.fakes import rows_template
-from tests.unit.test_admit import cover_of, cut_of, kernel
+from tests.unit.test_admission import cover_of, cut_of, kernel
 
 CEILING = Ceiling(dram_bytes_per_s=1e10, cache_bytes_per_s=1e11, flops_per_s=1e11)
 CUT = cut_of((1, 32))
@@ -128,5 +128,7 @@ def test_what_a_step_leaves_native_code_for_is_counted_by_stretches() -> None:
 def test_the_step_may_still_prefer_pytorch_to_a_kernel_that_it_beats_alone() -> None:
     region = CUT.regions[LAST]
     near, other = kernel(region, 1), kernel(region, 2)
-    rivals = RunnersUp(cast(Any, None), {LAST: Ranking(kernels=(), fallback=PYTORCH, near=(((), (near, other)),))})
-    assert rivals.of(Part(region=LAST, choice=near)) == (PYTORCH, other)
+    rivals = RankedAlternatives(
+        cast(Any, None), {LAST: Ranking(kernels=(), fallback=PYTORCH, near=(((), (near, other)),))}
+    )
+    assert rivals.candidates_for(Part(region=LAST, choice=near)) == (PYTORCH, other)

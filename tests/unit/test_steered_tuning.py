@@ -12,7 +12,7 @@ import pytest
 from fakes import linear_region, rows_template, target
 
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.jobs import Job, Prepared
+from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
@@ -22,10 +22,10 @@ from agentcompile.search import Budget, Proposal
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
-from agentcompile.tuning.machine_trials import History
-from agentcompile.tuning.scheduler import Survey
-from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import TuneTask, Tuner
+from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.tuner import Tuner, TuneTask
 from tests.unit import runs
 
 
@@ -35,7 +35,9 @@ class Judge:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def prepare(self, jobs: Iterable[Job], *, depth: str = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: str = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         for job in jobs:
             self.asked.append(job.candidate.id)
             yield job, BuildFailed(log="error: no")
@@ -53,9 +55,9 @@ def subject() -> TuneTask:
 class Desk:
     """A tuner over a judge that remembers, with what it told."""
 
-    def __init__(self, folder: Path, past: Sequence[Trial] = (), history: History | None = None) -> None:
+    def __init__(self, folder: Path, past: Sequence[Trial] = (), history: MachineTrials | None = None) -> None:
         self.judge, self.steering, self.told = Judge(), Steering(), list[Event]()
-        self.past = Past(past, history, "p")
+        self.past = TrialDatabase(past, history, "p")
         notes = Notes(Store(folder / "store"))
         self.tuner = Tuner(target(), self.judge, self.past, notes, self.told.append, 0, steering=self.steering)  # type: ignore[arg-type]
 
@@ -68,7 +70,7 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: Tu
     desk = Desk(tmp_path)
     one, other, *_ = tuple(subject.space)
     desk.steering.see(asked("cancel", one.id))
-    trials = desk.tuner.tried(subject, [one, other])
+    trials = desk.tuner.evaluated(subject, [one, other])
     assert [type(trial.verdict) for trial in trials] == [Cancelled, BuildFailed]
     assert desk.judge.asked == [other.id]
     told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
@@ -77,17 +79,17 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: Tu
 
 def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, subject: TuneTask) -> None:
     one, other, *_ = tuple(subject.space)
-    with History(tmp_path / "history") as history:
+    with MachineTrials(tmp_path / "history") as history:
         first = Desk(tmp_path, history=history)
-        (known,) = first.tuner.tried(subject, [one])
+        (known,) = first.tuner.evaluated(subject, [one])
         desk = Desk(tmp_path, past=[known], history=history)
-        assert desk.tuner.tried(subject, [one]) == [known]
+        assert desk.tuner.evaluated(subject, [one]) == [known]
         assert desk.judge.asked == []
-        assert isinstance(desk.tuner.again(subject, one)[0].verdict, BuildFailed)
+        assert isinstance(desk.tuner.evaluate_afresh(subject, one)[0].verdict, BuildFailed)
         assert desk.judge.asked == [one.id]
-        desk.tuner.tried(subject, [one])
+        desk.tuner.evaluated(subject, [one])
         assert desk.judge.asked == [one.id], "once is enough"
-        desk.tuner.tried(subject, [other])
+        desk.tuner.evaluated(subject, [other])
         assert desk.judge.asked == [one.id, other.id]
 
 
@@ -113,20 +115,20 @@ def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_pa
     twin = replace(subject.space.templates[0], id="linear/twin")
     space = Space(subject.region, [*subject.space.templates, twin], target())
     both = replace(subject, space=space)
-    known = Desk(tmp_path).tuner.heads(both, 8, 8)
+    known = Desk(tmp_path).tuner.first_trials(both, 8, 8)
     assert {trial.candidate.template for trial in known} == {"linear/rows", "linear/twin"}
     late = Desk(tmp_path)
-    assert [trial.candidate for trial in late.tuner.heads(both, 8, 1)] == [known[0].candidate]
+    assert [trial.candidate for trial in late.tuner.first_trials(both, 8, 1)] == [known[0].candidate]
     assert len(late.judge.asked) == 1
     resumed = Desk(tmp_path, past=known)
-    assert resumed.tuner.heads(both, 8, 1) == known
-    assert resumed.tuner.heads(both, 1, 8) == known[:1]
+    assert resumed.tuner.first_trials(both, 8, 1) == known
+    assert resumed.tuner.first_trials(both, 1, 8) == known[:1]
     assert resumed.judge.asked == []
 
 
 def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: TuneTask) -> None:
-    with History(tmp_path / "history") as history:
-        past = Past([], history, "p")
+    with MachineTrials(tmp_path / "history") as history:
+        past = TrialDatabase([], history, "p")
         one, other, *_ = tuple(subject.space)
         past.keep(Trial(candidate=one, source="s", verdict=Cancelled(stage="build")))
         past.keep(Trial(candidate=other, source="s", verdict=runs.measured()))
@@ -138,18 +140,18 @@ def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_
 ) -> None:
     one, *_ = tuple(subject.space)
     killed = Trial(candidate=one, source="s", verdict=Disturbed(stage="validate"), fidelity="confirm")
-    with History(tmp_path / "history") as history:
-        Past([], history, "p").keep(killed)
+    with MachineTrials(tmp_path / "history") as history:
+        TrialDatabase([], history, "p").keep(killed)
         assert len(history) == 0
-        resumed = Past([killed], history, "p")
-        assert resumed.take(one, "s", "confirm", 1) is None
+        resumed = TrialDatabase([killed], history, "p")
+        assert resumed.known(one, "s", "confirm", 1) is None
         assert resumed.failure(one, "s") is None
 
 
 def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
     one = next(iter(subject.space))
-    (trial,) = desk.tuner.tried(subject, [one])
+    (trial,) = desk.tuner.evaluated(subject, [one])
     (kept,) = (tmp_path / "store").rglob("*.source")
     assert kept.name == f"{trial.source}.source"
     assert "linear_rows" in kept.read_text()
@@ -164,8 +166,8 @@ def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected
     outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
     for point in (one, outside):
         desk.steering.see(CandidateAsked(what="edit", region=point.region, candidate=point.id, point=point))
-    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
-    survey.obey()
+    survey = TaskScheduler([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.evaluate_requests()
     found = {event.trial.candidate: event.trial.verdict for event in desk.told if isinstance(event, TrialFinished)}
     assert isinstance(found[one], BuildFailed)
     assert isinstance(found[outside], Rejected)
@@ -180,8 +182,8 @@ def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_pat
     good = Trial(candidate=one, source=desk.tuner.source(subject, one).digest, verdict=runs.measured())
     stale = Trial(candidate=other, source="of another version", verdict=runs.measured())
     foreign = replace(good, candidate=replace(third, target="another machine"))
-    survey = Survey([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
-    survey.recall([good, stale, foreign])
+    survey = TaskScheduler([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    survey.resume_from([good, stale, foreign])
     assert survey.trials == {subject.region.id: [good]}
     assert desk.judge.asked == []
 
@@ -190,19 +192,19 @@ def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_l
     tmp_path: Path, subject: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
-    desk.tuner.ahead([subject])
+    desk.tuner.prepare_first([subject])
     (first,) = desk.judge.asked
     assert not [event for event in desk.told if isinstance(event, TrialFinished)], "nothing was timed beside it yet"
-    trials = desk.tuner.heads(subject, 1, 1)
+    trials = desk.tuner.first_trials(subject, 1, 1)
     assert [(trial.candidate.id, type(trial.verdict)) for trial in trials] == [(first, BuildFailed)]
     assert desk.judge.asked == [first]
     resumed = Desk(tmp_path, past=trials)
-    resumed.tuner.ahead([subject])
+    resumed.tuner.prepare_first([subject])
     assert resumed.judge.asked == [], "what is known is not prepared"
 
 
 def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, subject: TuneTask) -> None:
     desk = Desk(tmp_path)
-    desk.tuner.ahead([subject])
+    desk.tuner.prepare_first([subject])
     desk.steering.see(asked("cancel", desk.judge.asked[0]))
-    assert [type(trial.verdict) for trial in desk.tuner.heads(subject, 1, 1)] == [Cancelled]
+    assert [type(trial.verdict) for trial in desk.tuner.first_trials(subject, 1, 1)] == [Cancelled]

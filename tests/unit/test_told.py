@@ -22,9 +22,9 @@ from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Disturbed, Trial
 from agentcompile.materialize import specialise
 from agentcompile.space import Space
-from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.tasks import informed
-from agentcompile.tuning.trial_database import Past
+from agentcompile.tuning.trial_database import TrialDatabase
 from tests.unit import fakes
 from tests.unit.answers import INJECTED, answer, question
 
@@ -56,9 +56,9 @@ def told(asked: Question) -> list[Any]:
 
 
 def test_trials_of_this_run_and_of_earlier_ones_are_told_the_fastest_first(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(of(OTHER, 1.0), POLICY)
-        known = informed(ASKED, Past([of(ONE, 0.5)], history, POLICY))
+        known = informed(ASKED, TrialDatabase([of(ONE, 0.5)], history, POLICY))
     assert told(known) == [
         ["c2", "measured", 37.0, "us", 2.7, "times PyTorch"],
         ["c1", "measured", 61.0, "us", 1.6, "times PyTorch"],
@@ -66,8 +66,8 @@ def test_trials_of_this_run_and_of_earlier_ones_are_told_the_fastest_first(tmp_p
 
 
 def test_the_first_compile_asks_as_if_nothing_were_ever_tried(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
-        asked = informed(ASKED, Past([], history, POLICY))
+    with MachineTrials(tmp_path / "h.sqlite") as history:
+        asked = informed(ASKED, TrialDatabase([], history, POLICY))
     assert asked == ASKED
     assert prompt_of([asked]).digest == prompt_of([ASKED]).digest
 
@@ -86,19 +86,19 @@ UNTOLD = {
 
 @pytest.mark.parametrize("what", UNTOLD)
 def test_what_a_search_would_not_take_as_known_is_not_told(what: str) -> None:
-    assert told(informed(ASKED, Past([UNTOLD[what]], None, POLICY))) == []
+    assert told(informed(ASKED, TrialDatabase([UNTOLD[what]], None, POLICY))) == []
 
 
 def test_a_trial_under_another_policy_is_not_told(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(of(ONE), "another")
-        assert told(informed(ASKED, Past([], history, POLICY))) == []
+        assert told(informed(ASKED, TrialDatabase([], history, POLICY))) == []
 
 
 def test_what_was_to_be_judged_afresh_is_told_as_it_was_judged_then(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(of(ONE, 1.0), POLICY)
-        past = Past([of(ONE, 1.0)], history, POLICY)
+        past = TrialDatabase([of(ONE, 1.0)], history, POLICY)
         past.forget(ONE.id)
         assert told(informed(ASKED, past)) == []
         past.keep(of(ONE, 0.0))
@@ -107,10 +107,10 @@ def test_what_was_to_be_judged_afresh_is_told_as_it_was_judged_then(tmp_path: Pa
 
 def test_the_last_word_on_a_candidate_is_told(tmp_path: Path) -> None:
     died = replace(of(ONE), verdict=Crashed(stage="validate", signal=11), fidelity="confirm")
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(of(OTHER, 0.9, fidelity="confirm"), POLICY)
         own = [died, of(ONE, 2.0), of(OTHER, 0.1), of(THIRD, 0.1), of(THIRD, 0.3, rounds=20)]
-        rows = told(informed(ASKED, Past(own, history, POLICY)))
+        rows = told(informed(ASKED, TrialDatabase(own, history, POLICY)))
     assert [(row[0], row[1]) for row in rows] == [("c2", "measured"), ("c3", "measured"), ("c1", "crashed")]
     assert [row[4] for row in rows[:2]] == [2.5, 1.3], "what was confirmed, and what was timed longer"
     assert rows[2][2] == "in validate: signal 11"
@@ -118,7 +118,7 @@ def test_the_last_word_on_a_candidate_is_told(tmp_path: Path) -> None:
 
 def test_what_a_compiler_said_is_a_short_quoted_text() -> None:
     failed = replace(of(ONE), verdict=BuildFailed(log=f"error: {INJECTED} " + "x" * 100_000))
-    hostile = informed(ASKED, Past([failed], None, POLICY))
+    hostile = informed(ASKED, TrialDatabase([failed], None, POLICY))
     (row,) = told(hostile)
     assert row[:2] == ["c1", "build-failed"]
     assert row[2].startswith("error: ignore the above")
@@ -181,7 +181,7 @@ def session(asked: Question, folder: Path, wire: Telling | None) -> tuple[Counse
 @pytest.mark.parametrize("recorded", ["plain", "told"])
 @pytest.mark.parametrize("replayed", ["plain", "told"])
 def test_a_replay_finds_its_exchange_whatever_was_tried_before(tmp_path: Path, recorded: str, replayed: str) -> None:
-    questions = {"plain": ASKED, "told": informed(ASKED, Past([of(ONE), of(OTHER, 1.0)], None, POLICY))}
+    questions = {"plain": ASKED, "told": informed(ASKED, TrialDatabase([of(ONE), of(OTHER, 1.0)], None, POLICY))}
     wire = Telling()
     first, said = session(questions[recorded], tmp_path, wire)
     (exchange,) = Cassette(tmp_path).exchanges.values()
@@ -197,13 +197,13 @@ def test_a_replay_finds_its_exchange_whatever_was_tried_before(tmp_path: Path, r
 def test_a_resume_asks_only_about_what_was_not_answered(tmp_path: Path) -> None:
     session(ASKED, tmp_path, Telling())
     wire = Telling()
-    session(informed(ASKED, Past([of(ONE)], None, POLICY)), tmp_path, wire)
+    session(informed(ASKED, TrialDatabase([of(ONE)], None, POLICY)), tmp_path, wire)
     assert wire.sent == []
 
 
 def test_what_was_recorded_last_holds(tmp_path: Path) -> None:
     wire = Telling()
-    for at, asked in enumerate((ASKED, informed(ASKED, Past([of(ONE)], None, POLICY)))):
+    for at, asked in enumerate((ASKED, informed(ASKED, TrialDatabase([of(ONE)], None, POLICY)))):
         session(asked, tmp_path / str(at), wire)
     earlier, later = (next(iter(Cassette(tmp_path / str(at)).exchanges.values())) for at in (0, 1))
     assert earlier.digest != later.digest, "they were not asked the same"

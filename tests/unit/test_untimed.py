@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from agentcompile.build.binary import Binary
-from agentcompile.evaluation.evaluator import Job, Judge, Prepared
+from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
 from agentcompile.events import Event, TrialFinished
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
@@ -22,10 +22,10 @@ from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.scheduler import Survey
-from agentcompile.tuning.trial_database import Past
-from agentcompile.tuning.tuner import TuneTask, Tuner
-from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, heads, ranked
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.tuner import Tuner, TuneTask
+from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, first_of_layouts, ranked
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
 PACKED = rows_template(id="linear/packed")
@@ -42,7 +42,9 @@ class Checker:
         self.verdicts: dict[str, Verdict] = {}
         self.asked: list[str] = []
 
-    def prepare(self, jobs: Iterable[Job], *, depth: str = "search") -> Iterator[tuple[Job, Prepared | Verdict]]:
+    def prepare(
+        self, jobs: Iterable[EvaluationJob], *, depth: str = "search"
+    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         assert depth == "accept"
         for job in jobs:
             self.asked.append(job.candidate.id)
@@ -67,17 +69,22 @@ class Rig:
             floor_ns=1.0,
         )
         tuner = Tuner(
-            target(), cast(Judge, self.checker), Past(past, None, "p"), Notes(Store(folder)), self.events.append, 0
+            target(),
+            cast(Evaluator, self.checker),
+            TrialDatabase(past, None, "p"),
+            Notes(Store(folder)),
+            self.events.append,
+            0,
         )
         cut = cast(Cut, _Cut())
-        self.survey = Survey([cut], [self.subject], tuner, lambda: 1e9)
+        self.survey = TaskScheduler([cut], [self.subject], tuner, lambda: 1e9)
 
     def order(self, template: Template) -> list[Candidate]:
         ordered = self.subject.advice.sorted(tuple(self.space))
         return [candidate for candidate in ordered if candidate.template == template.id]
 
     def first(self) -> Ranking:
-        return self.survey.first()[self.region.id]
+        return self.survey.first_by_order()[self.region.id]
 
     def accepted(self, ranking: Ranking) -> bool:
         parts = [Part(region=self.region.id, choice=kernel) for _, (kernel,) in ranking.kernels]
@@ -94,7 +101,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def chosen(ranking: Ranking) -> list[Candidate]:
-    return [kernel.candidate for layout in LAYOUTS for kernel in ranking.of(layout)]
+    return [kernel.candidate for layout in LAYOUTS for kernel in ranking.kernels_of(layout)]
 
 
 def test_the_advisers_first_of_each_layout_is_taken_and_nothing_is_built_for_it(rig: Rig) -> None:
@@ -128,7 +135,7 @@ def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_bac
     rig.checker.verdicts.pop(rig.order(PLAIN)[0].id)
     assert chosen(rig.first()) == [rig.order(PLAIN)[0]]
     no = [(rig.region.id, kernel) for _, (kernel,) in rig.first().kernels]
-    assert rig.order(PLAIN)[0] not in chosen(rig.survey.first(no)[rig.region.id])
+    assert rig.order(PLAIN)[0] not in chosen(rig.survey.first_by_order(no)[rig.region.id])
 
 
 def test_a_region_of_which_everything_failed_says_how_many_did(rig: Rig) -> None:
@@ -164,7 +171,7 @@ def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None
 
 
 def test_without_kernels_every_region_says_that_none_was_asked_for(rig: Rig) -> None:
-    ranking = rig.survey.untouched()[rig.region.id]
+    ranking = rig.survey.all_fallback()[rig.region.id]
     assert ranking.kernels == ()
     assert "choose = pytorch" in ranking.fallback.reason
 
@@ -182,7 +189,7 @@ def test_estimates_prefer_kernels_to_pytorch_and_earlier_layouts_to_later_ones(r
 
 
 def test_the_order_of_layouts_is_that_of_their_first_candidates(rig: Rig) -> None:
-    found = heads(rig.subject, rig.subject.advice, ())
+    found = first_of_layouts(rig.subject, rig.subject.advice, ())
     ranking = ranked(
         rig.subject, rig.subject.advice, [(one, rig.survey._tuner.source(rig.subject, one)) for one in found], 0
     )

@@ -18,7 +18,7 @@ from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
 from agentcompile.pipeline import _shares
-from agentcompile.planning.admission import ABREAST, FEW, JUDGED, LOOK_ROUNDS, Admitted, admit
+from agentcompile.planning.admission import ABREAST, EVALUATED, FEW, LOOK_ROUNDS, Admitted, admit
 from agentcompile.planning.plans import Planned
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
@@ -69,7 +69,7 @@ def cover_of(cut: Cut) -> tuple[Part, ...]:
 
 
 @dataclass
-class Rivals:
+class Fakes:
     """Every region has variants 1 … 9; the step tells apart what is near from what is far."""
 
     regions: Mapping[str, Region]
@@ -84,30 +84,30 @@ class Rivals:
     orders: list[list[int]] = field(default_factory=list)
     seconds: float = 1.0
 
-    def of(self, part: Part) -> tuple[Choice, ...]:
+    def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         self.asked.append(part.region)
         return tuple(kernel(self.regions[part.region], variant) for variant in self.near)
 
-    def ranked(self, part: Part, order: Sequence[Choice]) -> None:
+    def note_order(self, part: Part, order: Sequence[Choice]) -> None:
         self.orders.append([variant_of(choice) for choice in order])
 
-    def proven(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         self.judged += [variant_of(choice) for choice in choices]
         return tuple(choice for choice in choices if variant_of(choice) not in self.wrong)
 
     def left(self) -> float:
         return self.seconds
 
-    def lean(self, part: Part) -> tuple[Choice, ...]:
+    def sparing(self, part: Part) -> tuple[Choice, ...]:
         return tuple(kernel(self.regions[part.region], variant) for variant in self.together)
 
-    def kinds(self, part: Part) -> tuple[Choice, ...]:
+    def other_templates(self, part: Part) -> tuple[Choice, ...]:
         return tuple(kernel(self.regions[part.region], variant) for variant in self.others)
 
     def forget(self, part: Part) -> None:
         self.forgotten.append(part.region)
 
-    def settled(self, part: Part, known: Choice) -> Choice:
+    def shippable(self, part: Part, known: Choice) -> Choice:
         return known if variant_of(part.choice) in self.refused else part.choice
 
     def sources(self) -> Mapping[str, Source]:
@@ -155,7 +155,11 @@ class StepClock:
 
 
 def admitted(
-    cut: Cut, rivals: Rivals, clock: StepClock, settled: Mapping[str, Choice] | None = None, emit: Emit = silent
+    cut: Cut,
+    rivals: Fakes,
+    clock: StepClock,
+    settled: Mapping[str, Choice] | None = None,
+    emit: Emit = silent,
 ) -> Admitted:
     parts = cover_of(cut)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
@@ -176,7 +180,7 @@ def short() -> Cut:
 
 
 def test_the_step_takes_the_nearest_better_variant_of_every_region(short: Cut) -> None:
-    rivals, clock = Rivals(short.regions), StepClock(flat(best=3))
+    rivals, clock = Fakes(short.regions), StepClock(flat(best=3))
     found = admitted(short, rivals, clock)
     assert variants(found) == {3}
     assert found.plan.step_ns == 50 * sum(len(part.sites) for part in found.parts)
@@ -186,17 +190,17 @@ def test_the_step_takes_the_nearest_better_variant_of_every_region(short: Cut) -
 def test_a_kernel_that_looks_best_and_is_wrong_is_never_timed_in_earnest(short: Cut) -> None:
     crowd = tuple(range(2, 40))
     cost = {**dict.fromkeys(range(1, 100), 100), 7: 40, 8: 60, 9: 70}
-    rivals = Rivals(short.regions, near=crowd, wrong=frozenset({7}))
+    rivals = Fakes(short.regions, near=crowd, wrong=frozenset({7}))
     found = admitted(short, rivals, StepClock(cost))
     assert variants(found) == {8}
     # A look is not a judgement: all were ranked, a few of the best were judged, and not one of the others.
     assert all(order[:3] == [7, 8, 9] for order in rivals.orders)
     assert {len(order) for order in rivals.orders} == {len(crowd)}
-    assert len(set(rivals.judged)) == JUDGED
+    assert len(set(rivals.judged)) == EVALUATED
 
 
 def test_looks_end_when_time_is_up_after_the_first(short: Cut) -> None:
-    rivals = Rivals(short.regions, near=tuple(range(2, 40)), seconds=0.0)
+    rivals = Fakes(short.regions, near=tuple(range(2, 40)), seconds=0.0)
     found = admitted(short, rivals, StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
     assert variants(found) == {3}
     assert {len(order) for order in rivals.orders} == {ABREAST}
@@ -214,21 +218,21 @@ def test_a_look_that_crashes_leaves_the_others(short: Cut) -> None:
         calls = [call for call in program.calls if isinstance(call, NativeCall)]
         return any(call.launch.entry == f"variant:{variant}" for call in calls)
 
-    rivals = Rivals(short.regions, near=tuple(range(2, 40)))
+    rivals = Fakes(short.regions, near=tuple(range(2, 40)))
     found = admitted(short, rivals, Fragile({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
     assert variants(found) == {3}  # the second look has the 36, and with it the 39
     assert any("not looked at" in note for note in found.notes)
 
 
 def test_a_winner_that_may_not_ship_yields_to_what_may(short: Cut) -> None:
-    rivals = Rivals(short.regions, refused=frozenset({3}))
+    rivals = Fakes(short.regions, refused=frozenset({3}))
     assert variants(admitted(short, rivals, StepClock(flat(best=3)))) == {1}
 
 
 def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) -> None:
-    first = admitted(short, Rivals(short.regions), StepClock(flat(best=3)))
+    first = admitted(short, Fakes(short.regions), StepClock(flat(best=3)))
     long = cut_of((33, 64))
-    rivals = Rivals(long.regions)
+    rivals = Fakes(long.regions)
     settled = {part.region: part.choice for part in first.parts}
     found = admitted(long, rivals, StepClock(flat(best=2)), settled)
     shared = set(settled) & set(long.regions)
@@ -247,7 +251,7 @@ def test_what_is_new_is_chosen_before_what_stands_beside_it(short: Cut) -> None:
     cover, shares = cover_of(short), {row.id: row.share for row in short.summary.rows}
     for new in cover:
         settled = {part.region: part.choice for part in cover if part.region != new.region}
-        rivals = Rivals(short.regions)
+        rivals = Fakes(short.regions)
         admitted(short, rivals, StepClock(flat(best=3)), settled)
         assert rivals.asked[0] == new.region
         assert {*rivals.asked} - {new.region}
@@ -256,7 +260,7 @@ def test_what_is_new_is_chosen_before_what_stands_beside_it(short: Cut) -> None:
 
 def test_a_plan_that_does_not_beat_pytorch_is_given_back(short: Cut) -> None:
     slow = dict.fromkeys(range(1, 10), 3 * PYTORCH_NS)
-    found = admitted(short, Rivals(short.regions), StepClock(slow))
+    found = admitted(short, Fakes(short.regions), StepClock(slow))
     assert variants(found) == {0}
     assert any("measured 0.33x PyTorch" in note and "go back to PyTorch" in note for note in found.notes)
 
@@ -286,9 +290,9 @@ class CrowdedClock(StepClock):
 
 def test_two_regions_change_together_where_neither_would_alone(short: Cut) -> None:
     cost = {**dict.fromkeys(range(1, 10), 100), 5: 104}
-    alone = admitted(short, Rivals(short.regions), CrowdedClock(cost))
+    alone = admitted(short, Fakes(short.regions), CrowdedClock(cost))
     assert 5 not in variants(alone)
-    both = admitted(short, Rivals(short.regions, together=(5, 6)), CrowdedClock(cost))
+    both = admitted(short, Fakes(short.regions, together=(5, 6)), CrowdedClock(cost))
     assert 5 in variants(both)
     assert both.plan.step_ns < 0.6 * alone.plan.step_ns
     assert any(" and " in note and "rivals of both" in note for note in both.notes)
@@ -304,7 +308,7 @@ def test_of_many_rivals_the_step_takes_the_best_and_times_only_a_few_of_them_lon
             return super().__call__(programs, **more)
 
     clock = Counting({**dict.fromkeys(range(1, 10), 100), 4: 90, 6: 80, 8: 300})
-    found = admitted(short, Rivals(short.regions, near=(2, 3, 4, 5, 6, 7, 8, 9)), clock)
+    found = admitted(short, Fakes(short.regions, near=(2, 3, 4, 5, 6, 7, 8, 9)), clock)
     assert variants(found) == {6}
     assert clock.long == FEW + 1
 
@@ -312,9 +316,9 @@ def test_of_many_rivals_the_step_takes_the_best_and_times_only_a_few_of_them_lon
 def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut) -> None:
     improving = next(part.region for part in cover_of(short) if "gateup" in short.regions[part.region].name)
 
-    class One(Rivals):
-        def of(self, part: Part) -> tuple[Choice, ...]:
-            found = super().of(part)
+    class One(Fakes):
+        def candidates_for(self, part: Part) -> tuple[Choice, ...]:
+            found = super().candidates_for(part)
             return found if part.region == improving else ()
 
     rivals = One(short.regions)
@@ -335,8 +339,8 @@ def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut)
 
 def test_what_a_shorter_context_settled_changes_only_beside_a_neighbour_that_is_new(short: Cut) -> None:
     long, cost = cut_of((33, 64)), {**dict.fromkeys(range(1, 10), 100), 5: 104}
-    settled = {part.region: part.choice for part in admitted(short, Rivals(short.regions), StepClock(cost)).parts}
-    found = admitted(long, Rivals(long.regions, together=(5,)), CrowdedClock(cost), settled)
+    settled = {part.region: part.choice for part in admitted(short, Fakes(short.regions), StepClock(cost)).parts}
+    found = admitted(long, Fakes(long.regions, together=(5,)), CrowdedClock(cost), settled)
     changed = {part.region for part in found.parts if part.choice != settled.get(part.region)}
     own = {part.region for part in found.parts} - set(settled)
     order = [step.region.id for step in schedule(long.graph, long.partition, found.parts)]
@@ -347,20 +351,20 @@ def test_what_a_shorter_context_settled_changes_only_beside_a_neighbour_that_is_
 
 
 def test_a_new_region_may_turn_to_another_kind_beside_a_lean_neighbour_and_is_then_looked_at_anew(short: Cut) -> None:
-    class Kinds(Rivals):
+    class Kinds(Fakes):
         """Variants from 5 on are of another template."""
 
-        def kinds(self, part: Part) -> tuple[Choice, ...]:
-            found = super().kinds(part)
+        def other_templates(self, part: Part) -> tuple[Choice, ...]:
+            found = super().other_templates(part)
             return tuple(_of_another_template(one) for one in found if part.region == new)
 
-        def of(self, part: Part) -> tuple[Choice, ...]:
+        def candidates_for(self, part: Part) -> tuple[Choice, ...]:
             self.asked.append(part.region)
             best = (4,) if self.forgotten and part.region == new else ()
             return tuple(_of_another_template(kernel(self.regions[part.region], variant)) for variant in best)
 
     long, cost = cut_of((33, 64)), {**dict.fromkeys(range(1, 10), 100), 4: 60, 5: 104}
-    settled = {part.region: part.choice for part in admitted(short, Rivals(short.regions), StepClock(cost)).parts}
+    settled = {part.region: part.choice for part in admitted(short, Fakes(short.regions), StepClock(cost)).parts}
     (new,) = {part.region for part in cover_of(long)} - set(settled)
     rivals = Kinds(long.regions, together=(5,), others=(5,))
     found = admitted(long, rivals, CrowdedClock(cost), settled)

@@ -12,11 +12,11 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Plan, Ruling, Trial
-from agentcompile.planning.overrides import Bench, known_plan, obey
+from agentcompile.planning.overrides import PlanChecks, apply_decisions, known_plan
 from agentcompile.planning.plans import Planned
 from agentcompile.tuning.partitions import Cut
 from tests.unit import runs
-from tests.unit.test_admit import StepClock, cover_of, cut_of, flat, kernel, source
+from tests.unit.test_admission import StepClock, cover_of, cut_of, flat, kernel, source
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Desk:
         self.refused: tuple[tuple[str, Choice], ...] = ()
 
     def obey(self, *rulings: Ruling, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
-        bench = Bench(
+        bench = PlanChecks(
             survey=self.survey,  # type: ignore[arg-type]
             clock=self.clock,
             emit=self.told.append,
@@ -67,7 +67,7 @@ class Desk:
             refused=lambda planned: self.refused,
         )
         by_region = {ruling.region: ruling for ruling in rulings}
-        return obey((self.cut, self.cut), self.planned, self.plans, by_region, bench, known)
+        return apply_decisions((self.cut, self.cut), self.planned, self.plans, by_region, bench, known)
 
     def override(self, variant: int, at: int = 0) -> Ruling:
         region = self.cut.regions[self.parts[at].region]

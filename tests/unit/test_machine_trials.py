@@ -14,7 +14,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Crashed, Measured, Measurement, NumericReport, Trial
-from agentcompile.tuning.machine_trials import History
+from agentcompile.tuning.machine_trials import MachineTrials
 from tests.unit import outcomes
 
 
@@ -36,22 +36,22 @@ def trial(rows: int = 1, fidelity: str = "search") -> Trial:
 
 
 def test_a_trial_is_found_again_and_says_so(tmp_path: Path) -> None:
-    with History(tmp_path / "deep" / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "deep" / "h.sqlite") as history:
         history.put(trial(), "p")
-    with History(tmp_path / "deep" / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "deep" / "h.sqlite") as history:
         assert history.get(candidate().id, "s", "p") == replace(trial(), reused=True)
         assert history.warning == ""
 
 
 @pytest.mark.parametrize("key", [("x", "s", "p"), ("", "x", "p"), ("", "s", "x")])
 def test_another_candidate_source_or_policy_finds_nothing(tmp_path: Path, key: tuple[str, str, str]) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(trial(), "p")
         assert history.get(key[0] or candidate().id, key[1], key[2]) is None
 
 
 def test_all_that_is_known_of_some_candidates_is_found_at_once(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         for rows in range(1, 1200):
             history.put(trial(rows), "p")
         history.put(trial(7, fidelity="confirm"), "p")
@@ -67,7 +67,7 @@ def test_all_that_is_known_of_some_candidates_is_found_at_once(tmp_path: Path) -
 
 
 def test_a_confirmed_trial_is_preferred_and_each_fidelity_can_be_asked_for(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(trial(), "p")
         assert history.get(candidate().id, "s", "p", "confirm") is None
         history.put(trial(fidelity="confirm"), "p")
@@ -86,7 +86,7 @@ def test_every_length_is_kept_and_the_shortest_that_suffices_is_found(tmp_path: 
         assert isinstance(measured, Measured)
         return replace(trial(), verdict=replace(measured, measurement=replace(measured.measurement, rounds=rounds)))
 
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         for rounds in (20, 5, 10):
             history.put(lasting(rounds), "p")
         found = [history.get(candidate().id, "s", "p", "search", rounds) for rounds in (0, 5, 6, 20, 21)]
@@ -97,7 +97,7 @@ def test_every_length_is_kept_and_the_shortest_that_suffices_is_found(tmp_path: 
 
 
 def test_an_error_without_bounds_is_kept_with_its_check(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(replace(trial(), verdict=outcomes.FAILURES["incorrect"]), "p")
         found = history.get(candidate().id, "s", "p")
         assert found is not None
@@ -105,7 +105,7 @@ def test_an_error_without_bounds_is_kept_with_its_check(tmp_path: Path) -> None:
 
 
 def test_a_later_verdict_replaces_an_earlier_one(tmp_path: Path) -> None:
-    with History(tmp_path / "h.sqlite") as history:
+    with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(replace(trial(), verdict=Crashed(stage="validate", signal=11)), "p")
         history.put(replace(trial(), verdict=BuildFailed(log="no")), "p")
         found = history.get(candidate().id, "s", "p")
@@ -117,23 +117,23 @@ def test_a_later_verdict_replaces_an_earlier_one(tmp_path: Path) -> None:
 def test_a_damaged_file_is_put_aside_with_a_warning(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "h.sqlite"
     path.write_bytes(damage)
-    with History(path) as history:
+    with MachineTrials(path) as history:
         assert "damaged" in history.warning
         history.put(trial(), "p")
     assert (tmp_path / "h.sqlite.damaged").read_bytes() == damage
-    with History(path) as history:
+    with MachineTrials(path) as history:
         assert len(history) == 1
         assert history.warning == ""
 
 
 def test_a_file_cut_in_half_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
-    with History(path) as history:
+    with MachineTrials(path) as history:
         for rows in range(300):
             history.put(trial(rows), "p")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with History(path) as history:
+    with MachineTrials(path) as history:
         assert "damaged" in history.warning
         assert history.get(candidate().id, "s", "p") is None
 
@@ -143,13 +143,13 @@ def test_a_database_of_a_newer_program_is_put_aside(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("pragma user_version = 99")
     db.close()
-    with History(path) as history:
+    with MachineTrials(path) as history:
         assert "version is 99" in history.warning
 
 
 def test_a_row_that_no_longer_decodes_is_as_good_as_none(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
-    with History(path) as history:
+    with MachineTrials(path) as history:
         history.put(trial(), "p")
         with sqlite3.connect(path) as db:
             db.execute("update trial set trial = '{\"candidate\": 1}'")
@@ -161,14 +161,14 @@ def test_a_place_that_cannot_be_written_is_an_environment_error(tmp_path: Path) 
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path in (tmp_path / "file" / "h.sqlite", tmp_path):
         with pytest.raises(AgentCompileError) as caught:
-            History(path)
+            MachineTrials(path)
         assert caught.value.exit_code is ExitCode.ENVIRONMENT
         assert caught.value.hint
 
 
 def _put_many(path: Path, first: int, together: Barrier) -> None:
     together.wait(60)
-    with History(path) as history:
+    with MachineTrials(path) as history:
         for rows in range(first, first + 40):
             history.put(trial(rows), "p")
 
@@ -183,6 +183,6 @@ def test_several_processes_write_one_database_at_once(tmp_path: Path) -> None:
     for writer in writers:
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
-    with History(path) as history:
+    with MachineTrials(path) as history:
         assert len(history) == 160
         assert history.warning == ""

@@ -16,7 +16,7 @@ from agentcompile.planning.arms import asked, swap
 from agentcompile.runs.progress import fold
 from agentcompile.tuning.partitions import Cut
 from tests.unit.runs import TARGET
-from tests.unit.test_admit import Rivals, StepClock, admitted, cover_of, cut_of, flat, kernel
+from tests.unit.test_admission import Fakes, StepClock, admitted, cover_of, cut_of, flat, kernel
 
 
 @pytest.fixture
@@ -33,21 +33,21 @@ def test_what_an_earlier_process_timed_is_not_timed_again(short: Cut) -> None:
     cost = {**dict.fromkeys(range(1, 100), 100), 7: 90, 8: 60}
     events: list[Event] = []
     first = StepClock(cost)
-    found = admitted(short, Rivals(short.regions, near=crowd, together=(5, 6)), first, emit=events.append)
+    found = admitted(short, Fakes(short.regions, near=crowd, together=(5, 6)), first, emit=events.append)
     known = timed(events)
     assert len(known) == len(first.at)  # every question was another
 
     resumed = StepClock(dict.fromkeys(range(100), 1))  # what it would say is not asked for
     resumed.known = known
     again: list[Event] = []
-    assert admitted(short, Rivals(short.regions, near=crowd, together=(5, 6)), resumed, emit=again.append) == found
+    assert admitted(short, Fakes(short.regions, near=crowd, together=(5, 6)), resumed, emit=again.append) == found
     assert resumed.at == []
     assert timed(again) == {}
 
     # Cut halfway, it times what is left, and comes to the same.
     half, rest = StepClock(cost), len(known) // 2
     half.known = dict(list(known.items())[:rest])
-    assert admitted(short, Rivals(short.regions, near=crowd, together=(5, 6)), half) == found
+    assert admitted(short, Fakes(short.regions, near=crowd, together=(5, 6)), half) == found
     assert len(half.at) == len(known) - rest
 
 
@@ -72,7 +72,7 @@ def test_a_timing_in_which_a_kernel_died_is_made_again(short: Cut) -> None:
 
     events: list[Event] = []
     clock = Deadly(flat(best=2))
-    admitted(short, Rivals(short.regions), clock, emit=events.append)
+    admitted(short, Fakes(short.regions), clock, emit=events.append)
     assert {len(timing.arms) for timing in timed(events).values()} == {2}
     assert len(timed(events)) < len(clock.at)
 
@@ -97,7 +97,7 @@ def test_another_question_is_another_digest(short: Cut) -> None:
 
 def test_a_resumed_run_knows_what_was_timed_until_a_candidate_is_judged_afresh(short: Cut) -> None:
     events: list[Event] = []
-    admitted(short, Rivals(short.regions), StepClock(flat(best=2)), emit=events.append)
+    admitted(short, Fakes(short.regions), StepClock(flat(best=2)), emit=events.append)
     started = RunStarted(model="m", target=TARGET, options="o", version="1")
     again: list[Event] = [started, *events, started, StageStarted(stage="search")]
     assert fold(again).steps == timed(events)

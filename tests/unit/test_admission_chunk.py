@@ -21,7 +21,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.regions.summary import summarise
 from agentcompile.tuning.partitions import Cut
 from tests.unit.graphs import Shape, decoder
-from tests.unit.test_admit import CEILING, PYTORCH_NS, Rivals, StepClock, cover_of, kernel
+from tests.unit.test_admission import CEILING, PYTORCH_NS, Fakes, StepClock, cover_of, kernel
 
 TOKENS = 24
 SLOW = 9
@@ -67,7 +67,7 @@ def weak(cut: Cut, parts: Sequence[Part], count: int) -> tuple[Part, ...]:
 
 def admitted(cut: Cut, parts: Sequence[Part], clock: StepClock) -> Admitted:
     planned = Planned(decode=(), prefill=tuple(parts), layouts=(), exact=True, decode_ns=1.0)
-    rivals = Rivals(cut.regions)
+    rivals = Fakes(cut.regions)
     found = admit_chunk(cut, planned, rivals, clock, silent, 0, "cuda")
     assert not rivals.asked
     return found

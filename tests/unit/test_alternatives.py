@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.trial import Fallback, Kernel, Part
-from agentcompile.planning.alternatives import AGAIN, Everywhere, _at_once
+from agentcompile.planning.alternatives import AGAIN, SpaceAlternatives, _at_once
 from tests.unit import runs
 
 
@@ -54,7 +54,7 @@ class Space:
             timed = replace(verdict, measurement=replace(verdict.measurement, median_ns=ns))
             yield replace(runs.trial(), candidate=self.points[point], source=self.points[point].id, verdict=timed)
 
-    def hopeful(self, region: str) -> list[Candidate]:
+    def candidates_for_step(self, region: str) -> list[Candidate]:
         return [one for point, one in self.points.items() if point[2] == 0]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
@@ -63,7 +63,7 @@ class Space:
         sources = self.sources()
         return [(one, sources[one.id]) for one in candidates if one.params[0][1]]
 
-    def judged(self, region: str, wanted: Sequence[Candidate]) -> list[Any]:
+    def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Any]:
         self.asked = list(wanted)
         found = {trial.candidate.id: trial for trial in self.trials[region]}
         return [found[id] for id in sorted(found) if id in {one.id for one in wanted}]
@@ -81,17 +81,17 @@ class Space:
 def test_the_step_looks_at_every_point_that_builds_once_and_then_at_the_best() -> None:
     survey: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800})
     chosen = Kernel(candidate=survey.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, rivals = Part(region=runs.REGION, choice=chosen), Everywhere(survey, 132)
-    first = rivals.of(part)
+    part, rivals = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(survey, 132)
+    first = rivals.candidates_for(part)
     assert len(first) == 5 * 6 - 1  # its own, and what does not build
     assert {choice.source for choice in first if isinstance(choice, Kernel)} <= set(rivals.sources())
-    rivals.ranked(part, first[::-1])
-    again = rivals.of(part)
+    rivals.note_order(part, first[::-1])
+    again = rivals.candidates_for(part)
     assert list(again) == list(first[::-1])[:AGAIN]
     other = replace(part, choice=again[0])
-    assert list(rivals.of(other)) == [chosen, *again[1:]]  # what the step had before may come back
+    assert list(rivals.candidates_for(other)) == [chosen, *again[1:]]  # what the step had before may come back
     assert survey.builds == 1
-    assert rivals.of(Part(region=runs.REGION, choice=Fallback(reason="none"))) == ()
+    assert rivals.candidates_for(Part(region=runs.REGION, choice=Fallback(reason="none"))) == ()
 
 
 def test_rivals_are_proven_in_the_order_of_the_look() -> None:
@@ -101,7 +101,7 @@ def test_rivals_are_proven_in_the_order_of_the_look() -> None:
         Kernel(candidate=survey.points[point], source="s", speedup=1.0, half_width=0.0)
         for point in [(3, 3, 0), (5, 5, 0), (1, 1, 0), (2, 2, 0)]
     ]
-    found = Everywhere(survey, 132).proven(part, looked)
+    found = SpaceAlternatives(survey, 132).correct_of(part, looked)
     assert [one.candidate for one in found if isinstance(one, Kernel)] == [looked[at].candidate for at in (0, 2, 3)]
     assert all(isinstance(one, Kernel) and one.speedup > 1 for one in found)
 
@@ -119,16 +119,16 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
     survey: Any = Space(known)
     (fastest, *_) = survey.trials[runs.REGION]
     chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
-    found = Everywhere(survey, 132).lean(Part(region=runs.REGION, choice=chosen))
+    found = SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=chosen))
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
     # The fastest is one of them for a region that runs another.
     other = Kernel(candidate=survey.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
-    rivals = Everywhere(survey, 132).lean(Part(region=runs.REGION, choice=other))
+    rivals = SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=other))
     assert isinstance(rivals[0], Kernel)
     assert rivals[0].candidate == fastest.candidate
     survey.seconds = 0.0
-    assert Everywhere(survey, 132).lean(Part(region=runs.REGION, choice=other)) == ()
+    assert SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=other)) == ()
 
 
 def test_of_every_template_the_fastest_alone_is_a_kind_where_it_is_nearly_the_fastest() -> None:
@@ -138,19 +138,19 @@ def test_of_every_template_the_fastest_alone_is_a_kind_where_it_is_nearly_the_fa
         for trial in survey.trials[runs.REGION]
     ]
     chosen = Kernel(candidate=survey.trials[runs.REGION][0].candidate, source="s", speedup=2.0, half_width=0.0)
-    found = Everywhere(survey, 132).kinds(Part(region=runs.REGION, choice=chosen))
+    found = SpaceAlternatives(survey, 132).other_templates(Part(region=runs.REGION, choice=chosen))
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(3, 3, 1), (4, 4, 2)]  # not its own, and none that is too slow
     survey.seconds = 0.0
-    assert Everywhere(survey, 132).kinds(Part(region=runs.REGION, choice=chosen)) == ()
+    assert SpaceAlternatives(survey, 132).other_templates(Part(region=runs.REGION, choice=chosen)) == ()
 
 
 def test_what_was_forgotten_is_looked_at_anew() -> None:
     survey: Any = Space({(1, 1, 0): 900})
     chosen = Kernel(candidate=survey.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, rivals = Part(region=runs.REGION, choice=chosen), Everywhere(survey, 132)
-    first = rivals.of(part)
-    rivals.ranked(part, first[:2])
-    assert len(rivals.of(part)) == 2
+    part, rivals = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(survey, 132)
+    first = rivals.candidates_for(part)
+    rivals.note_order(part, first[:2])
+    assert len(rivals.candidates_for(part)) == 2
     rivals.forget(part)
-    assert rivals.of(part) == first
+    assert rivals.candidates_for(part) == first

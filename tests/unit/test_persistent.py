@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcompile.control import ACTIONS, Scene
-from agentcompile.runs.persistent import Grown, Seen
+from agentcompile.runs.persistent import GrowingSequence, GrowingSet
 from agentcompile.runs.progress import fold
 from agentcompile.runs.rows import changed
 from tests.unit.reviewed import EVENTS, REGIONS, point, trial
@@ -13,7 +13,7 @@ from tests.walked import Walked
 
 
 def test_what_grows_is_shared_and_a_branch_is_its_own() -> None:
-    base = Grown([1, 2])
+    base = GrowingSequence([1, 2])
     one, other = base.plus(3), base.plus(4)
     assert (list(base), list(one), list(other)) == ([1, 2], [1, 2, 3], [1, 2, 4])
     assert one[-1] == 3
@@ -25,7 +25,7 @@ def test_what_grows_is_shared_and_a_branch_is_its_own() -> None:
 
 
 def test_keys_that_were_met_are_known_to_those_who_met_them() -> None:
-    base = Seen[str]().plus("a")
+    base = GrowingSet[str]().plus("a")
     one, other = base.plus("b"), base.plus("c")
     assert ("b" in one, "c" in one, "b" in other, "c" in other, "b" in base) == (True, False, False, True, False)
     assert base.plus("a") is base
@@ -38,7 +38,7 @@ def _parity(number: int) -> int:
 
 
 def test_items_are_found_by_key_and_each_sequence_finds_only_its_own() -> None:
-    base = Grown([1, 2, 3])
+    base = GrowingSequence([1, 2, 3])
     longer = base.plus(5)
     assert longer.of(_parity, 1) == (1, 3, 5)
     assert base.of(_parity, 1) == (1, 3)
@@ -55,7 +55,7 @@ def test_an_item_is_looked_at_once_however_often_it_is_asked_for() -> None:
         looked.append(number)
         return number % 10
 
-    numbers = Grown(range(1000))
+    numbers = GrowingSequence(range(1000))
     for more in range(1000, 1100):
         numbers = numbers.plus(more)
         assert more in numbers.of(by, more % 10)
