@@ -29,6 +29,7 @@ def compile(
     threads: int | None = None,
     budget: int | None = None,
     advisor: str | None = None,
+    strategy: str | None = None,
     save_to: str | Path = "",
     emit: Emit = silent,
 ) -> Lock:
@@ -58,5 +59,6 @@ def compile(
         "model": arguments.path("model", model),
         "out": arguments.path("out", out),
         "advisor": advisor if advisor is None else arguments.text("advisor", advisor),
+        "strategy": strategy if strategy is None else arguments.text("strategy", strategy),
     }
     return compile_model(resolve(flags).options, emit, module=module)

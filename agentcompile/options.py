@@ -74,6 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="advisor",
         about="who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR",
     ),
+    Setting(name="strategy", kind="text", about="what searches the regions: halving, exhaustive or random"),
     Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
     Setting(
         name="advisor_key", kind="variable", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"
@@ -113,6 +114,7 @@ class Options:
     """Sorted; one sequence at a time is always served."""
     threads: int = 0
     advisor: str = "heuristic"
+    strategy: str = "halving"
     choose: Rule = "admitted"
     advisor_key: str = ""
     """The name of an environment variable; the key itself is in no option."""
@@ -148,6 +150,7 @@ class Options:
             self.compiler,
             *((",".join(map(str, self.batch)),) if self.batch != (1,) else ()),
             *((f"choose {self.choose}",) if self.choose != "admitted" else ()),
+            *((f"strategy {self.strategy}",) if self.strategy != "halving" else ()),
         )
 
     @property

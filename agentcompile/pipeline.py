@@ -38,6 +38,7 @@ from agentcompile.planning.step_timer import Admitted
 from agentcompile.replay.sources import LockSources
 from agentcompile.replay.write import LockFacts, lock_of
 from agentcompile.runs.stages import shared, stage
+from agentcompile.search import Strategy, strategy_of
 from agentcompile.system.notes import Notes
 from agentcompile.system.probe import cpus_at_once, others_running
 from agentcompile.tuning.machine_trials import MachineTrials
@@ -82,6 +83,7 @@ def compile_model(
             hint="compile with the command line, whose run waits for a person, or set review to false",
         )
     check(options)
+    strategy_of(options.strategy)
     begin, steering, emit = time.monotonic(), steering or Steering(), shared(emit)[0]
     here = this_machine(options)
     emit(started(options, here))
@@ -112,7 +114,8 @@ def compile_model(
             if planned is not None:
                 survey.resume_from(past)
             if fresh and options.choose in TIMED:
-                survey = search(ready, survey, 0 if planned else options.budget * len(options.batch), emit)
+                tried = 0 if planned else options.budget * len(options.batch)
+                survey = search(ready, survey, tried, strategy_of(options.strategy), emit)
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
             counsels.settle(survey.trials)
         if fresh or planned is None:
@@ -125,7 +128,7 @@ def compile_model(
     return lock
 
 
-def search(ready: PreparedModel, survey: TaskScheduler, budget: int, emit: Emit) -> TaskScheduler:
+def search(ready: PreparedModel, survey: TaskScheduler, budget: int, strategy: Strategy, emit: Emit) -> TaskScheduler:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
         if least := floor_of(len(ready.tasks), survey.left(), others_running(), cpus_at_once()):
@@ -133,7 +136,7 @@ def search(ready: PreparedModel, survey: TaskScheduler, budget: int, emit: Emit)
         survey.evaluate_requests()
         survey.try_first_candidates(budget)
         chosen = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns) if budget else ()
-        survey.search(chosen, budget)
+        survey.search(chosen, budget, strategy)
         near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, NEAR)
         if survey.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
             near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, 1.0)
@@ -399,6 +402,7 @@ def write(
             location=location(options.model, out),
             policy=policy,
             choose=options.choose,
+            strategy=options.strategy,
             advice=exchanges,
             check=found,
         )

@@ -27,7 +27,19 @@ THEMES = {
     "ansi": "agentcompile-ansi",
     "contrast": "agentcompile-contrast",
 }
-_FLAGS = ("target", "context", "batch", "threads", "advisor", "budget", "seconds", "seed", "out", "templates")
+_FLAGS = (
+    "target",
+    "context",
+    "batch",
+    "threads",
+    "advisor",
+    "strategy",
+    "budget",
+    "seconds",
+    "seed",
+    "out",
+    "templates",
+)
 
 
 class _Parser(argparse.ArgumentParser):

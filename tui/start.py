@@ -6,6 +6,8 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from agentcompile.search import STRATEGIES
+
 from . import chrome
 from .editing import edited, named
 from .frame import ask_line
@@ -26,8 +28,12 @@ COLUMNS = (
     Column(head="name", width=24, grow=2),
     Column(head="about", width=16, grow=3),
 )
-FIELDS = ("target", "advisor", "budget", "seconds", "out")
-CYCLES = {"target": ("auto", "cpu", "cuda:0"), "advisor": ("heuristic", "none", "random:0")}
+FIELDS = ("target", "advisor", "strategy", "budget", "seconds", "out")
+CYCLES = {
+    "target": ("auto", "cpu", "cuda:0"),
+    "advisor": ("heuristic", "none", "random:0"),
+    "strategy": tuple(STRATEGIES),
+}
 HELP = (
     "# The start page",
     "j k g G      choose what is opened",

@@ -22,6 +22,7 @@ from agentcompile.lockfile.bundle import beside
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.runs import progress, session, tables
 from agentcompile.runs.stages import shared
+from agentcompile.search import strategy_of
 
 
 def compile(
@@ -29,6 +30,7 @@ def compile(
 ) -> int:
     """Compile a checkpoint to a lock inside a run directory, new or resumed; with `bundle` write that beside it too."""
     options = resolve(flags).options
+    strategy_of(options.strategy)  # a wrong name leaves no run behind
     run = _resumed(options, flags) if resume else _new(options)
     if resume:
         options = _same(stored_options(run), options, flags)

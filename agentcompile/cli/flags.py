@@ -28,6 +28,10 @@ Context = Annotated[
 ]
 Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
+Strategy = Annotated[
+    str | None,
+    typer.Option("--strategy", metavar="NAME", help="What searches the regions: halving, exhaustive or random."),
+]
 Choose = Annotated[
     str | None,
     typer.Option("--choose", metavar="RULE", help="pytorch, first (untimed), isolated (times alone) or admitted."),

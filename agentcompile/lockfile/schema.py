@@ -190,6 +190,8 @@ class Evidence:
     """Of both phases; empty in locks from before there was such a check."""
     advice: tuple[str, ...] = ()
     """Digests of the adviser's exchanges; replay needs none of them."""
+    strategy: str = ""
+    """What searched the regions, by its name in `agentcompile.search`; empty in locks from before it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class LockFacts:
     location: str
     policy: str
     choose: Rule = "admitted"
+    strategy: str = ""
+    """What searched the regions."""
     advice: tuple[str, ...] = ()
     check: ModelCheck | None = None
     """The whole model beside float32."""
@@ -76,6 +78,7 @@ def lock_of(
             steps=tuple(_step(plan) for plan in plans if plan.step_ns),
             model=_model(facts.check) if facts.check is not None else (),
             advice=facts.advice,
+            strategy=facts.strategy,
         ),
     )
 

@@ -14,7 +14,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Kernel, Measured, Part, Trial
-from agentcompile.search import STRATEGIES, Budget
+from agentcompile.search import Budget, Strategy
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking, Traits, rank
 from agentcompile.tuning.tuner import Tuner, TuneTask, templates_of
@@ -134,9 +134,9 @@ class TaskScheduler:
         """Time of a site as captured, run by PyTorch."""
         return float(self._tuner.fallback_ns(region, self._residency))
 
-    def search(self, chosen: Sequence[TuneTask], budget: int) -> None:
-        """Spend what is left of the budget and of the time on `chosen`, by the square root of what each could still
-        gain."""
+    def search(self, chosen: Sequence[TuneTask], budget: int, strategy: Strategy) -> None:
+        """Spend what is left of the budget and of the time on `chosen`, each searched by `strategy`, by the square root
+        of what each could still gain."""
         best = self.best_ns()
         room = {subject.region.id: math.sqrt(_room(subject, best[subject.region.id])) for subject in chosen}
         left, total = max(budget - self.candidates, 0), sum(room.values())
@@ -146,7 +146,6 @@ class TaskScheduler:
             known = len({trial.candidate.id for trial in self.trials.get(own, ())})
             fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
-            _, strategy = STRATEGIES[0]
             asked = Budget(trials=trials)
             own_time = part_of(self.left, min(room[own] / to_come, 1.0))
             to_come -= room[own]

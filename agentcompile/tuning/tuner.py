@@ -32,7 +32,7 @@ from agentcompile.ir.trial import (
 from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
 from agentcompile.ops.layouts import fits
-from agentcompile.search import Budget, Strategy
+from agentcompile.search import Budget, SearchTask, Strategy
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.ranking import finalists
@@ -138,7 +138,8 @@ class Tuner:
         where it was."""
         found, space = list(trials), tuple(subject.space)
         while True:
-            asked = strategy(space, self._order(subject, found), found, budget)
+            task = SearchTask(candidates=space, advice=self._order(subject, found))
+            asked = strategy.propose(task, found, budget)
             known = [self._known(subject, one, asked.rounds, "search") for one in asked.candidates]
             if not known or (None in known and left() <= 0):
                 return found

@@ -34,7 +34,7 @@ from agentcompile.measure import Timing
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.planning.plans import plan
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.search import Budget, halving
+from agentcompile.search import STRATEGIES, Budget
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import advise, bound, cut, question_of
@@ -234,7 +234,7 @@ def judged(
     tuner = Tuner(target, Knowing(), TrialDatabase((), None, "policy"), Notes(store), silent, 0, advised)
     found = {}
     for one in subjects:
-        trials = tuner.search(one, halving, Budget(trials=len(one.space)), [], lambda: math.inf)
+        trials = tuner.search(one, STRATEGIES["halving"], Budget(trials=len(one.space)), [], lambda: math.inf)
         found[one.region.id] = [*trials, *tuner.confirm(one, trials)]
     return found
 

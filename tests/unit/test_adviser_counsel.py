@@ -25,7 +25,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.pipeline import GRACE_S
-from agentcompile.search import STRATEGIES, Budget, Strategy
+from agentcompile.search import STRATEGIES, Budget, SearchTask, Strategy
 from tests.unit.answers import answer, hostile, question
 from tests.unit.fakes import RecordedJudge
 
@@ -234,13 +234,13 @@ def searched(strategy: Strategy, advised: Callable[[], Advice], budget: Budget, 
         if advice is not first:
             tried = dict.fromkeys(trial.candidate.id for trial in found)
             advice = replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
-        proposal = strategy(asked.candidates, advice, found, budget)
+        proposal = strategy.propose(SearchTask(candidates=tuple(asked.candidates), advice=advice), found, budget)
         if not proposal.candidates:
             return found
         found += judge.judge(proposal.candidates, proposal.rounds)
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
 @pytest.mark.parametrize("late", [0, 1, 2, 4])
 @pytest.mark.parametrize("trials", [4, 7, 10])
 def test_late_advice_orders_what_is_left_within_the_same_budget(
@@ -280,9 +280,9 @@ def test_whoever_advises_the_admissible_set_and_the_winner_are_those_of_no_advis
         asked_counsel.wait(10)
         for one in QUESTIONS:
             budget = Budget(trials=len(one.candidates), rounds=5)
-            none = searched(STRATEGIES[0][1], lambda: Advice(label="none"), budget, one)
+            none = searched(STRATEGIES["halving"], lambda: Advice(label="none"), budget, one)
             region = one.region.id
-            some = searched(STRATEGIES[0][1], lambda region=region: asked_counsel.advice(region), budget, one)
+            some = searched(STRATEGIES["halving"], lambda region=region: asked_counsel.advice(region), budget, one)
             assert _verdicts(some) == _verdicts(none)
             assert _winner(some) == _winner(none)
     assert told

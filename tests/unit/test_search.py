@@ -14,7 +14,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import Trial
-from agentcompile.search import STRATEGIES, Budget, Strategy, exhaustive, halving, random_order, strategy_of
+from agentcompile.search import STRATEGIES, Budget, Proposal, SearchTask, Strategy, strategy_of
 from agentcompile.space import Space
 from tests.unit.fakes import RecordedJudge, linear_region, measured, rows_template, target
 
@@ -37,6 +37,15 @@ def truth_of(space: Sequence[Candidate], seed: int = 0) -> dict[str, float]:
     return {candidate.label: generator.uniform(-0.5, 1.0) for candidate in space}
 
 
+HALVING, EXHAUSTIVE = STRATEGIES["halving"], STRATEGIES["exhaustive"]
+
+
+def proposed(
+    strategy: Strategy, space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget
+) -> Proposal:
+    return strategy.propose(SearchTask(candidates=tuple(space), advice=advice), trials, budget)
+
+
 def run(
     strategy: Strategy,
     judge: RecordedJudge,
@@ -50,7 +59,7 @@ def run(
     """Drive a strategy until it proposes nothing."""
     trials = list(before)
     for _ in range(stop_after):
-        proposal = strategy(space, advice, trials, budget)
+        proposal = strategy.propose(SearchTask(candidates=tuple(space), advice=advice), trials, budget)
         if not proposal.candidates:
             return trials
         assert len({candidate.id for candidate in proposal.candidates}) == len(proposal.candidates)
@@ -66,14 +75,14 @@ def best_label(trials: Sequence[Trial]) -> str:
     return max(longest, key=lambda trial: trial.verdict.measurement.log_ratio).candidate.label  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
 def test_with_trials_for_all_every_strategy_finds_the_best(name: str, strategy: Strategy) -> None:
     truth = truth_of(SPACE)
     trials = run(strategy, RecordedJudge(truth), Budget(trials=len(SPACE)))
     assert best_label(trials) == max(truth, key=lambda label: truth[label])
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
 @given(trials=st.integers(0, 60), failing=st.integers(0, 48), seed=st.integers(0, 9))
 def test_no_strategy_tries_more_candidates_than_it_may(
     name: str, strategy: Strategy, trials: int, failing: int, seed: int
@@ -83,7 +92,7 @@ def test_no_strategy_tries_more_candidates_than_it_may(
     assert len({trial.candidate.id for trial in made}) == min(trials, len(SPACE))
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
 @given(cut=st.integers(0, 60), seed=st.integers(0, 9))
 def test_a_search_that_was_cut_anywhere_goes_on_as_if_it_was_not(
     name: str, strategy: Strategy, cut: int, seed: int
@@ -96,22 +105,22 @@ def test_a_search_that_was_cut_anywhere_goes_on_as_if_it_was_not(
     assert best_label(resumed) == best_label(whole)
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
 def test_nothing_is_proposed_without_trials_or_space(name: str, strategy: Strategy) -> None:
-    assert strategy(SPACE, NONE, (), Budget(trials=0)).candidates == ()
-    assert strategy((), NONE, (), Budget(trials=8)).candidates == ()
+    assert proposed(strategy, SPACE, NONE, (), Budget(trials=0)).candidates == ()
+    assert proposed(strategy, (), NONE, (), Budget(trials=8)).candidates == ()
 
 
 def test_halving_times_fewer_candidates_longer_in_each_rung() -> None:
     judge = RecordedJudge(truth_of(SPACE), noise=0.01)
-    run(halving, judge, Budget(trials=32, rounds=5, finalists=4))
+    run(HALVING, judge, Budget(trials=32, rounds=5, finalists=4))
     assert Counter(rounds for _, rounds in judge.asked) == {5: 32, 10: 16, 20: 8, 40: 4}
 
 
 def test_halving_spends_its_rounds_on_the_better_half() -> None:
     truth = truth_of(SPACE)
     judge = RecordedJudge(truth)
-    run(halving, judge, Budget(trials=len(SPACE)))
+    run(HALVING, judge, Budget(trials=len(SPACE)))
     ranked = sorted(truth, key=lambda label: -truth[label])
     assert {label for label, rounds in judge.asked if rounds == 10} == set(ranked[: len(SPACE) // 2])
 
@@ -119,7 +128,7 @@ def test_halving_spends_its_rounds_on_the_better_half() -> None:
 def test_the_first_proposal_holds_every_template_however_the_advice_is() -> None:
     space = space_of(templates=6, points=8)
     head = tuple(candidate.id for candidate in space if candidate.template == "linear/t3")
-    proposal = halving(space, Advice(label="partial", order=head), (), Budget(trials=8))
+    proposal = proposed(HALVING, space, Advice(label="partial", order=head), (), Budget(trials=8))
     assert {candidate.template for candidate in proposal.candidates} == {f"linear/t{i}" for i in range(6)}
     assert proposal.candidates[0].id == head[0]
 
@@ -128,7 +137,7 @@ def test_good_advice_finds_the_best_with_few_trials() -> None:
     truth = truth_of(SPACE)
     by_label = {candidate.label: candidate.id for candidate in SPACE}
     order = tuple(by_label[label] for label in sorted(truth, key=lambda label: -truth[label]))
-    trials = run(halving, RecordedJudge(truth), Budget(trials=4), advice=Advice(label="oracle", order=order))
+    trials = run(HALVING, RecordedJudge(truth), Budget(trials=4), advice=Advice(label="oracle", order=order))
     assert best_label(trials) == max(truth, key=lambda label: truth[label])
 
 
@@ -136,7 +145,7 @@ def test_good_advice_finds_the_best_with_few_trials() -> None:
 def test_advice_changes_the_order_and_never_the_set(order: list[int], named: int) -> None:
     ids = (*(SPACE[i].id for i in order[:named]), "an id from nowhere", SPACE[0].id)
     advice = Advice(label="any", order=ids)
-    trials = run(exhaustive, RecordedJudge(truth_of(SPACE)), Budget(trials=len(SPACE)), advice=advice)
+    trials = run(EXHAUSTIVE, RecordedJudge(truth_of(SPACE)), Budget(trials=len(SPACE)), advice=advice)
     assert {trial.candidate.id for trial in trials} == {candidate.id for candidate in SPACE}
     assert [trial.candidate.id for trial in trials[:named]] == list(ids[:named])
 
@@ -144,7 +153,7 @@ def test_advice_changes_the_order_and_never_the_set(order: list[int], named: int
 def test_a_template_that_only_fails_is_put_off() -> None:
     space = space_of(templates=2, points=48)
     truth = {label: ratio for label, ratio in truth_of(space).items() if "t1" in label}
-    trials = run(halving, RecordedJudge(truth), Budget(trials=32), space=space)
+    trials = run(HALVING, RecordedJudge(truth), Budget(trials=32), space=space)
     failed = {trial.candidate.id for trial in trials if trial.candidate.template == "linear/t0"}
     assert len(failed) <= 8
 
@@ -152,12 +161,12 @@ def test_a_template_that_only_fails_is_put_off() -> None:
 def test_a_candidate_that_fails_late_leaves_its_rung() -> None:
     judge = RecordedJudge(truth_of(SPACE))
     budget = Budget(trials=16)
-    trials = run(halving, judge, budget, stop_after=4)
+    trials = run(HALVING, judge, budget, stop_after=4)
     crashed = trials[0].candidate
     judge.truth = {label: ratio for label, ratio in judge.truth.items() if label != crashed.label}
     trials += judge.judge([crashed], 10)
     before = len(judge.asked)
-    run(halving, judge, budget, before=trials)
+    run(HALVING, judge, budget, before=trials)
     assert crashed.label not in [label for label, _ in judge.asked[before:]]
 
 
@@ -165,7 +174,7 @@ def test_longer_measurements_that_are_known_already_are_not_repeated() -> None:
     truth = truth_of(SPACE)
     known = [measured(candidate, truth[candidate.label], rounds=40) for candidate in SPACE[:8]]
     judge = RecordedJudge(truth)
-    run(halving, judge, Budget(trials=16, finalists=4), before=known)
+    run(HALVING, judge, Budget(trials=16, finalists=4), before=known)
     assert not {label for label, _ in judge.asked} & {trial.candidate.label for trial in known}
 
 
@@ -174,26 +183,26 @@ def test_a_judge_that_makes_fewer_rounds_than_asked_does_not_loop() -> None:
         def judge(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
             return super().judge(candidates, min(rounds, 3))
 
-    run(halving, Short(truth_of(SPACE)), Budget(trials=16))
+    run(HALVING, Short(truth_of(SPACE)), Budget(trials=16))
 
 
 def test_what_confirmation_found_does_not_change_the_search() -> None:
     truth = truth_of(SPACE)
     budget = Budget(trials=16)
-    trials = run(halving, RecordedJudge(truth), budget)
+    trials = run(HALVING, RecordedJudge(truth), budget)
     confirmed = [measured(trial.candidate, -1.0, rounds=90, fidelity="confirm") for trial in trials]
-    assert halving(SPACE, NONE, [*trials, *confirmed], budget).candidates == ()
+    assert proposed(HALVING, SPACE, NONE, [*trials, *confirmed], budget).candidates == ()
 
 
 def test_the_random_order_depends_on_the_seed_alone() -> None:
     budget = Budget(trials=10, seed=3)
-    first = random_order(SPACE, NONE, (), budget)
-    assert first == random_order(SPACE, Advice(label="x", order=(SPACE[-1].id,)), (), budget)
-    assert first != random_order(SPACE, NONE, (), Budget(trials=10, seed=4))
+    first = proposed(STRATEGIES["random"], SPACE, NONE, (), budget)
+    assert first == proposed(STRATEGIES["random"], SPACE, Advice(label="x", order=(SPACE[-1].id,)), (), budget)
+    assert first != proposed(STRATEGIES["random"], SPACE, NONE, (), Budget(trials=10, seed=4))
 
 
 def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
-    assert strategy_of("halving") is halving
+    assert strategy_of("halving") is HALVING
     with pytest.raises(AgentCompileError) as caught:
         strategy_of("halfing")
     assert caught.value.hint == "did you mean halving? strategies: halving, exhaustive, random"
@@ -213,10 +222,10 @@ def test_halving_climbs_where_the_order_says_nothing(seed: int) -> None:
         return 1.0 - sum(0.5 * abs(int(v) - peak[name]) / domains[name] for name, v in candidate.params)
 
     truth = {candidate.label: ratio(candidate) for candidate in space}
-    trials = run(halving, RecordedJudge(truth), Budget(trials=48), space=space)
+    trials = run(HALVING, RecordedJudge(truth), Budget(trials=48), space=space)
     assert len({trial.candidate.id for trial in trials}) == 48 < len(space) // 8
     assert truth[best_label(trials)] > 0.8
-    plain = run(exhaustive, RecordedJudge(truth), Budget(trials=48), space=space)
+    plain = run(EXHAUSTIVE, RecordedJudge(truth), Budget(trials=48), space=space)
     assert truth[best_label(trials)] >= truth[best_label(plain)]
 
 
@@ -228,5 +237,5 @@ def test_heads_that_were_looked_at_count(templates: int, more: int) -> None:
     judge = RecordedJudge(truth)
     heads = list({candidate.template: candidate for candidate in reversed(space)}.values())
     looked = judge.judge(heads, 5)
-    trials = run(halving, judge, Budget(trials=templates + more), space=space, before=looked)
+    trials = run(HALVING, judge, Budget(trials=templates + more), space=space, before=looked)
     assert len({trial.candidate.id for trial in trials}) == min(templates + more, len(space))

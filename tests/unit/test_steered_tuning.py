@@ -15,10 +15,9 @@ from agentcompile.control.steering import Steering
 from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
 from agentcompile.planning.overrides import legal
-from agentcompile.search import Budget, Proposal
+from agentcompile.search import Budget, Proposal, SearchTask
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
@@ -93,21 +92,22 @@ def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, 
         assert desk.judge.asked == [one.id, other.id]
 
 
-def by_two(space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget) -> Proposal:
-    left = [one for one in space if one.id not in {trial.candidate.id for trial in trials}]
-    return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
+class ByTwo:
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
+        left = [one for one in task.candidates if one.id not in {trial.candidate.id for trial in trials}]
+        return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
 
 
 def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subject: TuneTask) -> None:
     first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
-    made = first.tuner.search(subject, by_two, Budget(trials=100), [], lambda: next(looks))
+    made = first.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: next(looks))
     assert len(made) == len(first.judge.asked) == 4
     again = Desk(tmp_path, past=made)
-    assert again.tuner.search(subject, by_two, Budget(trials=100), [], lambda: 0.0) == made
+    assert again.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made
     assert again.judge.asked == []
     # A proposal of which something is new is not taken by half.
     part = Desk(tmp_path, past=made[:3])
-    assert part.tuner.search(subject, by_two, Budget(trials=100), [], lambda: 0.0) == made[:2]
+    assert part.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made[:2]
     assert part.judge.asked == []
 
 

@@ -1,0 +1,19 @@
+"""Random search: every candidate once, in an order drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from agentcompile.ir.trial import Trial
+from agentcompile.search.strategy import Budget, Proposal, SearchTask, untried
+
+
+class RandomOrder:
+    """Every candidate once in an order drawn from the budget's seed, whatever the advice."""
+
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
+        """The next candidates of the order."""
+        order = list(task.candidates)
+        random.Random(budget.seed).shuffle(order)
+        return untried(order, trials, budget)
