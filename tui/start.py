@@ -142,16 +142,19 @@ def frame(start: Start, view: View, ink: Ink) -> list[Line]:
 
 def _settings(start: Start, width: int, ink: Ink) -> list[Line]:
     values = dict(start.settings)
-    spans: list[Span] = [("  ", "")]
+    rows: list[list[Span]] = [[("  ", "")]]
     for at, name in enumerate(FIELDS):
         value = values.get(name, "")
         if name == "out":
             value = value.rpartition("/")[2]
         shown: Span = (f" {value} ", "bar" if at == start.field else "title")
-        spans += [(f"{name} ", "dim"), shown, ("  ", "")]
+        field: list[Span] = [(f"{name} ", "dim"), shown, ("  ", "")]
+        if sum(len(text) for text, _ in (*rows[-1], *field)) > width and len(rows[-1]) > 1:
+            rows.append([("  ", "")])
+        rows[-1] += field
     compiles = (found := chosen(start)) is not None and found.kind in ("model", "preset")
     note = "" if compiles else "  (of a new compile; a run and a lock keep their own)"
-    return [line(("  Settings", "head"), (note, "dim")), line(*spans)]
+    return [line(("  Settings", "head"), (note, "dim")), *(line(*spans) for spans in rows)]
 
 
 def _foot(start: Start, width: int, ink: Ink) -> list[Line]:

@@ -285,7 +285,7 @@ def test_the_start_page_opens_what_is_chosen(tmp_path: Path, run: Path) -> None:
         assert "$ agentcompile compile a-model --review" in shown(app)
         await pressed(pilot, "tab", "right")
         assert "--target=cpu" in shown(app)
-        await pressed(pilot, "down", "down", "enter", "ctrl+u", *"32", "enter")
+        await pressed(pilot, "down", "down", "down", "enter", "ctrl+u", *"32", "enter")
         assert "--budget=32" in shown(app)
         await pressed(pilot, "tab", "enter")
         assert opened == ["a-model"]

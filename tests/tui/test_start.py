@@ -24,8 +24,22 @@ PAGE = Start(
         Found(kind="run", name="20260101-120000-sample", argument="runs/1", about="running, sample"),
         Found(kind="lock", name="sample.lock.toml", argument="sample.lock.toml"),
     ),
-    settings=(("target", "auto"), ("advisor", "heuristic"), ("budget", "160"), ("seconds", "900"), ("out", "a.toml")),
-    defaults=(("target", "auto"), ("advisor", "heuristic"), ("budget", "160"), ("seconds", "900"), ("out", "a.toml")),
+    settings=(
+        ("target", "auto"),
+        ("advisor", "heuristic"),
+        ("strategy", "halving"),
+        ("budget", "160"),
+        ("seconds", "900"),
+        ("out", "a.toml"),
+    ),
+    defaults=(
+        ("target", "auto"),
+        ("advisor", "heuristic"),
+        ("strategy", "halving"),
+        ("budget", "160"),
+        ("seconds", "900"),
+        ("out", "a.toml"),
+    ),
 )
 
 
@@ -52,12 +66,14 @@ def test_the_command_is_what_a_person_would_type() -> None:
     assert command(typed(PAGE, "tab", "right", "j", "right")[0]) == (
         "agentcompile compile models/sample --review --target=cpu --advisor=none"
     )
+    strategy = command(typed(PAGE, "tab", "j", "j", "right")[0])
+    assert strategy == "agentcompile compile models/sample --review --strategy=exhaustive"
     spaced = replace(PAGE, found=(replace(PAGE.found[0], argument="a b; rm -rf"),))
     assert command(spaced) == "agentcompile compile 'a b; rm -rf' --review"
 
 
 def test_a_setting_is_typed_and_an_empty_one_is_the_default_again() -> None:
-    page, _ = typed(PAGE, "tab", "j", "j", "enter", "ctrl+u", *"32", "enter")
+    page, _ = typed(PAGE, "tab", "j", "j", "j", "enter", "ctrl+u", *"32", "enter")
     assert "--budget=32" in command(page)
     page, _ = typed(page, "enter", "ctrl+u", "enter")
     assert command(page) == command(PAGE)
