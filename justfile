@@ -50,6 +50,10 @@ types: setup
 contracts: setup
     "{{ bin }}/lint-imports" --no-logo
 
+# Draw docs/architecture.md's picture anew, from the imports.
+architecture: setup
+    "{{ bin }}/python" docs/drawing.py
+
 # Tests on a CUDA device, with the Python that has its PyTorch.
 gpu *ARGS:
     "{{ python }}" -m pytest -m gpu {{ ARGS }}
