@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.advice.configure import check
+from agentcompile.backends import backend_of
 from agentcompile.checkpoint.locate import location
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -200,7 +201,7 @@ def cover(
             ready.here.target.kind,
             rejected,
             None if rule in TIMED else about.kernel_ns,
-            LEAVING_NS if rule == "admitted" and ready.here.target.kind == "cpu" else 0.0,
+            0.0 if backend_of(ready.here.device).queued or rule != "admitted" else LEAVING_NS,
         )
 
     with stage(emit, "cover") as say:
@@ -255,12 +256,9 @@ def prove(
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
-        kind = ready.here.target.kind
-        rivals = (
-            RankedAlternatives(survey, rankings)
-            if kind == "cpu"
-            else SpaceAlternatives(survey, ready.here.target.threads)
-        )
+        kind, backend = ready.here.target.kind, backend_of(ready.here.device)
+        whole, blocks = backend.step.whole_space, ready.here.target.threads
+        rivals = SpaceAlternatives(survey, blocks) if whole else RankedAlternatives(survey, rankings)
         steering = survey.steering
         clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering, budget.left)
         to_come = 1.0
@@ -272,7 +270,7 @@ def prove(
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_told(admitted, planned, emit))
-        if kind == "cpu":
+        if not backend.prompt_kernels:
             plan = Plan(regime=ready.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
             plans.append(_told(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
         else:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.roles import Role, in_bytes, role_of
+from agentcompile.backends import backend_of
 from agentcompile.ir.advice import Advice, Hint, Question, Risk
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.scope import region_dtype
@@ -138,7 +139,7 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
         share += LIBRARY_CALL_NS * max(len(machine.region.body.nodes), 1) / machine.floor_ns
         yield Loss(share=share, reason="a library call, with PyTorch's dispatch and no fusion")
         return
-    if machine.target.kind == "cuda":
+    if backend_of(machine.target.kind).tuned_defaults:
         newer = any(arch.startswith("sm_90") for arch in template.arch) and "sm_80" not in template.arch
         text = "made for this generation of devices" if newer else "runs on every generation of devices"
         yield Loss(share=0.0 if newer else 0.02, reason=text)
@@ -161,7 +162,7 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
 
 def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -> Iterator[Loss]:
     values = dict(candidate.params)
-    if machine.target.kind == "cuda":
+    if backend_of(machine.target.kind).tuned_defaults:
         yield from _from_defaults(template, values)
         return
     roles: dict[Role, list[tuple[Param, int]]] = {}

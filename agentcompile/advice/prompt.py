@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.claims import CLAIMS, reductions
+from agentcompile.backends import backend_of
 from agentcompile.events import clean
 from agentcompile.ir.advice import Question
 from agentcompile.ir.digest import Json, digest
@@ -124,7 +125,7 @@ def _machine(question: Question) -> Json:
         "device": quoted(target.device),
         "arch": quoted(target.arch),
         "extensions": [quoted(name) for name in target.isa],
-        "threads" if target.kind == "cpu" else "multiprocessors": target.threads,
+        backend_of(target.kind).unit: target.threads,
         "cache_bytes": list(target.cache_bytes),
         "line_bytes": target.line_bytes,
         "compiler": quoted(target.toolchain),

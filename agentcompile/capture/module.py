@@ -28,7 +28,7 @@ def judge(model: torch.nn.Module) -> DecoderSpec:
             f"{type(model).__name__}: spec: missing, or no DecoderSpec", hint="see agentcompile/capture/protocol.py"
         )
     for name, parameter in model.named_parameters():
-        if parameter.device.type != "cpu":
+        if parameter.device != torch.device("cpu"):
             raise AgentCompileError(
                 f"{type(model).__name__}: {name}: lies on {parameter.device}", hint="move the module to the CPU"
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.backends import backend_of
 from agentcompile.check.script import strays
 from agentcompile.check.text import mentions
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
@@ -132,25 +133,8 @@ def extents(s: Subject) -> Iterator[Finding]:
 
 def isa(s: Subject) -> Iterator[Finding]:
     """The machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
-    if s.target.kind == "cuda":
-        if s.template.arch and not _covers(s.template.arch, s.target.arch):
-            yield _found("isa", f"it needs one of {', '.join(s.template.arch)}, the device is {s.target.arch}")
-        return
-    missing = [name for name in s.template.arch if name not in s.target.isa]
-    if missing:
-        yield _found("isa", f"the machine lacks {', '.join(missing)}")
-
-
-def _covers(known: tuple[str, ...], arch: str) -> bool:
-    """Whether code for one of the `known` architectures serves `arch`: its own, or any plain one where the device is
-    newer than all that the manifest knows (PTX of a plain architecture compiles for every later one)."""
-    number = _number(arch)
-    newer = all(_number(one) < number for one in known)
-    return arch in known or (newer and any(one[-1].isdigit() for one in known))
-
-
-def _number(arch: str) -> int:
-    return int(arch.removeprefix("sm_").rstrip("af"))
+    if missing := backend_of(s.target.kind).lacks(s.template.arch, s.target):
+        yield _found("isa", missing)
 
 
 def ports(s: Subject) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile import __version__
+from agentcompile.backends import backend_of
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -75,10 +76,10 @@ def doctor(
     for row in rows:
         if row.remedy:
             screen.text(f"{row.check}: {row.remedy}")
-    if kind == "cpu" and any(row.state == "missing" for row in gpu):
+    if kind and not backend_of(kind).needs_driver and any(row.state == "missing" for row in gpu):
         screen.text("CUDA cannot be used here as it is; compiling for the CPU does not need it")
     screen.json([encode(row) for row in rows])
-    needed = rows if kind == "cuda" else here
+    needed = rows if kind and backend_of(kind).needs_driver else here
     return ExitCode.ENVIRONMENT if any(row.state == "missing" for row in needed) else ExitCode.OK
 
 
@@ -102,8 +103,8 @@ def _machine(options: Options, flow: Flow) -> tuple[list[Row], str]:
         target = flow.target(options)
     except AgentCompileError as error:
         return [Row(check="machine", state="missing", value=error.message, remedy=error.hint)], ""
-    cpu = f"{target.threads} threads, {' '.join(target.isa)}"
-    found = cpu if target.kind == "cpu" else f"{target.arch}, {target.threads} multiprocessors"
+    count = f"{target.threads} {backend_of(target.kind).unit}"
+    found = f"{count}, {' '.join(target.isa)}" if target.isa else f"{target.arch}, {count}"
     if target.toolchain:
         compiler = Row(check="compiler", state="ok", value=target.toolchain)
     else:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentcompile.backends import backend_of
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
@@ -44,8 +45,6 @@ from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
 
-_ON_GPU = 8
-"""Candidates that are validated at once on one GPU."""
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
 
@@ -87,20 +86,18 @@ class WorkerEvaluator:
         `Cancelled`, whatever they are at, and their workers killed.
         """
         self._steering = steering or Steering()
-        cores = len(os.sched_getaffinity(0))
+        cores, backend = len(os.sched_getaffinity(0)), backend_of(target.kind)
         setup = p.Setup(
             target=target,
             store=str(store),
             toolchain=toolchain,
             memory_bytes=memory_bytes or physical_bytes() * 6 // 10,
-            torch_threads=target.threads if target.kind == "cpu" else 1,
+            torch_threads=backend.torch_threads(target),
             device=device,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
-        # Kernels use every thread of a CPU, so more validations at once than that would share cores; on a GPU the
-        # suite is bound by the host, and each process holds a context of hundreds of megabytes.
-        self._validators = max(1, cores // max(target.threads, 1)) if target.kind == "cpu" else min(cores, _ON_GPU)
-        self._fragile = target.kind == "cuda"
+        self._validators = backend.validations_at_once(target, cores)
+        self._fragile = backend.poisonable
         self._crew = WorkerPool(setup, limits, workers or cores)
 
     def __enter__(self) -> WorkerEvaluator:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from agentcompile.backends import BACKENDS, backend_of
 from agentcompile.build import Toolchain, find_toolchain, nvrtc_toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -40,30 +41,39 @@ def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> 
     Raises AgentCompileError (environment) when the device or its compiler is not there.
     """
     device = _device(options.target, kind)
-    if device == "cpu":
-        toolchain = find_toolchain(options.compiler)
-        target = probe.probe(toolchain=toolchain.name, threads=options.threads)
-    else:
-        if visible_devices() == "":
-            raise AgentCompileError(
-                f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="unset it, or compile for the CPU: --target cpu",
-            )
-        toolchain = nvrtc_toolchain()
-        target = probe.probe_cuda(device, toolchain=toolchain.name)
+    toolchain, target = _PROBES[backend_of(device).kind](device, options)
     store, hashes = Store(options.store), options.cache / "weights.json"
     return Machine(target=target, toolchain=toolchain, store=store, hashes=hashes, device=device)
 
 
+def _host(_: str, options: Options) -> tuple[Toolchain, Target]:
+    toolchain = find_toolchain(options.compiler)
+    return toolchain, probe.probe(toolchain=toolchain.name, threads=options.threads)
+
+
+def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
+    if visible_devices() == "":
+        raise AgentCompileError(
+            f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="unset it, or compile for the CPU: --target cpu",
+        )
+    toolchain = nvrtc_toolchain()
+    return toolchain, probe.probe_cuda(device, toolchain=toolchain.name)
+
+
+_PROBES: Mapping[str, Callable[[str, Options], tuple[Toolchain, Target]]] = {"cpu": _host, "cuda": _gpu}
+_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}
+"""The device that a kind alone stands for."""
+
+
 def _device(asked: str, kind: str) -> str:
-    """``cpu`` or ``cuda:N``. With `auto` a GPU is taken where there is one that can be used."""
-    if kind == "cpu" or (asked == "cpu" and not kind):
-        return "cpu"
-    if asked.startswith("cuda"):
-        return asked
-    if kind == "cuda":
-        return "cuda:0"
+    """``cpu`` or ``cuda:N``: the one asked for, if it is of the `kind` that is wanted. With `auto` a GPU is taken where
+    there is one that can be used."""
+    if asked in BACKENDS or ":" in asked:
+        return asked if kind in ("", backend_of(asked).kind) else _FIRST[kind]
+    if kind:
+        return _FIRST[kind]
     if not any(Path(sign).exists() for sign in _SIGNS_OF_A_GPU) or visible_devices() == "":
         return "cpu"  # without loading PyTorch, which takes a second
     import torch

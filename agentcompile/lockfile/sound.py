@@ -28,8 +28,7 @@ LARGEST = 1 << 53
 DTYPES = ("bf16", "fp16", "fp32")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DECIMAL = re.compile(r"-?(\d{1,30}(\.\d{1,30})?(e[+-]?\d{1,3})?|inf)")
-_ARCH = re.compile(r"[a-z0-9_]{1,40}", re.IGNORECASE)
-_CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+_ARCH = {"cpu": re.compile(r"[a-z0-9_]{1,40}", re.IGNORECASE), "cuda": re.compile(r"sm_[0-9]{2,3}[af]?")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def _no_digest(key: str, value: str) -> Unsound:
 
 def _target(lock: Lock) -> Iterator[Unsound]:
     target = lock.target
-    if not (_CUDA_ARCH if target.kind == "cuda" else _ARCH).fullmatch(target.arch):
+    if not _ARCH[target.kind].fullmatch(target.arch):
         yield Unsound(key="target.arch", text=f"{target.arch[:70]!r} is no architecture of {target.kind}")
     yield from _range("target.threads", target.threads, 1, MOST_THREADS)
     yield from _range("target.line-bytes", target.line_bytes, 1, 4096)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.target import Residency, Target
 from agentcompile.measure.policy import Policy
 
@@ -67,9 +68,9 @@ class Slots:
             end += -(-need.nbytes // _LINE_BYTES) * _LINE_BYTES
         self.slot_bytes = max(-(-end // ALIGN_BYTES) * ALIGN_BYTES, ALIGN_BYTES)
         read = max(sum(round(need.nbytes * need.read) for need in needs), 1)
-        most = max(covers_bytes, MOST_DEVICE_BYTES if device != "cpu" else 0)
+        most = max(covers_bytes, MOST_DEVICE_BYTES if backend_of(device).own_memory else 0)
         wanted = -(-covers_bytes // min(read, self.slot_bytes))
-        if device != "cpu":
+        if backend_of(device).own_memory:
             wanted = min(wanted, MOST_DEVICE_SLOTS)
         self.count = max(1, min(wanted, -(-most // self.slot_bytes))) if end else 1
         self._block = block(self.slot_bytes * self.count, device)
@@ -104,16 +105,7 @@ def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
 
 def block(nbytes: int, device: str = "cpu") -> torch.Tensor:
     """Page-aligned memory, on the host on huge pages where the system grants them, as the runtime's arena is."""
-    import mmap
-
-    if device != "cpu":
-        loose = torch.empty(nbytes + ALIGN_BYTES, dtype=torch.uint8, device=device)
-        return loose[-loose.data_ptr() % ALIGN_BYTES :][:nbytes]
-
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE") and nbytes >= 2 << 20:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return backend_of(device).empty(nbytes, device, ALIGN_BYTES)
 
 
 def tensors(slots: Slots, slot: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from agentcompile.backends import StepRules, backend_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Emit, RoundsProgress
@@ -24,15 +25,6 @@ from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock,
 from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import Cut
 
-PASSES = {"cpu": 1, "cuda": 3}
-"""How often the regions are gone through at most. What was tried is tried again only when it or a neighbour changed."""
-WORTH = {"cpu": 0.02, "cuda": 0.0}
-"""Share of the step's floor below which a region's rivals are not tried. On a CPU its gain could not be told from
-noise; on a GPU what moves few bytes still takes a launch and a wait."""
-CLAIM = {"cpu": POLICY.search_claim, "cuda": 0.001}
-"""Relative: the smallest gain for which the step takes a rival. Steps on a GPU repeat to a few tenths of a percent, and
-a region's gains are as small."""
-ROUNDS = {"cpu": POLICY.search_rounds, "cuda": 10}
 LOOK_ROUNDS = 2
 """Of a look at more than `FEW` rivals, at samples of a few steps."""
 ABREAST = 32
@@ -60,19 +52,19 @@ def admit(
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
     processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
     change only together with a neighbour that is this step's own. When no seconds are `left` no rival is tried."""
-    step = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
+    step, rules = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left), backend_of(kind).step
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
-    wider = free | step.beside(start, free) if kind == "cuda" else free
+    wider = free | step.beside(start, free) if rules.whole_space else free
     found, untried = start, wider
-    for number in range(PASSES[kind]):
+    for number in range(rules.passes):
         found, stirred = step.one_pass(found, untried, free, seed + (number << 8))
         untried = wider & stirred
-    paired = step.pair_up(found, free, seed + (PASSES[kind] << 8))
+    paired = step.pair_up(found, free, seed + (rules.passes << 8))
     if paired != found:  # what was found beside other neighbours is looked for anew beside these
         changed = step.changed_regions(found, paired)
         untried = wider & (changed | step.beside(paired, changed))
-        found, _ = step.one_pass(paired, untried, free, seed + ((PASSES[kind] + 1) << 8))
+        found, _ = step.one_pass(paired, untried, free, seed + ((rules.passes + 1) << 8))
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=rivals.shippable(part, before.choice)) for part, before in known)
     return step.admitted(found, planned.exact, seed)
@@ -144,7 +136,7 @@ class StepTuner(StepTimer):
         left: Left = any_time,
     ) -> None:
         super().__init__(cut, layouts, rivals, clock, emit, kind, left)
-        self._rivals = rivals
+        self._rivals, self._rules = rivals, backend_of(kind).step
 
     def one_pass(
         self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
@@ -152,7 +144,7 @@ class StepTuner(StepTimer):
         """One pass over the `untried` regions: each gets the alternative that makes the whole step fastest. Also the
         regions that changed since they were tried, or whose neighbours did. The `free` come first: a neighbour that
         was chosen beside others would adapt to a kernel that has won alone only, and hold it there."""
-        tried = [at for at in _worth_trying(self._cut, parts, self._kind) if parts[at].region in untried]
+        tried = [at for at in _worth_trying(self._cut, parts, self._rules) if parts[at].region in untried]
         tried.sort(key=lambda at: parts[at].region not in free)
         stirred = frozenset[str]()
         for done, index in enumerate(tried):
@@ -179,7 +171,7 @@ class StepTuner(StepTimer):
 
     def _nearest(self, parts: Arm, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
         """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
-        if self._kind != "cuda" or len(rivals) <= FEW:
+        if not self._rules.whole_space or len(rivals) <= FEW:
             return self._rivals.correct_of(parts[index], rivals)
         looks: dict[int, float] = {}
         for first in range(0, len(rivals), ABREAST):
@@ -201,7 +193,7 @@ class StepTuner(StepTimer):
         takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
         beside it."""
         neighbours = self._neighbours(parts)
-        several = [at for at in _worth_trying(self._cut, parts, self._kind) if len(parts[at].sites) > 1]
+        several = [at for at in _worth_trying(self._cut, parts, self._rules) if len(parts[at].sites) > 1]
         pairs = [
             (one, other)
             for one, other in itertools.combinations(several, 2)
@@ -241,13 +233,13 @@ class StepTuner(StepTimer):
     def _fastest(self, arms: Sequence[Arm], among: int, seed: int, name: str, who: str, makes: str) -> Arm:
         """The first of `arms`, or the fastest step of those that were chosen `among` so many; `who` is for notes."""
         kept, unseen = list(arms), ""
-        if self._kind == "cuda" and len(arms) > FEW + 1:
+        if self._rules.whole_space and len(arms) > FEW + 1:
             look = self._glance(arms, seed, trusted=True)
             seen = order(look, -LOOKS_SLOWER)[:FEW] if isinstance(look, dict) else []
             kept, unseen = [arms[0], *(arms[at] for at in seen)], "" if isinstance(look, dict) else look.kind
         if len(kept) > 1:
-            claim = CLAIM[self._kind]
-            timing = self._timed(labelled(kept), ROUNDS[self._kind], 1, claim, seed)
+            claim = self._rules.claim
+            timing = self._timed(labelled(kept), self._rules.rounds, 1, claim, seed)
             if isinstance(timing, Timing):
                 # All that were looked at compete: the few that are timed long were chosen from them.
                 best = fastest(timing, len(kept), claim, max(among, 1))
@@ -269,12 +261,12 @@ class StepTuner(StepTimer):
         return {arm: found.log_ratio for arm, found in gains(look, len(arms), POLICY.search_claim, 1).items()}
 
 
-def _worth_trying(cut: Cut, parts: Sequence[Part], kind: Kind) -> list[int]:
+def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[int]:
     """Indices of parts that run a kernel, largest share first."""
     shares = {row.id: row.share for row in cut.summary.rows}
     found = [
         index
         for index, part in enumerate(parts)
-        if isinstance(part.choice, Kernel) and shares[part.region] >= WORTH[kind]
+        if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share
     ]
     return sorted(found, key=lambda index: -shares[parts[index].region])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agentcompile.backends import backend_of
 from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
@@ -151,7 +152,7 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Se
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
     if before is not None and not before.contended:
         return before
-    if plan.phase == "prefill" and bench.kind == "cpu":
+    if plan.phase == "prefill" and not backend_of(bench.kind).prompt_kernels:
         return Plan(regime=plan.regime, parts=plan.parts, exact=False)
     rivals = RankedAlternatives(bench.survey, {})
     seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)

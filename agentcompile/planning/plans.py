@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
@@ -119,13 +120,13 @@ def plan(
     # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
     measured = {
         id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
-        for id, region in (prefill.regions if kind != "cpu" else {}).items()
+        for id, region in (prefill.regions if backend_of(kind).prompt_kernels else {}).items()
         if len(region.body.nodes) == 1 or id in rankings
     }
     prompt = Problem(
         graph=prefill.graph,
         partition=prefill.partition,
-        options=_prefill_options(prefill, ceiling) if kind == "cpu" else measured,
+        options=measured if backend_of(kind).prompt_kernels else _prefill_options(prefill, ceiling),
         weight=1 / STEPS_PER_CHUNK,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
 from agentcompile.evaluation.step_clock import binaries as build
 from agentcompile.materialize import isa_flags
@@ -35,7 +36,7 @@ def bind(opened: Opened) -> CompiledModel:
     here, captured = opened.here, opened.model.captured
     sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
     paths = {digest: Path(binary.path) for digest, binary in build(here, sources, sorted(sources)).items()}
-    decode, prefill, memory, seats = (_on_gpu if here.device != "cpu" else _on_cpu)(opened, paths)
+    decode, prefill, memory, seats = (_on_gpu if backend_of(here.device).queued else _on_cpu)(opened, paths)
     has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
     tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
     return CompiledModel(

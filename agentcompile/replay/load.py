@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile import arguments
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import evaluator_of
@@ -70,7 +71,7 @@ def _validate(opened: Opened, options: Options) -> int:
     notes, target = Notes(opened.here.store), opened.here.target
     jobs = {job.source.digest: job for job in opened.jobs}
     lengths = lengths_key(opened.lock.content_hash, target.digest)
-    if opened.here.device != "cpu" and notes.get(lengths) is None:
+    if backend_of(opened.here.device).prompt_kernels and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
     fresh = [job for job in jobs.values() if not accepted(notes, job, target)]
     if fresh:

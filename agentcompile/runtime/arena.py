@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import mmap
 
 import torch
+
+from agentcompile.backends import backend_of
 
 ALIGN = 64
 """Bytes: a cache line and a full-width vector register."""
@@ -28,22 +29,12 @@ def aligned(nbytes: int) -> int:
 
 
 class Arena:
-    """One zero-filled piece of memory of a fixed size; tensors carved from it keep it alive.
-
-    On the host huge pages are asked for because a decode step walks all weights once: on 4 KiB pages the page walks
-    cost 2–4 % of the read bandwidth.
-    """
+    """One zero-filled piece of memory of a fixed size; tensors carved from it keep it alive."""
 
     def __init__(self, nbytes: int, device: str = "cpu") -> None:
         size = max(aligned(nbytes), mmap.PAGESIZE)
         self._next = 0
-        if device != "cpu":
-            self._bytes = torch.zeros(size, dtype=torch.uint8, device=device)
-            return
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # a kernel without huge pages still works
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes = backend_of(device).zeroed(size, device)
 
     @property
     def nbytes(self) -> int:

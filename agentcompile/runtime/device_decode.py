@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.program import Program
 from agentcompile.ir.template import Source
 from agentcompile.runtime.arena import Arena
@@ -55,10 +56,10 @@ class DeviceDecode:
                 logprobs=self._logprobs,
                 overlap=overlap,
             )
-        on_gpu = memory.device != "cpu"
-        self._tokens_here = torch.zeros(context + 1, dtype=torch.int64, pin_memory=on_gpu)
-        self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=on_gpu)
-        self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        backend = backend_of(memory.device)
+        self._tokens_here = torch.zeros(context + 1, dtype=torch.int64, pin_memory=backend.queued)
+        self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=backend.queued)
+        self._arrived = backend.event()
         self._ahead = 0
         """Steps that are queued behind the last token that was told."""
         self._still: torch.cuda.CUDAGraph | None = None
@@ -204,14 +205,14 @@ class DevicePrefill:
         self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._row = torch.zeros(1, dtype=torch.int64, device=memory.device)
         self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
-        on_gpu = memory.device != "cpu"
-        self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=on_gpu)
-        self._sent = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._backend = backend_of(memory.device)
+        self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
+        self._sent = self._backend.event()
         self._stand = range(0)
         """The positions that `_position` begins with."""
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
         self._arena: Arena | None = None
-        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
+        self._pool = self._backend.graph_pool()
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run on `tokens` [T] at consecutive `positions` [T], both int64 on the host; the last token's logits, [vocab].
@@ -294,13 +295,11 @@ class DevicePrefill:
         """An arena for a chunk of `length` tokens that takes `nbytes`, and for those up to `PADDED` tokens, whose
         activations grow with them. Graphs on a smaller one go with it: it would be held beside this one."""
         if self._arena is not None:
-            if self._memory.device != "cpu":
-                torch.cuda.synchronize()  # a graph may still run
+            self._backend.synchronize()  # a graph may still run
             self._graphs.clear()
             self._arena = None
-            if self._memory.device != "cpu":
-                self._pool = torch.cuda.graph_pool_handle()  # a pool ends with the last of its graphs
-                torch.cuda.empty_cache()
+            self._pool = self._backend.graph_pool()  # a pool ends with the last of its graphs
+            self._backend.release_memory()
         usual = nbytes * min(self.capacity, PADDED) // length if length < PADDED else 0
         return Arena(max(nbytes, usual), self._memory.device)
 

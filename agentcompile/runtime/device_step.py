@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
@@ -94,7 +95,8 @@ class DeviceStep:
         dead = dying_after(program, set(self.env))
         together: dict[int, Action] = {}
         if program.phase == "prefill":
-            together = merged(program, regions, self.env, dead, _blocks(memory.device), self._room)
+            blocks = backend_of(memory.device).blocks_at_once(memory.device)
+            together = merged(program, regions, self.env, dead, blocks, self._room)
         self._actions = [
             self._native(call, modules[call.source], overlap)
             if isinstance(call, NativeCall)
@@ -165,11 +167,6 @@ class DeviceStep:
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
         pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
         return enqueued(Call.of(module, call.launch, pointers, dependent=overlap and call.overlaps))
-
-
-def _blocks(device: str) -> int:
-    """Multiprocessors of a GPU: the large blocks that run at once."""
-    return 0 if device == "cpu" else int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> DeviceStep:

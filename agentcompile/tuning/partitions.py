@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentcompile import check
 from agentcompile.advice import Adviser
+from agentcompile.backends import backend_of
 from agentcompile.capture import Captured
 from agentcompile.capture.batched import NotBatchableError, batched
 from agentcompile.capture.chunked import at_tokens
@@ -28,9 +29,6 @@ from agentcompile.tuning.tuner import TuneTask
 
 CHUNK = 256
 """Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
-ENDS: Mapping[str, tuple[int, ...]] = {"cpu": (), "cuda": (512, 2048, 8192)}
-"""Where one decode plan of a single sequence ends and the next begins, in tokens of context, by kind of device. What is
-best for a short context leaves most of a GPU idle at a long one; on a CPU the context is shared out by the kernel."""
 _REASONS = 6
 """Exclusions of a space that its event names."""
 
@@ -55,11 +53,11 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
 
     Raises AgentCompileError (usage) for several sequences on a CPU.
     """
-    if kind == "cpu" and max(batches, default=1) > 1:
+    if not backend_of(kind).serves_batches and max(batches, default=1) > 1:
         text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
         raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
     # A range that is not half as long again as what comes before it is not worth a plan of its own.
-    ends = [*(end for end in ENDS[kind] if 3 * end < 2 * context), context]
+    ends = [*(end for end in backend_of(kind).context_ends if 3 * end < 2 * context), context]
     firsts = [1, *(end + 1 for end in ends[:-1])]
     alone = [Regime(phase="decode", context=pair) for pair in zip(firsts, ends, strict=True)]
     return (*alone, *(Regime(phase="decode", batch=b, context=(1, context)) for b in sorted(set(batches)) if b > 1))
@@ -72,7 +70,7 @@ def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]
     holds. On a CPU it is PyTorch's at any length. Raises AgentCompileError for a decoder that holds one sequence only.
     """
     if regime.phase == "prefill":
-        if kind == "cpu":
+        if not backend_of(kind).prompt_kernels:
             return captured.prefill, CHUNK
         tokens = min(CHUNK, captured.info.context) if open_ended(captured) else 1
         return at_tokens(captured.prefill, tokens), tokens

@@ -10,6 +10,7 @@ from agentcompile import catalog
 from agentcompile.advice import adviser_of
 from agentcompile.advice.configure import counsel_of, is_remote
 from agentcompile.advice.counsel import Counsel, prompts_of
+from agentcompile.backends import backend_of
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import find_model
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -72,7 +73,7 @@ def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit)
         say(f"{len(regions)} regions, weights in {prefill.residency}")
     with stage(emit, "space") as say:
         spaces = bound(decode, templates, here.target, emit)
-        chunks = bound([prefill], templates, here.target, emit) if here.target.kind == "cuda" else ()
+        chunks = bound([prefill], templates, here.target, emit) if backend_of(here.target.kind).prompt_kernels else ()
         say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
         subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))

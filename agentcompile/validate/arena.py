@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from agentcompile.backends import backend_of
 from agentcompile.validate.tolerance import TORCH_DTYPES
 
 ALIGN = 64
@@ -63,7 +64,7 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
 
 def _fenced(nbytes: int, side: Fence) -> Tensor:
     """A mapping whose last, or first, `nbytes` lie beside what cannot be read, on PyTorch's default device."""
-    if torch.get_default_device().type == "cuda":
+    if backend_of(torch.get_default_device().type).own_memory:
         from agentcompile.validate.device_fence import fenced
 
         return fenced(nbytes, before=side == "before")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.region import Region
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.attended import Past, Told, attended
@@ -72,7 +73,7 @@ class Walker:
         item = TORCH_DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
         device = torch.get_default_device().type
         work = _WORK[device] / (batch * wide * width * max(1, context // 2))
-        read = _READ / (batch * kv_heads * context * width * item) if device == "cpu" else work
+        read = _READ / (batch * kv_heads * context * width * item) if not backend_of(device).own_memory else work
         most = max(96, int(min(_MOST[device], work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
         count = 0
         for path in starts(context, self.span, most, self.seed):

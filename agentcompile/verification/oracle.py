@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.capture import Captured
 from agentcompile.capture.cached import GRAPHS
 from agentcompile.checkpoint import Checkpoint
@@ -104,7 +105,7 @@ def as_captured(
     of tables.
     """
     held = sum(info.nbytes for info in Checkpoint.open(captured.checkpoint).tensors().values())
-    room = held <= MOST_BYTES and 4 * _ROOM * held < _available_bytes()
+    room = held <= MOST_BYTES and 4 * _ROOM * held < backend_of("cpu").free_bytes("cpu")
     if captured.info.dtype == "fp32" or oracle_of(captured, module) == "captured graph" or not room:
         return (None,) * len(walks)
     with enough(f"{captured.info.name}: what was captured, in float64"), _graph(captured, "float64") as answer:
@@ -194,8 +195,8 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
     room for float32, every part of it is widened while it runs."""
     tensors = Checkpoint.open(path).tensors().values()
     held = sum(info.nbytes * (4 / ITEM_BYTES[info.dtype] if dtype else 1) for info in tensors) * _ROOM
-    place = device if device != "cpu" and held < torch.cuda.mem_get_info(device)[0] else "cpu"
-    whole = dtype is None or place != "cpu" or held < _available_bytes()
+    place = next((one for one in (device, "cpu") if held < backend_of(one).free_bytes(one)), "cpu")
+    whole = dtype is None or held < backend_of(place).free_bytes(place)
     model = eager.load(path, dtype if whole else None).to(place)
     if not whole:
         _widen(model)
@@ -203,8 +204,7 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
         yield _Transformers(model, place)
     finally:
         gc.collect()
-        if place != "cpu":
-            torch.cuda.empty_cache()
+        backend_of(place).release_memory()
 
 
 class _Transformers:
@@ -283,13 +283,6 @@ def _widen(model: torch.nn.Module) -> None:
         if any(True for _ in part.parameters(recurse=False)):
             part.register_forward_pre_hook(before)
             part.register_forward_hook(after)
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo names no available memory")
 
 
 @contextlib.contextmanager

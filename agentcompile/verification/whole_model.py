@@ -17,6 +17,7 @@ from typing import Protocol
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.capture import Captured
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import Failed
@@ -175,8 +176,7 @@ class WholeModelGate:
             if out.stat().st_size != 4 * count * vocab:
                 return replace(about, fault="its logits are not all there")
             if self._answers is None:
-                device = self.here.device if self.here.target.kind == "cuda" else "cpu"
-                self._answers = own = answers(self.captured, walked, device, self.module)
+                self._answers = own = answers(self.captured, walked, self.here.device, self.module)
                 self._reference_is_one(own)
                 graph = as_captured(self.captured, walked, self.module)
                 self._miscaptured = miscaptured(walked, own.exact, own.eager, graph)
@@ -242,7 +242,7 @@ class WholeModelGate:
         prefill, longest, own = self._prefill(plans[-1].parts, layouts, sources)
         programs = [program for _, program in (*decode, *prefill)]
         wanted = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
-        if self.here.target.kind == "cuda":
+        if backend_of(self.here.device).queued:
             from agentcompile.runtime.device_step import advance_source
 
             advance = advance_source(self.here.target.arch)
@@ -281,7 +281,7 @@ class WholeModelGate:
         """The prompt's programs, the longest chunk, and the lengths of programs that a prompt is fed at; the sources of
         what they call are added to `sources`."""
         cut, most = self.cuts[-1], capacity(self.captured)
-        if self.here.target.kind == "cpu":
+        if not backend_of(self.here.device).prompt_kernels:
             return [(most, _lowered(cut, parts, sources, layouts))], min(CHUNK, most), ()
         chunks = Chunks(
             graph=self.captured.prefill,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
 
+from agentcompile.backends import backend_of
 from agentcompile.build import compile
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
@@ -87,7 +88,7 @@ class Desk:
     def device(self) -> Device:
         """What `Setup` names, ready to use."""
         if self._device is None:
-            if self.setup.target.kind == "cuda":
+            if backend_of(self.setup.device).queued:
                 from agentcompile.worker.gpu import Gpu
 
                 self._device = Gpu(self.setup, self._box)
@@ -99,7 +100,8 @@ class Desk:
 
     def _begin(self, setup: p.Setup) -> p.Ready:
         self._setup = setup
-        if setup.target.kind == "cpu":  # a CUDA context maps far more than it uses, and its memory is the device's
+        # A CUDA context maps far more than it uses, and its memory is the device's.
+        if not backend_of(setup.device).own_memory:
             limit_memory(setup.memory_bytes)
         return p.Ready()
 

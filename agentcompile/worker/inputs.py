@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.region import Port
 from agentcompile.ir.target import Target
@@ -34,7 +35,8 @@ class Inputs:
         self.outputs = Outputs(outputs, seed=request.seed + 2, device=device)
         self._next = 0
         last = target.cache_bytes[-1] if target.cache_bytes else 0
-        others = request.policy.cache_multiple * last if device != "cpu" and request.residency == "dram" else 0
+        flushed = backend_of(device).own_memory and request.residency == "dram"
+        others = request.policy.cache_multiple * last if flushed else 0
         self._others = torch.zeros(others // 8, dtype=torch.int64, device=device)
 
     def cool(self) -> None:

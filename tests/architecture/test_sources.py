@@ -33,6 +33,28 @@ def test_no_file_is_longer_than_a_reader_holds(repository: Path) -> None:
     assert not long
 
 
+def _compares_kinds(text: str) -> list[int]:
+    """Lines that compare something with the name of a kind of device; languages have such names, too."""
+    kinds = {"cpu", "cuda"}
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Compare) and "language" not in ast.unparse(node)
+        for one in (node.left, *node.comparators)
+        if isinstance(one, ast.Constant) and one.value in kinds
+    ]
+
+
+def test_backends_alone_know_kinds_of_devices(repository: Path) -> None:
+    assert _compares_kinds('a = kind == "cpu"\nb = "cuda" != device')
+    found = {
+        str(path.relative_to(repository)): lines
+        for path in sources(repository, "agentcompile", ending=".py")
+        if path.parent.name != "backends" and (lines := _compares_kinds(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
 def test_the_root_holds_a_handful_of_modules(repository: Path) -> None:
     assert len(list((repository / "agentcompile").glob("*.py"))) <= MOST_AT_ROOT
 
