@@ -59,11 +59,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
     Setting(
-        name="context",
-        kind="int",
-        least=1,
-        most=1_048_576,
-        about="tokens the cache holds; unset: 2,048, or the model's",
+        name="context", kind="int", least=1, most=1_048_576, about="tokens the cache holds; unset: 2,048 or the model's"
     ),
     Setting(
         name="batch", kind="counts", least=1, most=8, about="sequences that decode steps hold, a plan each: 1,2,4,8"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentcompile.capture import Captured
+from agentcompile.checkpoint.locate import location
+from agentcompile.events import Emit, LockWritten
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
@@ -23,9 +26,18 @@ from agentcompile.lockfile import (
     ModelEvidence,
     RegionEvidence,
     StepEvidence,
+    write_lock,
 )
 from agentcompile.measure import POLICY
+from agentcompile.options import Options
+from agentcompile.planning.plans import Planned
+from agentcompile.replay.sources import LockSources
+from agentcompile.runs.stages import stage
+from agentcompile.system.notes import Notes
 from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.trial_database import lengths_key
 
 KL_RESOLUTION = 1e-12
 """Nats. Rounding in float32 costs this much where logits spread by 1; the gates begin at 1e-7."""
@@ -205,3 +217,37 @@ def _model(check: ModelCheck) -> tuple[ModelEvidence, ...]:
 def _figure(value: float, resolution: float) -> str:
     """A figure in four digits, none of them below `resolution`: what is only rounding differs from run to run."""
     return f"{round(value / resolution) * resolution:.3e}"
+
+
+def write(
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    planned: Planned,
+    plans: Sequence[Plan],
+    policy: str,
+    options: Options,
+    emit: Emit,
+    exchanges: tuple[str, ...] = (),
+    found: ModelCheck | None = None,
+) -> Lock:
+    """Seal all plans, the prompt's last, and write the lock."""
+    out = Path(options.out)
+    with stage(emit, "lock") as say:
+        about = LockFacts(
+            target=ready.here.target,
+            captured=ready.model.captured,
+            location=location(options.model, out),
+            policy=policy,
+            choose=options.choose,
+            strategy=options.strategy,
+            advice=exchanges,
+            check=found,
+        )
+        lock = lock_of(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
+        LockSources(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))
+        hashed = write_lock(out, lock)
+        if ready.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
+            Notes(ready.here.store).put(lengths_key(hashed, ready.here.target.digest), 1)
+        emit(LockWritten(path=str(out), digest=hashed))
+        say(str(out))
+    return lock

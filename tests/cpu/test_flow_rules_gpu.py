@@ -19,7 +19,8 @@ from agentcompile.evaluation.machine import Machine
 from agentcompile.events import silent
 from agentcompile.ir.trial import BuildFailed, Kernel, Part
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.pipeline import choose, cover, taken
+from agentcompile.planning.covering import choose, cover
+from agentcompile.planning.steps import untimed_steps
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
@@ -84,7 +85,7 @@ def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails
     first = kernels(planned.decode[0])
     assert first
     assert {kernel.decided_by for kernel in first.values()} == {"adviser"}
-    assert all(plan.step_ns == 0 for plan in taken(rig.ready, planned, silent))
+    assert all(plan.step_ns == 0 for plan in untimed_steps(rig.ready, planned, silent))
     orders = {subject.region.id: subject for subject in (*rig.ready.tasks, *rig.ready.prompt_tasks)}
     for region, kernel in {**first, **kernels(planned.prefill)}.items():
         subject = orders[region]

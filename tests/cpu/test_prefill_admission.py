@@ -30,9 +30,9 @@ from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
 from agentcompile.measure import POLICY, Timing
-from agentcompile.pipeline import prove
 from agentcompile.planning.chunks import Chunks
 from agentcompile.planning.plans import Planned
+from agentcompile.planning.steps import tune_steps
 from agentcompile.regions.cover import cover
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.replay.load import replay_lock
@@ -103,17 +103,17 @@ class Rig:
     chunks: Chunks
     constants: Mapping[str, torch.Tensor]
 
-    def prove(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
+    def tune_steps(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
         events: list[Event] = []
         survey: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
         timed: Any = judge
         budget = TimeBudget(0, self.ready.here.target)
-        return prove(self.ready, survey, {}, self.planned, timed, 0, events.append, budget), events
+        return tune_steps(self.ready, survey, {}, self.planned, timed, 0, events.append, budget), events
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""
         judge = Judged(100)
-        self.prove(judge)
+        self.tune_steps(judge)
         return [program for _, program in judge.asked[-1][0]]
 
     @property
@@ -161,7 +161,7 @@ def native(program: Program) -> set[str]:
 
 def test_a_prompts_plan_is_timed_whole_beside_pytorchs_and_told_last(rig: Rig) -> None:
     judge = Judged(100)
-    plans, events = rig.prove(judge)
+    plans, events = rig.tune_steps(judge)
     (_, baseline), (_, plan) = judge.asked[-1][0]
     assert baseline.phase == plan.phase == "prefill"
     for program in (baseline, plan):
@@ -182,7 +182,7 @@ def test_a_prompts_plan_is_timed_whole_beside_pytorchs_and_told_last(rig: Rig) -
 
 
 def test_kernels_that_do_not_pay_in_the_chunk_are_not_in_its_plan(rig: Rig) -> None:
-    plans, events = rig.prove(Judged(30 * PER_CALL_NS))
+    plans, events = rig.tune_steps(Judged(30 * PER_CALL_NS))
     assert not [part for part in plans[-1].parts if isinstance(part.choice, Kernel)]
     assert plans[-1].chunk == CHUNK
     assert any("the chunk with" in event.text for event in events if isinstance(event, Warned))

@@ -17,9 +17,9 @@ from agentcompile.ir.template import Candidate, Launch, Source
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Part
 from agentcompile.measure import Timing
-from agentcompile.pipeline import _shares
 from agentcompile.planning.admission import ABREAST, EVALUATED, FEW, LOOK_ROUNDS, Admitted, admit
 from agentcompile.planning.plans import Planned
+from agentcompile.planning.steps import _shares
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem

@@ -222,7 +222,8 @@ def test_a_compiler_that_is_killed_leaves_no_lock_and_its_socket_is_known_to_be_
     with pytest.raises(NoCompilerError):
         send(run.path, Resume())
     assert deliver(run.path, Rerun(candidate=point("linear", 8).id)).ok, "decisions go to its events"
-    assert isinstance(list(run.events())[-2], Steered), "the pause was acknowledged, and is there"
+    before = list(run.events())[:-1]
+    assert any(isinstance(event, Steered) for event in before), "the pause was acknowledged, and is there"
 
 
 def test_a_compiler_has_its_lock_for_as_long_as_it_works(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""From tasks to the cheapest cover: search regions that could enter it, choose their kernels, cover all regimes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentcompile.backends import backend_of
+from agentcompile.evaluation.time_budget import floor_of
+from agentcompile.events import (
+    ChoiceMade,
+    Emit,
+    Warned,
+)
+from agentcompile.ir.trial import Choice, Kernel, Rule
+from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.plans import NEAR, Planned, contenders, plan
+from agentcompile.runs.stages import stage
+from agentcompile.search import Strategy
+from agentcompile.system.probe import cpus_at_once, others_running
+from agentcompile.tuning.ranking import LEAVING_NS, Ranking
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.untimed import Estimates
+
+TIMED: tuple[Rule, ...] = ("isolated", "admitted")
+"""Rules of choice that candidates are timed for."""
+CONFIRM_S = 3.0
+"""What the finalists of a region take at least to be timed afresh, in three processes."""
+
+
+def search(ready: PreparedModel, survey: TaskScheduler, budget: int, strategy: Strategy, emit: Emit) -> TaskScheduler:
+    """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
+    with stage(emit, "search") as say:
+        if least := floor_of(len(ready.tasks), survey.left(), others_running(), cpus_at_once()):
+            emit(Warned(text=least))
+        survey.evaluate_requests()
+        survey.try_first_candidates(budget)
+        chosen = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns) if budget else ()
+        survey.search(chosen, budget, strategy)
+        near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, NEAR)
+        if survey.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
+            near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, 1.0)
+        survey.confirm([*near, *ready.prompt_tasks])
+        say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
+    return survey
+
+
+def choose(survey: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
+    """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
+    rule takes."""
+    with stage(emit, "choose") as say:
+        match rule:
+            case "pytorch":
+                rankings = survey.all_fallback()
+            case "first":
+                rankings = survey.first_by_order()
+            case "isolated" | "admitted":
+                rankings = survey.rankings()
+        for region, ranking in rankings.items():
+            emit(ChoiceMade(region=region, choice=ranking.best))
+        what = "a faster kernel" if rule in TIMED else "a kernel"
+        say(f"{sum(bool(ranking.kernels) for ranking in rankings.values())} regions have {what}")
+    return rankings
+
+
+def cover(
+    ready: PreparedModel, survey: TaskScheduler, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit
+) -> Planned:
+    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
+    timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
+    rejected: set[tuple[str, Choice]] = set()
+
+    def planned() -> Planned:
+        ranked = survey.first_by_order(rejected) if rule == "first" else rankings
+        about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=ranked)
+        return plan(
+            ready.decode,
+            ready.prefill,
+            [*ready.tasks, *ready.prompt_tasks],
+            ranked,
+            survey.trials,
+            survey.fallback_ns if rule in TIMED else about.fallback_ns,
+            ready.ceiling,
+            ready.here.target.kind,
+            rejected,
+            None if rule in TIMED else about.kernel_ns,
+            0.0 if backend_of(ready.here.device).queued or rule != "admitted" else LEAVING_NS,
+        )
+
+    with stage(emit, "cover") as say:
+        found = planned()
+        while failed := not_accepted(ready, survey, found):
+            rejected.update(failed)
+            found = planned()
+        for part in {part.region: part for parts in found.decode for part in parts}.values():
+            if part.region in rankings and rankings[part.region].is_near(part.choice):
+                emit(ChoiceMade(region=part.region, choice=part.choice))
+        say(f"{len(found.decode[0])} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
+    return found
+
+
+def not_accepted(ready: PreparedModel, survey: TaskScheduler, found: Planned) -> tuple[tuple[str, Choice], ...]:
+    """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
+    if failed := survey.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
+        return failed
+    if not ready.prompt_tasks:
+        return ()
+    chunks = Chunks(
+        graph=ready.model.captured.prefill,
+        cut=ready.prefill.partition,
+        parts=found.prefill,
+        templates={template.id: template for subject in ready.prompt_tasks for template in subject.space.templates},
+        target=ready.here.target,
+        layouts=found.layouts,
+    )
+    jobs = chunks.everywhere(capacity(ready.model.captured))
+    wrong = {(candidate.template, candidate.params) for candidate in survey.not_accepted(list(jobs.values()))}
+    return tuple(
+        (part.region, part.choice)
+        for part in found.prefill
+        if isinstance(part.choice, Kernel) and (part.choice.candidate.template, part.choice.candidate.params) in wrong
+    )

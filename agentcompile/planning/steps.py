@@ -1,0 +1,118 @@
+"""The plans of all regimes as their steps admit them: tuned and timed, confirmed again, or as they were covered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentcompile.backends import backend_of
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.step_clock import StepClock
+from agentcompile.evaluation.time_budget import TimeBudget, part_of
+from agentcompile.events import (
+    Emit,
+    PlanAdmitted,
+    Warned,
+)
+from agentcompile.ir.trial import Choice, Kernel, Part, Plan
+from agentcompile.planning.admission import admit, admit_chunk, confirm
+from agentcompile.planning.alternatives import RankedAlternatives, SpaceAlternatives
+from agentcompile.planning.plans import Planned
+from agentcompile.planning.step_timer import Admitted
+from agentcompile.runs.stages import stage
+from agentcompile.tuning.ranking import Ranking
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel
+
+
+def tune_steps(
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    rankings: Mapping[str, Ranking],
+    planned: Planned,
+    judge: WorkerEvaluator,
+    seed: int,
+    emit: Emit,
+    budget: TimeBudget,
+) -> tuple[Plan, ...]:
+    """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
+    kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
+    where the region is the same, unless another does better beside a neighbour that is the longer one's own. What is
+    left of the time is shared out by how many regions a step has left to choose."""
+    plans: list[Plan] = []
+    settled: dict[str, Choice] = {}
+    with stage(emit, "admit") as say:
+        kind, backend = ready.here.target.kind, backend_of(ready.here.device)
+        whole, blocks = backend.step.whole_space, ready.here.target.threads
+        rivals = SpaceAlternatives(survey, blocks) if whole else RankedAlternatives(survey, rankings)
+        steering = survey.steering
+        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering, budget.left)
+        to_come = 1.0
+        for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
+            left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
+            to_come -= share
+            survey.left = left
+            admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled, left)
+            # What one step gave back to PyTorch, another may be faster with.
+            settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
+            plans.append(_reported(admitted, planned, emit))
+        if not backend.prompt_kernels:
+            plan = Plan(regime=ready.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
+            plans.append(_reported(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
+        else:
+            chunk = admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind, budget.left)
+            plans.append(_reported(chunk, planned, emit))
+        say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
+    return tuple(plans)
+
+
+def confirm_steps(
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    planned: Planned,
+    plans: Sequence[Plan],
+    judge: WorkerEvaluator,
+    seed: int,
+    emit: Emit,
+) -> tuple[Plan, ...]:
+    """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
+    with stage(emit, "admit") as say:
+        kind, clock = ready.here.target.kind, StepClock(ready.here, judge, ready.model, survey.sources, survey.steering)
+        found = [
+            _reported(confirm(cut, plan, planned, survey, clock, emit, seed, kind), planned, emit)
+            if plan.contended
+            else plan
+            for cut, plan in zip([*ready.decode, ready.prefill], plans, strict=True)
+        ]
+        still = sum(plan.contended for plan in found)
+        say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended")
+    return tuple(found)
+
+
+def untimed_steps(ready: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
+    """The plans as they were covered: no step is timed, and none is given back to PyTorch."""
+    with stage(emit, "admit") as say:
+        covers = zip((*ready.decode, ready.prefill), (*planned.decode, planned.prefill), strict=True)
+        plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
+        for one in plans:
+            emit(PlanAdmitted(plan=one, layouts=planned.layouts))
+        say("not asked for: the plans are as they were covered")
+    return plans
+
+
+def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
+    """Of all regions that steps choose, the share that each is the first to choose."""
+    seen: set[str] = set()
+    fresh = []
+    for parts in decode:
+        own = {part.region for part in parts}
+        fresh.append(len(own - seen))
+        seen |= own
+    return [count / max(len(seen), 1) for count in fresh]
+
+
+def _reported(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
+    """The plan, once what was found on the way to it and the plan itself are on disk."""
+    for note in admitted.notes:
+        emit(Warned(text=note))
+    emit(PlanAdmitted(plan=admitted.plan, layouts=planned.layouts))
+    return admitted.plan

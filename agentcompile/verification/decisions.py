@@ -1,0 +1,74 @@
+"""What a person decided, applied to admitted plans, and the whole model held against the reference with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.step_clock import StepClock
+from agentcompile.events import (
+    Emit,
+    ReviewOpened,
+    Warned,
+)
+from agentcompile.ir.trial import Plan
+from agentcompile.ir.whole import ModelCheck
+from agentcompile.planning.covering import not_accepted
+from agentcompile.planning.overrides import PlanChecks, apply_decisions
+from agentcompile.planning.plans import Planned
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.verification.shipping import hold_against_reference
+
+if TYPE_CHECKING:
+    import torch
+
+
+def decided(
+    ready: PreparedModel,
+    survey: TaskScheduler,
+    planned: Planned,
+    plans: Sequence[Plan],
+    judge: WorkerEvaluator,
+    seed: int,
+    emit: Emit,
+    steering: Steering,
+    module: torch.nn.Module | None = None,
+) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
+    """The cover and the plans as a person wants them, as far as the whole model is right with them.
+
+    Raises AgentCompileError (undecided) when a review was asked for and something of it is open.
+    """
+    left = tuple(steering.undecided())
+    if steering.review and left:
+        emit(ReviewOpened(regions=left))
+        raise AgentCompileError(
+            f"{len(left)} regions wait for review, and no lock is written before",
+            exit_code=ExitCode.UNDECIDED,
+            hint="decide on them with `agentcompile decide` or in `agentcompile tui`, then compile --resume",
+        )
+    rulings = steering.rulings()
+    for region in (region for region in left if region in rulings):
+        emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
+    bench = PlanChecks(
+        survey=survey,
+        clock=StepClock(ready.here, judge, ready.model, survey.sources, steering),
+        emit=emit,
+        seed=seed,
+        kind=ready.here.target.kind,
+        refused=lambda found: not_accepted(ready, survey, found),
+    )
+    valid = {region: ruling for region, ruling in rulings.items() if region not in left}
+    try:
+        planned, plans = apply_decisions(
+            [*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled
+        )
+    except AgentCompileError as error:
+        if error.exit_code is ExitCode.UNDECIDED:
+            emit(Warned(text=error.message))
+            emit(ReviewOpened(regions=tuple(steering.undecided())))
+        raise
+    return hold_against_reference(ready, planned, plans, bench, judge, steering.earlier, module)
