@@ -70,16 +70,16 @@ def compile_model(
     with evaluator_of(here, options.seed, steering) as judge, MachineTrials(options.history) as history:
         if history.warning:
             emit(Warned(text=history.warning))
-        ready = prepare(options, here, judge, emit)
+        prepared = prepare(options, here, judge, emit)
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
-        emit = pace = Pace(emit, budget, lambda best: estimate(ready.decode[0], best))
-        policy, subjects = policy_digest(ready.prefill.residency), [*ready.tasks, *ready.prompt_tasks]
+        emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best))
+        policy, tasks = policy_digest(prepared.prefill.residency), [*prepared.tasks, *prepared.prompt_tasks]
         known = TrialDatabase(past, history, policy)
-        cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
+        cuts, spaces = [*prepared.decode, prepared.prefill], {task.region.id: task.space for task in tasks}
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         fresh = planned is None or bool(steering.asked)
         with counsel(
-            ready, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
+            prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
         ) as counsels:
             now = counsels.advice
             tuner = Tuner(
@@ -87,35 +87,37 @@ def compile_model(
                 steering,
             )  # fmt: skip
             steering.legal = legal(spaces)
-            survey = TaskScheduler(cuts, subjects, tuner, budget.searching, budget.confirming, pace.improved)
+            scheduler = TaskScheduler(cuts, tasks, tuner, budget.searching, budget.confirming, pace.improved)
             if planned is not None:
-                survey.resume_from(past)
+                scheduler.resume_from(past)
             if fresh and options.choose in TIMED:
                 tried = 0 if planned else options.budget * len(options.batch)
-                survey = search(ready, survey, tried, strategy_of(options.strategy), emit)
+                scheduler = search(prepared, scheduler, tried, strategy_of(options.strategy), emit)
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
-            counsels.settle(survey.trials)
+            counsels.settle(scheduler.trials)
         if fresh or planned is None:
-            planned, plans = settle(ready, survey, options, judge, emit, budget)
+            planned, plans = settle(prepared, scheduler, options, judge, emit, budget)
         elif any(plan.contended for plan in plans):
-            plans = confirm_steps(ready, survey, planned, plans, judge, options.seed, emit)
-        planned, plans, found = decided(ready, survey, planned, plans, judge, options.seed, emit, steering, module)
-        lock = write(ready, survey, planned, plans, policy, options, emit, counsels.digests, found)
+            plans = confirm_steps(prepared, scheduler, planned, plans, judge, options.seed, emit)
+        planned, plans, found = decided(
+            prepared, scheduler, planned, plans, judge, options.seed, emit, steering, module
+        )
+        lock = write(prepared, scheduler, planned, plans, policy, options, emit, counsels.digests, found)
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
 
 def settle(
-    ready: PreparedModel,
-    survey: TaskScheduler,
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
     options: Options,
     judge: WorkerEvaluator,
     emit: Emit,
     budget: TimeBudget,
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """The cover that the rule of choice makes of what was searched, and its plans as the step admits them."""
-    rankings = choose(survey, options.choose, emit)
-    planned = cover(ready, survey, rankings, options.choose, emit)
+    rankings = choose(scheduler, options.choose, emit)
+    planned = cover(prepared, scheduler, rankings, options.choose, emit)
     if options.choose != "admitted":
-        return planned, untimed_steps(ready, planned, emit)
-    return planned, tune_steps(ready, survey, rankings, planned, judge, options.seed, emit, budget)
+        return planned, untimed_steps(prepared, planned, emit)
+    return planned, tune_steps(prepared, scheduler, rankings, planned, judge, options.seed, emit, budget)

@@ -2,8 +2,8 @@
 
 In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
 baseline's. Coordinate descent (one region at a time, largest share first): a kernel that is fastest alone is not always
-fastest between its neighbours, whose weights and barriers it shares. Where many rivals stand beside a choice, short
-looks pick the few that are judged and timed long. A prompt's step is a chunk of tokens.
+fastest between its neighbours, whose weights and barriers it shares. Where many alternatives stand beside a choice,
+short looks pick the few that are evaluated and timed long. A prompt's step is a chunk of tokens.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import Cut
 
 LOOK_ROUNDS = 2
-"""Of a look at more than `FEW` rivals, at samples of a few steps."""
+"""Of a look at more than `FEW` alternatives, at samples of a few steps."""
 ABREAST = 32
-"""Rivals that are looked at beside one another: all of them are in memory at once."""
+"""Alternatives that are looked at beside one another: all of them are in memory at once."""
 FEW = 4
-"""Rivals that are timed long after a look."""
+"""Alternatives that are timed long after a look."""
 EVALUATED = 8
 """Of those that looked best, how many are judged to find the few."""
 LOOKS_SLOWER = 0.004
-"""Relative: how much slower than the choice a rival may be in a look, whose error is about as large."""
+"""Relative: how much slower than the choice an alternative may be in a look, whose error is about as large."""
 
 
 def admit(
     cut: Cut,
     parts: Sequence[Part],
     planned: Planned,
-    rivals: Alternatives,
+    alternatives: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -51,8 +51,8 @@ def admit(
 ) -> Admitted:
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
     processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
-    change only together with a neighbour that is this step's own. When no seconds are `left` no rival is tried."""
-    step, rules = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left), backend_of(kind).step
+    change only together with a neighbour that is this step's own. When no seconds are `left` none is tried."""
+    step, rules = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left), backend_of(kind).step
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
     free = frozenset(part.region for part in start if part.region not in settled)
     wider = free | step.beside(start, free) if rules.whole_space else free
@@ -66,14 +66,14 @@ def admit(
         untried = wider & (changed | step.beside(paired, changed))
         found, _ = step.one_pass(paired, untried, free, seed + ((rules.passes + 1) << 8))
     known = zip(found, start, strict=True)
-    found = tuple(replace(part, choice=rivals.shippable(part, before.choice)) for part, before in known)
+    found = tuple(replace(part, choice=alternatives.shippable(part, before.choice)) for part, before in known)
     return step.admitted(found, planned.exact, seed)
 
 
 def admit_chunk(
     cut: Cut,
     planned: Planned,
-    rivals: Alternatives,
+    alternatives: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -83,10 +83,10 @@ def admit_chunk(
     """Prove the prefill plan of `planned`, which covers `cut`, against PyTorch: a chunk of as many tokens as the cut
     stands for, in fresh processes.
 
-    Its kernels stay or go; no rival is tried, because a prompt is read once for all the steps that answer it. Where not
-    even PyTorch's chunk can be timed, the plan is PyTorch's.
+    Its kernels stay or go; no alternative is tried, because a prompt is read once for all the steps that answer it.
+    Where not even PyTorch's chunk can be timed, the plan is PyTorch's.
     """
-    step = StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind, left)
+    step = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left)
     try:
         return step.admitted(planned.prefill, planned.exact, seed)
     except AgentCompileError as error:
@@ -107,7 +107,7 @@ def time_as_is(
     cut: Cut,
     parts: Sequence[Part],
     planned: Planned,
-    rivals: Alternatives,
+    alternatives: Alternatives,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -117,7 +117,7 @@ def time_as_is(
 
     Raises AgentCompileError (undecided) for one that cannot be timed.
     """
-    return StepTuner(cut, dict(planned.layouts), rivals, clock, emit, kind).timed_as_is(
+    return StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind).timed_as_is(
         tuple(parts), planned.exact, seed
     )
 
@@ -129,14 +129,14 @@ class StepTuner(StepTimer):
         self,
         cut: Cut,
         layouts: Mapping[str, str],
-        rivals: Alternatives,
+        alternatives: Alternatives,
         clock: StepClock,
         emit: Emit,
         kind: Kind,
         left: Left = any_time,
     ) -> None:
-        super().__init__(cut, layouts, rivals, clock, emit, kind, left)
-        self._rivals, self._rules = rivals, backend_of(kind).step
+        super().__init__(cut, layouts, alternatives, clock, emit, kind, left)
+        self._alternatives, self._rules = alternatives, backend_of(kind).step
 
     def one_pass(
         self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
@@ -155,10 +155,12 @@ class StepTuner(StepTimer):
                 break
             region = self._cut.regions[parts[index].region]
             self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
-            rivals = self._rivals.candidates_for(parts[index])
-            near = self._nearest(parts, index, rivals, seed + done, region.name)
+            alternatives = self._alternatives.candidates_for(parts[index])
+            near = self._nearest(parts, index, alternatives, seed + done, region.name)
             arms = [parts, *(swap(parts, index, choice) for choice in near)]
-            found = self._fastest(arms, len(rivals), seed + done, region.name, "rivals", "a rival makes")
+            found = self._fastest(
+                arms, len(alternatives), seed + done, region.name, "alternatives", "an alternative makes"
+            )
             stirred -= {region.id}
             if found != parts:
                 stirred |= {region.id} | self.beside(parts, {region.id})
@@ -169,24 +171,26 @@ class StepTuner(StepTimer):
         """`regions`, where they run, and what runs right before or after a site of theirs."""
         return frozenset[str]().union(*(pair for pair in self._neighbours(parts) if pair & set(regions)))
 
-    def _nearest(self, parts: Arm, index: int, rivals: Sequence[Choice], seed: int, name: str) -> Sequence[Choice]:
-        """Of many rivals of a part on a GPU the few that looked fastest and are right; else all of them."""
-        if not self._rules.whole_space or len(rivals) <= FEW:
-            return self._rivals.correct_of(parts[index], rivals)
+    def _nearest(
+        self, parts: Arm, index: int, alternatives: Sequence[Choice], seed: int, name: str
+    ) -> Sequence[Choice]:
+        """Of many alternatives of a part on a GPU the few that looked fastest and are right; else all of them."""
+        if not self._rules.whole_space or len(alternatives) <= FEW:
+            return self._alternatives.correct_of(parts[index], alternatives)
         looks: dict[int, float] = {}
-        for first in range(0, len(rivals), ABREAST):
-            if self._rivals.left() <= 0 and looks:
+        for first in range(0, len(alternatives), ABREAST):
+            if self._alternatives.left() <= 0 and looks:
                 break
-            some = range(len(rivals))[first : first + ABREAST]
-            arms = [parts, *(swap(parts, index, rivals[at]) for at in some)]
+            some = range(len(alternatives))[first : first + ABREAST]
+            arms = [parts, *(swap(parts, index, alternatives[at]) for at in some)]
             look = self._glance(arms, seed, trusted=False)
             if isinstance(look, dict):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
-                self.notes.append(f"{name}: {len(some)} rivals not looked at in the step: {look.kind}")
-        self._rivals.note_order(parts[index], [rivals[at] for at in order(looks)])
-        best = [rivals[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
-        return self._rivals.correct_of(parts[index], best)[:FEW]
+                self.notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
+        self._alternatives.note_order(parts[index], [alternatives[at] for at in order(looks)])
+        best = [alternatives[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
+        return self._alternatives.correct_of(parts[index], best)[:FEW]
 
     def pair_up(self, parts: Arm, free: Collection[str], seed: int) -> Arm:
         """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
@@ -208,21 +212,23 @@ class StepTuner(StepTimer):
             both = itertools.product(firsts, seconds)  # the first is what the step has now
             arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
             names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
-            parts = self._fastest(arms, len(arms) - 1, seed + done, names, "rivals of both", "rivals of both make")
+            parts = self._fastest(
+                arms, len(arms) - 1, seed + done, names, "alternatives of both", "alternatives of both make"
+            )
         return parts
 
     def _partners(self, part: Part, free: Collection[str]) -> tuple[Choice, ...]:
         """What to try of a part together with another's: lean ones, and of a `free` one every kind."""
-        kinds = self._rivals.other_templates(part) if part.region in free else ()
-        return tuple({candidate_of(one): one for one in (*kinds, *self._rivals.sparing(part))}.values())
+        kinds = self._alternatives.other_templates(part) if part.region in free else ()
+        return tuple({candidate_of(one): one for one in (*kinds, *self._alternatives.sparing(part))}.values())
 
     def changed_regions(self, before: Arm, after: Arm) -> frozenset[str]:
-        """The regions whose choice is another. Where it is of another template, what was known of its rivals is
+        """The regions whose choice is another. Where it is of another template, what was known of its alternatives is
         forgotten."""
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
         for old, new in changed:
             if template_of(old.choice) != template_of(new.choice):
-                self._rivals.forget(new)
+                self._alternatives.forget(new)
         return frozenset(new.region for _, new in changed)
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:

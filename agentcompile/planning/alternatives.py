@@ -1,8 +1,8 @@
-"""What may be tried in the step in place of a choice, and what it takes for such a rival to enter the plan.
+"""What may be tried in the step in place of a choice, and what it takes for such an alternative to enter the plan.
 
-On a CPU the rivals are the runners-up of the isolated comparison. On a GPU launches overlap, so that what a kernel is
-worth between its neighbours differs from what it is worth alone by more than the best differ: there the step looks at
-every point of the space that builds, and those that look best are judged alone before they are timed in earnest.
+On a CPU the alternatives are the next best of the isolated comparison. On a GPU launches overlap, so that what a kernel
+is worth between its neighbours differs from what it is worth alone by more than the best differ: there the step looks
+at every point of the space that builds, and those that look best are evaluated alone before they are timed long.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from agentcompile.tuning.ranking import Ranking
 from agentcompile.tuning.scheduler import TaskScheduler
 
 MOST_RANKED = 2
-"""Rivals of a choice on a CPU."""
+"""Alternatives of a choice on a CPU."""
 AGAIN = 24
-"""Rivals of a choice, on a GPU, that are looked at again when a neighbour changed: those that looked best before."""
+"""Alternatives of a choice, on a GPU, that are looked at again when a neighbour changed: the best of the last look."""
 MOST_SPARING = 3
 """Choices of one region that are tried together with those of another, on a GPU."""
 NOT_MUCH_SLOWER = 1.3
@@ -35,13 +35,13 @@ class Alternatives(Protocol):
         """What to try in the step in place of the part's choice; empty: nothing. On a GPU some are not judged yet."""
 
     def note_order(self, part: Part, order: Sequence[Choice]) -> None:
-        """Take note of how rivals of a part looked in the step, the fastest first."""
+        """Take note of how alternatives of a part looked in the step, the fastest first."""
 
     def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """Those of `choices` that are correct, judged now where they were not."""
 
     def left(self) -> float:
-        """Seconds in which rivals may still be looked at."""
+        """Seconds in which alternatives may still be looked at."""
 
     def sparing(self, part: Part) -> tuple[Choice, ...]:
         """What to try together with other regions' choices: kernels that leave room for their neighbours."""
@@ -51,7 +51,7 @@ class Alternatives(Protocol):
         neighbours."""
 
     def forget(self, part: Part) -> None:
-        """How rivals of a part looked counts for nothing any more."""
+        """How alternatives of a part looked counts for nothing any more."""
 
     def shippable(self, part: Part, known: Choice) -> Choice:
         """The part's choice once it may ship, or `known`, which may."""
@@ -63,8 +63,8 @@ class Alternatives(Protocol):
 class RankedAlternatives:
     """Kernels of the same layouts that lost to the choice in isolation."""
 
-    def __init__(self, survey: TaskScheduler, rankings: Mapping[str, Ranking]) -> None:
-        self._survey, self._rankings = survey, rankings
+    def __init__(self, scheduler: TaskScheduler, rankings: Mapping[str, Ranking]) -> None:
+        self._scheduler, self._rankings = scheduler, rankings
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """At most `RUNNERS_UP`; of a kernel that PyTorch beats by itself PyTorch is the first."""
@@ -102,18 +102,18 @@ class RankedAlternatives:
 
     def shippable(self, part: Part, known: Choice) -> Choice:
         """Confirmed already: it remains to pass the whole correctness suite."""
-        return part.choice if not self._survey.accept([part]) else known
+        return part.choice if not self._scheduler.accept([part]) else known
 
     def sources(self) -> Mapping[str, Source]:
-        """Of the survey."""
-        return self._survey.sources()
+        """Of the scheduler."""
+        return self._scheduler.sources()
 
 
 class SpaceAlternatives:
     """The points of a region's space that build, then those of them that looked best."""
 
-    def __init__(self, survey: TaskScheduler, multiprocessors: int) -> None:
-        self._survey, self._multiprocessors = survey, multiprocessors
+    def __init__(self, scheduler: TaskScheduler, multiprocessors: int) -> None:
+        self._scheduler, self._multiprocessors = scheduler, multiprocessors
         self._order: dict[str, tuple[Choice, ...]] = {}
         self._sources: dict[str, Source] = {}
 
@@ -123,7 +123,7 @@ class SpaceAlternatives:
         if not isinstance(part.choice, Kernel):
             return ()
         if part.region not in self._order:
-            built = self._survey.built(part.region, self._survey.candidates_for_step(part.region))
+            built = self._scheduler.built(part.region, self._scheduler.candidates_for_step(part.region))
             self._sources |= {source.digest: source for _, source in built}
             self._order[part.region] = tuple(
                 Kernel(candidate=candidate, source=source.digest, speedup=1.0, half_width=0.0)
@@ -139,13 +139,13 @@ class SpaceAlternatives:
     def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """Those that are correct and faster than PyTorch by themselves, in their order."""
         wanted = [one.candidate for one in choices if isinstance(one, Kernel)]
-        trials = {trial.candidate.id: trial for trial in self._survey.evaluated(part.region, wanted)}
+        trials = {trial.candidate.id: trial for trial in self._scheduler.evaluated(part.region, wanted)}
         found = [_provisional(trials[one.id]) for one in wanted if one.id in trials]
         return tuple(kernel for kernel in found if kernel is not None)
 
     def left(self) -> float:
-        """As the survey has it."""
-        return self._survey.left()
+        """As the scheduler has it."""
+        return self._scheduler.left()
 
     def sparing(self, part: Part) -> tuple[Choice, ...]:
         """At most `LEAN`: of those that are nearly the fastest by themselves each takes less shared memory or fewer
@@ -154,7 +154,7 @@ class SpaceAlternatives:
         """
         found = list[Trial]()
         least: tuple[float, float] = (math.inf, math.inf)
-        sources = self._survey.sources()
+        sources = self._scheduler.sources()
         for trial in self._near(part):
             shared, threads = self._takes(sources[trial.source])
             if shared < least[0] or threads < least[1]:
@@ -176,9 +176,9 @@ class SpaceAlternatives:
 
     def _near(self, part: Part) -> list[Trial]:
         """Trials of a part's region that are right and nearly the fastest by themselves, the fastest first."""
-        if not isinstance(part.choice, Kernel) or self._survey.left() <= 0:
+        if not isinstance(part.choice, Kernel) or self._scheduler.left() <= 0:
             return []
-        own = self._survey.trials.get(part.region, ())
+        own = self._scheduler.trials.get(part.region, ())
         failed = {trial.candidate.id for trial in own if not isinstance(trial.verdict, Measured)}
         times, trials = self._times(part.region), {trial.candidate.id: trial for trial in own}
         ranked = sorted(times.keys() - failed, key=lambda id: (times[id], id))
@@ -194,14 +194,14 @@ class SpaceAlternatives:
         """Confirmed beside PyTorch in fresh processes, and through the whole correctness suite."""
         if not isinstance(part.choice, Kernel) or part.choice == known:
             return part.choice
-        confirmed = self._survey.confirmed(part.region, part.choice.candidate)
-        if confirmed is None or self._survey.accept([Part(region=part.region, choice=confirmed, sites=part.sites)]):
+        confirmed = self._scheduler.confirmed(part.region, part.choice.candidate)
+        if confirmed is None or self._scheduler.accept([Part(region=part.region, choice=confirmed, sites=part.sites)]):
             return known
         return confirmed
 
     def sources(self) -> Mapping[str, Source]:
-        """Of the survey, and of what the step looked at."""
-        return {**self._sources, **self._survey.sources()}
+        """Of the scheduler, and of what the step looked at."""
+        return {**self._sources, **self._scheduler.sources()}
 
     def _takes(self, source: Source) -> tuple[int, int]:
         """Shared bytes and threads that a launch takes of a multiprocessor at once, as far as its geometry tells, of
@@ -213,7 +213,7 @@ class SpaceAlternatives:
         """Last known median of a site in ns, by candidate."""
         return {
             trial.candidate.id: trial.verdict.measurement.median_ns
-            for trial in self._survey.trials.get(region, ())
+            for trial in self._scheduler.trials.get(region, ())
             if isinstance(trial.verdict, Measured)
         }
 

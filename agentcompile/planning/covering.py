@@ -28,34 +28,38 @@ CONFIRM_S = 3.0
 """What the finalists of a region take at least to be timed afresh, in three processes."""
 
 
-def search(ready: PreparedModel, survey: TaskScheduler, budget: int, strategy: Strategy, emit: Emit) -> TaskScheduler:
+def search(
+    prepared: PreparedModel, scheduler: TaskScheduler, budget: int, strategy: Strategy, emit: Emit
+) -> TaskScheduler:
     """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
     with stage(emit, "search") as say:
-        if least := floor_of(len(ready.tasks), survey.left(), others_running(), cpus_at_once()):
+        if least := floor_of(len(prepared.tasks), scheduler.left(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
-        survey.evaluate_requests()
-        survey.try_first_candidates(budget)
-        chosen = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns) if budget else ()
-        survey.search(chosen, budget, strategy)
-        near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, NEAR)
-        if survey.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
-            near = contenders(ready.decode, ready.tasks, survey.best_ns(), survey.fallback_ns, 1.0)
-        survey.confirm([*near, *ready.prompt_tasks])
-        say(f"{survey.candidates} candidates, {len(chosen)} regions searched")
-    return survey
+        scheduler.evaluate_requests()
+        scheduler.try_first_candidates(budget)
+        chosen = (
+            contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns) if budget else ()
+        )
+        scheduler.search(chosen, budget, strategy)
+        near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, NEAR)
+        if scheduler.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
+            near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, 1.0)
+        scheduler.confirm([*near, *prepared.prompt_tasks])
+        say(f"{scheduler.candidates} candidates, {len(chosen)} regions searched")
+    return scheduler
 
 
-def choose(survey: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
+def choose(scheduler: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
     """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
     rule takes."""
     with stage(emit, "choose") as say:
         match rule:
             case "pytorch":
-                rankings = survey.all_fallback()
+                rankings = scheduler.all_fallback()
             case "first":
-                rankings = survey.first_by_order()
+                rankings = scheduler.first_by_order()
             case "isolated" | "admitted":
-                rankings = survey.rankings()
+                rankings = scheduler.rankings()
         for region, ranking in rankings.items():
             emit(ChoiceMade(region=region, choice=ranking.best))
         what = "a faster kernel" if rule in TIMED else "a kernel"
@@ -64,32 +68,32 @@ def choose(survey: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
 
 
 def cover(
-    ready: PreparedModel, survey: TaskScheduler, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit
+    prepared: PreparedModel, scheduler: TaskScheduler, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit
 ) -> Planned:
     """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
     timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
-        ranked = survey.first_by_order(rejected) if rule == "first" else rankings
-        about = Estimates(ceiling=ready.ceiling, residency=ready.prefill.residency, rankings=ranked)
+        ranked = scheduler.first_by_order(rejected) if rule == "first" else rankings
+        about = Estimates(ceiling=prepared.ceiling, residency=prepared.prefill.residency, rankings=ranked)
         return plan(
-            ready.decode,
-            ready.prefill,
-            [*ready.tasks, *ready.prompt_tasks],
+            prepared.decode,
+            prepared.prefill,
+            [*prepared.tasks, *prepared.prompt_tasks],
             ranked,
-            survey.trials,
-            survey.fallback_ns if rule in TIMED else about.fallback_ns,
-            ready.ceiling,
-            ready.here.target.kind,
+            scheduler.trials,
+            scheduler.fallback_ns if rule in TIMED else about.fallback_ns,
+            prepared.ceiling,
+            prepared.here.target.kind,
             rejected,
             None if rule in TIMED else about.kernel_ns,
-            0.0 if backend_of(ready.here.device).queued or rule != "admitted" else LEAVING_NS,
+            0.0 if backend_of(prepared.here.device).queued or rule != "admitted" else LEAVING_NS,
         )
 
     with stage(emit, "cover") as say:
         found = planned()
-        while failed := not_accepted(ready, survey, found):
+        while failed := not_accepted(prepared, scheduler, found):
             rejected.update(failed)
             found = planned()
         for part in {part.region: part for parts in found.decode for part in parts}.values():
@@ -99,22 +103,22 @@ def cover(
     return found
 
 
-def not_accepted(ready: PreparedModel, survey: TaskScheduler, found: Planned) -> tuple[tuple[str, Choice], ...]:
+def not_accepted(prepared: PreparedModel, scheduler: TaskScheduler, found: Planned) -> tuple[tuple[str, Choice], ...]:
     """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
-    if failed := survey.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
+    if failed := scheduler.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
         return failed
-    if not ready.prompt_tasks:
+    if not prepared.prompt_tasks:
         return ()
     chunks = Chunks(
-        graph=ready.model.captured.prefill,
-        cut=ready.prefill.partition,
+        graph=prepared.model.captured.prefill,
+        cut=prepared.prefill.partition,
         parts=found.prefill,
-        templates={template.id: template for subject in ready.prompt_tasks for template in subject.space.templates},
-        target=ready.here.target,
+        templates={template.id: template for task in prepared.prompt_tasks for template in task.space.templates},
+        target=prepared.here.target,
         layouts=found.layouts,
     )
-    jobs = chunks.everywhere(capacity(ready.model.captured))
-    wrong = {(candidate.template, candidate.params) for candidate in survey.not_accepted(list(jobs.values()))}
+    jobs = chunks.everywhere(capacity(prepared.model.captured))
+    wrong = {(candidate.template, candidate.params) for candidate in scheduler.not_accepted(list(jobs.values()))}
     return tuple(
         (part.region, part.choice)
         for part in found.prefill

@@ -47,29 +47,29 @@ class Planned:
 
 def contenders(
     cuts: Sequence[Cut],
-    subjects: Sequence[TuneTask],
+    tasks: Sequence[TuneTask],
     best_ns: Mapping[str, float],
     fallback_ns: Callable[[Region], float],
     optimism: float = OPTIMISM,
 ) -> tuple[TuneTask, ...]:
-    """The subjects worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
+    """The tasks worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
 
     `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
     """
     kept: set[str] = set()
     for cut in cuts:
         now = {id: best_ns.get(id, fallback_ns(region)) for id, region in cut.regions.items()}
-        for subject in subjects:
-            own = subject.region.id
-            if own in now and own not in kept and _enters(cut, now, subject, optimism):
+        for task in tasks:
+            own = task.region.id
+            if own in now and own not in kept and _enters(cut, now, task, optimism):
                 kept.add(own)
-    return tuple(subject for subject in subjects if subject.region.id in kept)
+    return tuple(task for task in tasks if task.region.id in kept)
 
 
-def _enters(cut: Cut, now: Mapping[str, float], subject: TuneTask, optimism: float) -> bool:
-    """Whether the cheapest cover has the subject's region when it alone is `optimism` times as slow as it is now."""
-    own, placeholder = subject.region.id, Fallback(reason="estimate")
-    hoped = min(now[own], max(now[own] * optimism, subject.floor_ns * LENIENCE))
+def _enters(cut: Cut, now: Mapping[str, float], task: TuneTask, optimism: float) -> bool:
+    """Whether the cheapest cover has the task's region when it alone is `optimism` times as slow as it is now."""
+    own, placeholder = task.region.id, Fallback(reason="estimate")
+    hoped = min(now[own], max(now[own] * optimism, task.floor_ns * LENIENCE))
     options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
     found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
     return any(part.region == own for part in found.parts[0])
@@ -90,7 +90,7 @@ def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
 def plan(
     decode: Sequence[Cut],
     prefill: Cut,
-    subjects: Sequence[TuneTask],
+    tasks: Sequence[TuneTask],
     rankings: Mapping[str, Ranking],
     trials: Mapping[str, Sequence[Trial]],
     fallback_ns: Callable[[Region], float],
@@ -112,14 +112,14 @@ def plan(
 
     def decoding(near: bool) -> dict[str, tuple[Option, ...]]:
         return {
-            id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs, near)
+            id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs, near)
             for cut in decode
             for id, region in cut.regions.items()
         }
 
     # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
     measured = {
-        id: _options(region, rankings.get(id), fallback_ns(region), subjects, costs)
+        id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs)
         for id, region in (prefill.regions if backend_of(kind).prompt_kernels else {}).items()
         if len(region.body.nodes) == 1 or id in rankings
     }
@@ -184,17 +184,17 @@ def _options(
     region: Region,
     ranking: Ranking | None,
     fallback_ns: float,
-    subjects: Sequence[TuneTask],
+    tasks: Sequence[TuneTask],
     costs: Callable[[Region, Kernel], float],
     near: bool = False,
 ) -> tuple[Option, ...]:
     """The fallback, and the best kernel of each layout at what it costs; with those that are `near` it, too."""
-    subject = next((s for s in subjects if s.region.id == region.id), None)
-    if subject is None or ranking is None:
-        reason = "no template serves this region here" if subject is None else "the budget was spent before its turn"
+    task = next((s for s in tasks if s.region.id == region.id), None)
+    if task is None or ranking is None:
+        reason = "no template serves this region here" if task is None else "the budget was spent before its turn"
         return (Option(cost_ns=fallback_ns, choice=Fallback(reason=reason)),)
     options = [Option(cost_ns=fallback_ns, choice=ranking.fallback)]
-    templates = templates_of(subject)
+    templates = templates_of(task)
     for _, kernels in (*ranking.kernels, *(ranking.near if near else ())):
         for kernel in kernels:
             layouts = templates[kernel.candidate.template].layouts

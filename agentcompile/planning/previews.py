@@ -34,8 +34,8 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, 
     here, emit = this_machine(options), shared(emit)[0]
     emit(started(options, here))
     with evaluator_of(here, options.seed) as judge:
-        ready = prepare(options, here, judge, emit)
-    first = questions(ready)
+        prepared = prepare(options, here, judge, emit)
+    first = questions(prepared)
     past = TrialDatabase(asked.history, None, "")
     wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
     if not wanted:
@@ -44,7 +44,7 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, 
     if asked.region:
         prompts = tuple(prompt_of([question]) for question in wanted)
     else:
-        prompts = prompts_of(wanted, hot(ready))
+        prompts = prompts_of(wanted, hot(prepared))
     if not asked.show_prompt and is_remote(options):
         record, who = asked.record, asked.answered_by
         with counsel_of(options, first, emit, Usage(), record=record, recalls=False, answered_by=who) as found:

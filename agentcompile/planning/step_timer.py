@@ -75,13 +75,13 @@ class StepTimer:
         self,
         cut: Cut,
         layouts: Mapping[str, str],
-        rivals: Sources,
+        alternatives: Sources,
         clock: StepClock,
         emit: Emit,
         kind: Kind,
         left: Left = any_time,
     ) -> None:
-        self._cut, self._layouts, self._sources = cut, layouts, rivals
+        self._cut, self._layouts, self._sources = cut, layouts, alternatives
         self._clock, self._emit, self._left = clock, emit, left
         self._kind: Kind = kind
         self._chunk = _chunk_of(cut.graph)

@@ -25,8 +25,8 @@ from agentcompile.tuning.tasks import PreparedModel
 
 
 def tune_steps(
-    ready: PreparedModel,
-    survey: TaskScheduler,
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
     rankings: Mapping[str, Ranking],
     planned: Planned,
     judge: WorkerEvaluator,
@@ -41,33 +41,33 @@ def tune_steps(
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
-        kind, backend = ready.here.target.kind, backend_of(ready.here.device)
-        whole, blocks = backend.step.whole_space, ready.here.target.threads
-        rivals = SpaceAlternatives(survey, blocks) if whole else RankedAlternatives(survey, rankings)
-        steering = survey.steering
-        clock = StepClock(ready.here, judge, ready.model, rivals.sources, steering, budget.left)
+        kind, backend = prepared.here.target.kind, backend_of(prepared.here.device)
+        whole, blocks = backend.step.whole_space, prepared.here.target.threads
+        alternatives = SpaceAlternatives(scheduler, blocks) if whole else RankedAlternatives(scheduler, rankings)
+        steering = scheduler.steering
+        clock = StepClock(prepared.here, judge, prepared.model, alternatives.sources, steering, budget.left)
         to_come = 1.0
-        for cut, parts, share in zip(ready.decode, planned.decode, _shares(planned.decode), strict=True):
+        for cut, parts, share in zip(prepared.decode, planned.decode, _shares(planned.decode), strict=True):
             left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
             to_come -= share
-            survey.left = left
-            admitted = admit(cut, parts, planned, rivals, clock, emit, seed, kind, settled, left)
+            scheduler.left = left
+            admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, left)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
         if not backend.prompt_kernels:
-            plan = Plan(regime=ready.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
+            plan = Plan(regime=prepared.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
             plans.append(_reported(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
         else:
-            chunk = admit_chunk(ready.prefill, planned, rivals, clock, emit, seed, kind, budget.left)
+            chunk = admit_chunk(prepared.prefill, planned, alternatives, clock, emit, seed, kind, budget.left)
             plans.append(_reported(chunk, planned, emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
 
 
 def confirm_steps(
-    ready: PreparedModel,
-    survey: TaskScheduler,
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
     judge: WorkerEvaluator,
@@ -76,22 +76,25 @@ def confirm_steps(
 ) -> tuple[Plan, ...]:
     """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
     with stage(emit, "admit") as say:
-        kind, clock = ready.here.target.kind, StepClock(ready.here, judge, ready.model, survey.sources, survey.steering)
+        kind, clock = (
+            prepared.here.target.kind,
+            StepClock(prepared.here, judge, prepared.model, scheduler.sources, scheduler.steering),
+        )
         found = [
-            _reported(confirm(cut, plan, planned, survey, clock, emit, seed, kind), planned, emit)
+            _reported(confirm(cut, plan, planned, scheduler, clock, emit, seed, kind), planned, emit)
             if plan.contended
             else plan
-            for cut, plan in zip([*ready.decode, ready.prefill], plans, strict=True)
+            for cut, plan in zip([*prepared.decode, prepared.prefill], plans, strict=True)
         ]
         still = sum(plan.contended for plan in found)
         say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended")
     return tuple(found)
 
 
-def untimed_steps(ready: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
+def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
     """The plans as they were covered: no step is timed, and none is given back to PyTorch."""
     with stage(emit, "admit") as say:
-        covers = zip((*ready.decode, ready.prefill), (*planned.decode, planned.prefill), strict=True)
+        covers = zip((*prepared.decode, prepared.prefill), (*planned.decode, planned.prefill), strict=True)
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
         for one in plans:
             emit(PlanAdmitted(plan=one, layouts=planned.layouts))

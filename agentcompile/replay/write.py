@@ -220,8 +220,8 @@ def _figure(value: float, resolution: float) -> str:
 
 
 def write(
-    ready: PreparedModel,
-    survey: TaskScheduler,
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
     policy: str,
@@ -234,8 +234,8 @@ def write(
     out = Path(options.out)
     with stage(emit, "lock") as say:
         about = LockFacts(
-            target=ready.here.target,
-            captured=ready.model.captured,
+            target=prepared.here.target,
+            captured=prepared.model.captured,
             location=location(options.model, out),
             policy=policy,
             choose=options.choose,
@@ -243,11 +243,11 @@ def write(
             advice=exchanges,
             check=found,
         )
-        lock = lock_of(about, [*ready.decode, ready.prefill], plans, planned.layouts, survey.trials)
-        LockSources(store=ready.here.store).keep(survey.jobs(part for plan in plans for part in plan.parts))
+        lock = lock_of(about, [*prepared.decode, prepared.prefill], plans, planned.layouts, scheduler.trials)
+        LockSources(store=prepared.here.store).keep(scheduler.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
-        if ready.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
-            Notes(ready.here.store).put(lengths_key(hashed, ready.here.target.digest), 1)
+        if prepared.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
+            Notes(prepared.here.store).put(lengths_key(hashed, prepared.here.target.digest), 1)
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))
     return lock

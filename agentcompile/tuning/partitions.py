@@ -201,7 +201,7 @@ def advise(
     spaces: Sequence[Space], adviser: Adviser, ceiling: Ceiling, lives: Residency, emit: Emit
 ) -> tuple[TuneTask, ...]:
     """Ask the adviser about every space; an answer only orders what is there."""
-    subjects = []
+    tasks = []
     for space in spaces:
         question = question_of(space, ceiling, lives)
         candidates = tuple(question.candidates)
@@ -211,5 +211,5 @@ def advise(
         head = tuple(candidate.label for candidate in advice.sorted(candidates)[:3])
         note = advice.rationales[0][1] if advice.rationales else ""
         emit(Advised(region=space.region.id, adviser=adviser.label, head=head, note=note))
-        subjects.append(TuneTask(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
-    return tuple(subjects)
+        tasks.append(TuneTask(region=space.region, space=space, advice=advice, residency=lives, floor_ns=floor))
+    return tuple(tasks)

@@ -42,7 +42,7 @@ class TaskScheduler:
     def __init__(
         self,
         cuts: Sequence[Cut],
-        subjects: Sequence[TuneTask],
+        tasks: Sequence[TuneTask],
         tuner: Tuner,
         seconds_left: Left,
         confirming: Left = any_time,
@@ -57,7 +57,7 @@ class TaskScheduler:
         """Seconds in which finalists may still be timed."""
         self._say = say
         self._residency: Residency = cuts[0].residency
-        self._subjects = {subject.region.id: subject for subject in subjects}
+        self._tasks = {task.region.id: task for task in tasks}
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
         """Search trials, then confirming ones, by region id; without a clock those of what may not ship."""
@@ -78,13 +78,13 @@ class TaskScheduler:
         The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
         time is up, or half of it is used faster than regions are gone through, only what is known is taken beside it.
         """
-        self._tuner.prepare_first(tuple(self._subjects.values()))
-        begin, count = self.left(), len(self._subjects)
-        for at, (id, subject) in enumerate(self._subjects.items(), 1):
+        self._tuner.prepare_first(tuple(self._tasks.values()))
+        begin, count = self.left(), len(self._tasks)
+        for at, (id, task) in enumerate(self._tasks.items(), 1):
             left = self.left()
             behind = left < math.inf and begin - left > PACE_SHARE * begin * at / count
             most = 1 if self.candidates >= budget // 2 else FIRST_CANDIDATES
-            heads = self._tuner.first_trials(subject, most, 1 if left <= 0 or behind else FIRST_CANDIDATES, self.left)
+            heads = self._tuner.first_trials(task, most, 1 if left <= 0 or behind else FIRST_CANDIDATES, self.left)
             self.trials[id] = [*(t for t in self.trials.get(id, ()) if t not in heads), *heads]
             self.evaluate_requests()
 
@@ -92,42 +92,42 @@ class TaskScheduler:
         """Begin with trials that the run has, of points that are still in their spaces, and judge nothing."""
         for trial in past:
             own = trial.candidate
-            subject = self._subjects.get(own.region)
-            known = subject is not None and own in subject.space
-            if known and self._tuner.source(self._subjects[own.region], own).digest == trial.source:
+            task = self._tasks.get(own.region)
+            known = task is not None and own in task.space
+            if known and self._tuner.source(self._tasks[own.region], own).digest == trial.source:
                 self.trials.setdefault(own.region, []).append(trial)
 
     def evaluate_requests(self) -> None:
         """Judge what a person wants judged afresh; a point that is in no space is rejected."""
         for point in (asked.point for asked in self.steering.take() if asked.point is not None):
-            subject = self._subjects.get(point.region)
+            task = self._tasks.get(point.region)
             others = [trial for trial in self.trials.get(point.region, ()) if trial.candidate != point]
-            if subject is not None and point in subject.space:
-                self.trials[point.region] = [*others, *self._tuner.evaluate_afresh(subject, point)]
+            if task is not None and point in task.space:
+                self.trials[point.region] = [*others, *self._tuner.evaluate_afresh(task, point)]
             else:
                 why = self.steering.legal(point) if self.steering.legal is not None else ""
                 self._tuner.reject(point, why or "it is in no space here")
 
     def confirming(self, region: str, candidate: Candidate) -> Trial | None:
         """The trial that confirmed a candidate of the space, made now where there is none; None for another's."""
-        subject = self._subjects.get(region)
-        if subject is None or candidate not in subject.space:
+        task = self._tasks.get(region)
+        if task is None or candidate not in task.space:
             return None
         own = self.trials.setdefault(region, [])
         if not any(t.fidelity == "confirm" and t.candidate == candidate for t in own):
-            own += self._tuner.confirmed(subject, [candidate])
+            own += self._tuner.confirmed(task, [candidate])
         return [t for t in own if t.fidelity == "confirm" and t.candidate == candidate][-1]
 
     def layouts(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
         """The layouts that a candidate's template wants, by port family."""
-        return templates_of(self._subjects[candidate.region])[candidate.template].layouts
+        return templates_of(self._tasks[candidate.region])[candidate.template].layouts
 
     def best_ns(self) -> dict[str, float]:
         """The least measured time of a site, by region, fallback included."""
         best = {}
         for id, trials in self.trials.items():
             times = [t.verdict.measurement.median_ns for t in trials if isinstance(t.verdict, Measured)]
-            best[id] = float(min([*times, self.fallback_ns(self._subjects[id].region)]))
+            best[id] = float(min([*times, self.fallback_ns(self._tasks[id].region)]))
         return best
 
     def fallback_ns(self, region: Region) -> float:
@@ -138,26 +138,26 @@ class TaskScheduler:
         """Spend what is left of the budget and of the time on `chosen`, each searched by `strategy`, by the square root
         of what each could still gain."""
         best = self.best_ns()
-        room = {subject.region.id: math.sqrt(_room(subject, best[subject.region.id])) for subject in chosen}
+        room = {task.region.id: math.sqrt(_room(task, best[task.region.id])) for task in chosen}
         left, total = max(budget - self.candidates, 0), sum(room.values())
         to_come = total
-        for subject in sorted(chosen, key=lambda subject: -room[subject.region.id]):
-            own = subject.region.id
+        for task in sorted(chosen, key=lambda task: -room[task.region.id]):
+            own = task.region.id
             known = len({trial.candidate.id for trial in self.trials.get(own, ())})
             fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             asked = Budget(trials=trials)
             own_time = part_of(self.left, min(room[own] / to_come, 1.0))
             to_come -= room[own]
-            self.trials[own] = self._tuner.search(subject, strategy, asked, self.trials.get(own, ()), own_time)
+            self.trials[own] = self._tuner.search(task, strategy, asked, self.trials.get(own, ()), own_time)
             self.evaluate_requests()
             self._say(self.best_ns())
 
     def confirm(self, chosen: Sequence[TuneTask]) -> None:
         """Re-time the finalists of `chosen` on fresh data, each in an equal part of the time that is left for it."""
-        for at, subject in enumerate(chosen):
-            own, left = subject.region.id, part_of(self.confirm_left, 1 / (len(chosen) - at))
-            made = self._tuner.confirm(subject, self.trials.get(own, ()), left)
+        for at, task in enumerate(chosen):
+            own, left = task.region.id, part_of(self.confirm_left, 1 / (len(chosen) - at))
+            made = self._tuner.confirm(task, self.trials.get(own, ()), left)
             self.trials[own] = [*self.trials.get(own, ()), *made]
             self.evaluate_requests()
         self._say(self.best_ns())
@@ -167,7 +167,7 @@ class TaskScheduler:
         wanted = {
             (part.region, part.choice.candidate.id): part.choice for part in parts if isinstance(part.choice, Kernel)
         }
-        jobs = [self._tuner.job(self._subjects[region], kernel.candidate) for (region, _), kernel in wanted.items()]
+        jobs = [self._tuner.job(self._tasks[region], kernel.candidate) for (region, _), kernel in wanted.items()]
         failed: list[tuple[str, Choice]] = []
         for trial in self._tuner.failures_at_acceptance(jobs):
             region = trial.candidate.region
@@ -183,8 +183,8 @@ class TaskScheduler:
         """At most `LOOKED_AT` points of a region, of every template in turn in the adviser's order: of templates whose
         best known is right and nearly as fast as the region's by itself, without what failed. A template of which
         nothing is known is tried first. When time is up, those that were measured."""
-        subject, own = self._subjects[region], dict[str, list[Candidate]]()
-        for candidate in self._tuner.advice(subject).sorted(tuple(subject.space)):
+        task, own = self._tasks[region], dict[str, list[Candidate]]()
+        for candidate in self._tuner.advice(task).sorted(tuple(task.space)):
             own.setdefault(candidate.template, []).append(candidate)
         seen = {trial.candidate.template for trial in self.trials.get(region, ())}
         self.evaluated(region, [some[0] for template, some in own.items() if template not in seen])
@@ -205,7 +205,7 @@ class TaskScheduler:
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
         """Those of `candidates` that are legal and build, with their sources, in their order."""
-        return [(job.candidate, job.source) for job in self._tuner.built(self._subjects[region], candidates)]
+        return [(job.candidate, job.source) for job in self._tuner.built(self._tasks[region], candidates)]
 
     def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
         """Search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of what
@@ -222,23 +222,23 @@ class TaskScheduler:
             if trial.fidelity == "search" or isinstance(trial.verdict, Measured)
         }
         fresh = [candidate for candidate in wanted if candidate.id not in known] if self.left() > 0 else []
-        made = self._tuner.evaluated(self._subjects[region], fresh)
+        made = self._tuner.evaluated(self._tasks[region], fresh)
         self.trials[region] = [*self.trials.get(region, ()), *made]
         return [*(known[one.id] for one in wanted if one.id in known), *made]
 
     def confirmed(self, region: str, candidate: Candidate) -> Kernel | None:
         """`candidate` timed beside PyTorch in fresh processes; None when it is not faster there."""
-        subject = self._subjects[region]
+        task = self._tasks[region]
         own = self.trials.get(region, [])
-        self.trials[region] = [*own, *self._tuner.confirmed(subject, [candidate])]
-        ranking = rank(self.trials[region], templates_of(subject), traits=self._traits(subject))
+        self.trials[region] = [*own, *self._tuner.confirmed(task, [candidate])]
+        ranking = rank(self.trials[region], templates_of(task), traits=self._traits(task))
         kernels = [kernel for _, some in ranking.kernels for kernel in some]
         return next((kernel for kernel in kernels if kernel.candidate.id == candidate.id), None)
 
     def rankings(self) -> dict[str, Ranking]:
         """Kernels that beat the fallback, best first, for every region that was tried."""
         return {
-            id: rank(trials, templates_of(self._subjects[id]), traits=self._traits(self._subjects[id]))
+            id: rank(trials, templates_of(self._tasks[id]), traits=self._traits(self._tasks[id]))
             for id, trials in self.trials.items()
         }
 
@@ -248,29 +248,29 @@ class TaskScheduler:
         built or timed; what a plan takes of it has to be accepted."""
         no = {choice.candidate.id for _, choice in rejected if isinstance(choice, Kernel)}
         rankings: dict[str, Ranking] = {}
-        for id, subject in self._subjects.items():
-            own, advice = self.trials.setdefault(id, []), self._tuner.advice(subject)
+        for id, task in self._tasks.items():
+            own, advice = self.trials.setdefault(id, []), self._tuner.advice(task)
             found: list[Trial] | None = None
             while found is None or found:
                 refused = {trial.candidate.id for trial in own} | no
-                chosen = first_of_layouts(subject, advice, refused)
-                refusals = (self._tuner.known_failure(subject, candidate) for candidate in chosen)
+                chosen = first_of_layouts(task, advice, refused)
+                refusals = (self._tuner.known_failure(task, candidate) for candidate in chosen)
                 found = [trial for trial in refusals if trial is not None]
                 own += found
-            sources = [(candidate, self._tuner.source(subject, candidate)) for candidate in chosen]
-            tried = sum(candidate.id in refused for candidate in subject.space)
-            rankings[id] = ranked(subject, advice, sources, tried)
+            sources = [(candidate, self._tuner.source(task, candidate)) for candidate in chosen]
+            tried = sum(candidate.id in refused for candidate in task.space)
+            rankings[id] = ranked(task, advice, sources, tried)
         return rankings
 
     def all_fallback(self) -> dict[str, Ranking]:
         """Every region as captured."""
-        self.trials = {id: [] for id in self._subjects}
-        return {id: in_pytorch(subject) for id, subject in self._subjects.items()}
+        self.trials = {id: [] for id in self._tasks}
+        return {id: in_pytorch(task) for id, task in self._tasks.items()}
 
     def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
         """What the kernels of some parts are made from."""
         return [
-            self._tuner.job(self._subjects[part.region], part.choice.candidate)
+            self._tuner.job(self._tasks[part.region], part.choice.candidate)
             for part in parts
             if isinstance(part.choice, Kernel)
         ]
@@ -280,24 +280,24 @@ class TaskScheduler:
         found = {}
         for id, trials in self.trials.items():
             for candidate in {trial.candidate.id: trial.candidate for trial in trials}.values():
-                source = self._tuner.source(self._subjects[id], candidate)
+                source = self._tuner.source(self._tasks[id], candidate)
                 found[source.digest] = source
         return found
 
-    def _traits(self, subject: TuneTask) -> _TraitsOf:
-        return _TraitsOf(subject, self._tuner)
+    def _traits(self, task: TuneTask) -> _TraitsOf:
+        return _TraitsOf(task, self._tuner)
 
 
-def _room(subject: TuneTask, best_ns: float) -> float:
+def _room(task: TuneTask, best_ns: float) -> float:
     """How far the best of a region's sites is above their floor together, in ns; never nothing: floors are rough."""
-    return max(best_ns - subject.floor_ns, best_ns / 20, 1.0) * max(len(subject.region.sites), 1)
+    return max(best_ns - task.floor_ns, best_ns / 20, 1.0) * max(len(task.region.sites), 1)
 
 
 class _TraitsOf:
     """Risk flags and workspace of a candidate: what breaks ties."""
 
-    def __init__(self, subject: TuneTask, tuner: Tuner) -> None:
-        self._subject, self._tuner = subject, tuner
+    def __init__(self, task: TuneTask, tuner: Tuner) -> None:
+        self._subject, self._tuner = task, tuner
 
     def __call__(self, candidate: Candidate) -> Traits:
         job = self._tuner.job(self._subject, candidate)

@@ -76,7 +76,7 @@ def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit)
         chunks = bound([prefill], templates, here.target, emit) if backend_of(here.target.kind).prompt_kernels else ()
         say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
-        subjects, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
+        tasks, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
         say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
     return PreparedModel(
         here=here,
@@ -84,12 +84,12 @@ def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit)
         ceiling=ceiling,
         decode=decode,
         prefill=prefill,
-        tasks=subjects,
+        tasks=tasks,
         prompt_tasks=prompts,
     )
 
 
-def counsel(ready: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
+def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
     """What is advised about each region from now on: the model, if one is to be asked, is asked in the background, and
     told what `past` knows of each region at this moment. Without a `past` nothing is left to order, and nobody is
     asked: what was answered before holds.
@@ -101,13 +101,13 @@ def counsel(ready: PreparedModel, options: Options, emit: Emit, spent: Usage, pa
     all that the run has learnt, and a replay finds the same exchanges whatever its machine has tried; it asks nobody,
     so it looks nothing up.
     """
-    first = questions(ready)
+    first = questions(prepared)
     found = counsel_of(options, first, emit, spent, asks=past is not None)
     if is_remote(options):
         asked = [question for question, _ in first.values()]
         if found.asks and past is not None:
             asked = [informed(question, past) for question in asked]
-        found.begin(prompts_of(asked, hot(ready)))
+        found.begin(prompts_of(asked, hot(prepared)))
     return found
 
 
@@ -122,12 +122,12 @@ def informed(question: Question, past: TrialDatabase) -> Question:
     return replace(question, history=past.shown_to_adviser(question.candidates, source_of))
 
 
-def questions(ready: PreparedModel) -> dict[str, tuple[Question, Advice]]:
+def questions(prepared: PreparedModel) -> dict[str, tuple[Question, Advice]]:
     """By region what is asked about it, and what the first adviser said."""
-    subjects = [*ready.tasks, *ready.prompt_tasks]
-    return {one.region.id: (question_of(one.space, ready.ceiling, one.residency), one.advice) for one in subjects}
+    tasks = [*prepared.tasks, *prepared.prompt_tasks]
+    return {one.region.id: (question_of(one.space, prepared.ceiling, one.residency), one.advice) for one in tasks}
 
 
-def hot(ready: PreparedModel) -> set[str]:
+def hot(prepared: PreparedModel) -> set[str]:
     """Regions of the cheapest cover by floors."""
-    return {row.id for cut in ready.decode for row in cut.summary.rows if row.covered}
+    return {row.id for cut in prepared.decode for row in cut.summary.rows if row.covered}

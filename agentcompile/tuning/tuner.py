@@ -69,10 +69,10 @@ class Tuner:
         notes: Notes,
         emit: Emit,
         seed: int,
-        advised: Callable[[TuneTask], Advice] = lambda subject: subject.advice,
+        advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
         steering: Steering | None = None,
     ) -> None:
-        """`advised` says what holds for a subject now, asked again before each proposal: advice may come late."""
+        """`advised` says what holds for a task now, asked again before each proposal: advice may come late."""
         self._advised = advised
         self.steering = steering or Steering()
         self._target = target
@@ -88,26 +88,26 @@ class Tuner:
         self._pytorch_ns: dict[str, int] = {}
         self._ceilings: list[Ceiling] = []
 
-    def source(self, subject: TuneTask, candidate: Candidate) -> Source:
+    def source(self, task: TuneTask, candidate: Candidate) -> Source:
         """The program text of a candidate; made once."""
         if candidate.id not in self._sources:
-            template = self._template(subject, candidate)
-            source = specialise(template, subject.region, candidate.params, self._target)
+            template = self._template(task, candidate)
+            source = specialise(template, task.region, candidate.params, self._target)
             self._sources[candidate.id] = source
         return self._sources[candidate.id]
 
-    def advice(self, subject: TuneTask) -> Advice:
-        """What holds for a subject now."""
-        return self._advised(subject)
+    def advice(self, task: TuneTask) -> Advice:
+        """What holds for a task now."""
+        return self._advised(task)
 
-    def prepare_first(self, subjects: Sequence[TuneTask]) -> None:
-        """Build and validate the most promising candidate of each of `subjects` that is not known, all beside one
+    def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
+        """Build and validate the most promising candidate of each of `tasks` that is not known, all beside one
         another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
         wanted: list[EvaluationJob] = []
-        for subject in subjects:
-            for first in self._first_candidates(subject)[:1]:
-                job = self.job(subject, first)
-                known = first.id in self._prepared or self._known(subject, first, POLICY.search_rounds, "search")
+        for task in tasks:
+            for first in self._first_candidates(task)[:1]:
+                job = self.job(task, first)
+                known = first.id in self._prepared or self._known(task, first, POLICY.search_rounds, "search")
                 if not known and not check.errors(self.findings(job)):
                     wanted.append(job)
         for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
@@ -117,63 +117,63 @@ class Tuner:
             else:
                 self._unfit[job.candidate.id] = result
 
-    def first_trials(self, subject: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
+    def first_trials(self, task: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
         """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
         Behind the first `fresh` only those that are known."""
-        heads, rounds = self._first_candidates(subject), POLICY.search_rounds
-        late = [one for one in heads[fresh:most] if self._known(subject, one, rounds, "search") is not None]
-        return self._timed(subject, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
+        heads, rounds = self._first_candidates(task), POLICY.search_rounds
+        late = [one for one in heads[fresh:most] if self._known(task, one, rounds, "search") is not None]
+        return self._timed(task, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
-    def _first_candidates(self, subject: TuneTask) -> list[Candidate]:
+    def _first_candidates(self, task: TuneTask) -> list[Candidate]:
         """The most promising candidate of each template, best first."""
-        order = self._advised(subject).sorted(tuple(subject.space))
+        order = self._advised(task).sorted(tuple(task.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         return [candidate for candidate in order if first[candidate.template] is candidate]
 
     def search(
-        self, subject: TuneTask, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
+        self, task: TuneTask, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
     ) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
         When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
         where it was."""
-        found, space = list(trials), tuple(subject.space)
+        found, space = list(trials), tuple(task.space)
         while True:
-            task = SearchTask(candidates=space, advice=self._order(subject, found))
-            asked = strategy.propose(task, found, budget)
-            known = [self._known(subject, one, asked.rounds, "search") for one in asked.candidates]
+            asked_of = SearchTask(candidates=space, advice=self._order(task, found))
+            asked = strategy.propose(asked_of, found, budget)
+            known = [self._known(task, one, asked.rounds, "search") for one in asked.candidates]
             if not known or (None in known and left() <= 0):
                 return found
-            found += self._timed(subject, asked.candidates, asked.rounds, fidelity="search", left=left)
+            found += self._timed(task, asked.candidates, asked.rounds, fidelity="search", left=left)
 
-    def _order(self, subject: TuneTask, found: Sequence[Trial]) -> Advice:
+    def _order(self, task: TuneTask, found: Sequence[Trial]) -> Advice:
         """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
-        advice = self._advised(subject)
-        if advice is subject.advice:
+        advice = self._advised(task)
+        if advice is task.advice:
             return advice
         tried = dict.fromkeys(trial.candidate.id for trial in found if trial.fidelity == "search")
         return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
 
-    def evaluated(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
+    def evaluated(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
         """Search trials of these candidates, beside one another."""
-        return self._timed(subject, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
+        return self._timed(task, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
-    def built(self, subject: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
+    def built(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
         """The jobs of those of `candidates` that pass the static check and build, in their order."""
-        jobs = [self.job(subject, candidate) for candidate in candidates]
+        jobs = [self.job(task, candidate) for candidate in candidates]
         legal = [job for job in jobs if not check.errors(self.findings(job))]
-        self._emit(RoundsProgress(region=subject.region.id, done=0, total=len(legal)))
+        self._emit(RoundsProgress(region=task.region.id, done=0, total=len(legal)))
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
 
-    def evaluate_afresh(self, subject: TuneTask, candidate: Candidate) -> list[Trial]:
+    def evaluate_afresh(self, task: TuneTask, candidate: Candidate) -> list[Trial]:
         """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
         self._past.forget(candidate.id)
         self._prepared.pop(candidate.id, None)
         self._unfit.pop(candidate.id, None)
-        found = self.evaluated(subject, [candidate])
+        found = self.evaluated(task, [candidate])
         measured = [trial for trial in found if isinstance(trial.verdict, Measured)]
         if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
-            found += self.confirmed(subject, [candidate])
+            found += self.confirmed(task, [candidate])
         return found
 
     def reject(self, candidate: Candidate, why: str) -> None:
@@ -182,27 +182,27 @@ class Tuner:
         trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
         self._emit(TrialFinished(trial=trial))
 
-    def confirm(self, subject: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
+    def confirm(self, task: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
         best of each layout alone."""
         each = CONFIRMED if left() > 0 else 1
-        return self.confirmed(subject, finalists(trials, templates_of(subject), each=each), left)
+        return self.confirmed(task, finalists(trials, templates_of(task), each=each), left)
 
-    def confirmed(self, subject: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
+    def confirmed(self, task: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
         """Time `chosen` beside the fallback in fresh processes, again while others disturb it and time is left."""
         confirmed: list[Trial] = []
         for look in range(LOOKS):
             if not chosen or (look and left() <= 0):
                 break
-            made = self._timed(subject, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look, left=left)
+            made = self._timed(task, chosen, POLICY.confirm_rounds, fidelity="confirm", look=look, left=left)
             confirmed += made
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
 
-    def job(self, subject: TuneTask, candidate: Candidate) -> EvaluationJob:
+    def job(self, task: TuneTask, candidate: Candidate) -> EvaluationJob:
         """What a judge needs of a candidate."""
-        template, source = self._template(subject, candidate), self.source(subject, candidate)
-        return EvaluationJob(candidate=candidate, region=subject.region, template=template, source=source)
+        template, source = self._template(task, candidate), self.source(task, candidate)
+        return EvaluationJob(candidate=candidate, region=task.region, template=template, source=source)
 
     def failures_at_acceptance(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
         """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
@@ -217,10 +217,10 @@ class Tuner:
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
 
-    def known_failure(self, subject: TuneTask, candidate: Candidate) -> Trial | None:
+    def known_failure(self, task: TuneTask, candidate: Candidate) -> Trial | None:
         """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
         breaks a static rule."""
-        job = self.job(subject, candidate)
+        job = self.job(task, candidate)
         if known := self._past.failure(candidate, job.source.digest):
             return known
         if not (errors := check.errors(self.findings(job))):
@@ -266,12 +266,12 @@ class Tuner:
             self.steering.point()
             yield job
 
-    def _template(self, subject: TuneTask, candidate: Candidate) -> Template:
-        return next(t for t in subject.space.templates if t.id == candidate.template)
+    def _template(self, task: TuneTask, candidate: Candidate) -> Template:
+        return next(t for t in task.space.templates if t.id == candidate.template)
 
     def _timed(
         self,
-        subject: TuneTask,
+        task: TuneTask,
         candidates: Sequence[Candidate],
         rounds: int,
         *,
@@ -285,26 +285,26 @@ class Tuner:
         fresh: list[EvaluationJob] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
         for candidate in candidates:
-            known = self._known(subject, candidate, rounds * processes, fidelity)
+            known = self._known(task, candidate, rounds * processes, fidelity)
             if known is not None:
                 done[candidate.id] = known[0]
-                self._note_baseline(subject, known[0])
+                self._note_baseline(task, known[0])
                 if not known[1]:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
-            fresh.append(self.job(subject, candidate))
-        for trial in self._fresh(subject, fresh, rounds, fidelity, look, left):
+            fresh.append(self.job(task, candidate))
+        for trial in self._fresh(task, fresh, rounds, fidelity, look, left):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
         return [done[candidate.id] for candidate in candidates]
 
-    def _known(self, subject: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
+    def _known(self, task: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
         """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
-        return self._past.known(candidate, self.source(subject, candidate).digest, fidelity, rounds)
+        return self._past.known(candidate, self.source(task, candidate).digest, fidelity, rounds)
 
     def _fresh(
-        self, subject: TuneTask, jobs: Sequence[EvaluationJob], rounds: int, fidelity: str, look: int, left: Left
+        self, task: TuneTask, jobs: Sequence[EvaluationJob], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         ready: list[Prepared] = []
         waiting: list[EvaluationJob] = []
@@ -328,22 +328,22 @@ class Tuner:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
         if ready:
-            yield from self._verdicts(subject, ready, rounds, fidelity, look, left)
+            yield from self._verdicts(task, ready, rounds, fidelity, look, left)
 
     def _verdicts(
-        self, subject: TuneTask, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
+        self, task: TuneTask, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
         self.steering.point()
         final = fidelity == "confirm"
         processes = POLICY.confirm_processes if final else 1
         claim = POLICY.claim if final else POLICY.search_claim
         comparisons = len(ready) * (LOOKS if final else 1)
-        self._emit(RoundsProgress(region=subject.region.id, done=0, total=rounds * processes))
+        self._emit(RoundsProgress(region=task.region.id, done=0, total=rounds * processes))
         timing = self._judge.time(
-            subject.region,
+            task.region,
             [Baseline(), *ready],
             rounds=rounds,
-            residency=subject.residency,
+            residency=task.residency,
             seed=self._seed + ((1 + look) << 20 if final else 0),
             processes=processes,
             claim=claim,
@@ -353,9 +353,9 @@ class Tuner:
             for prepared in ready:
                 yield _trial(prepared.job, timing, fidelity)
             return
-        self._pytorch_ns[subject.region.id] = round(usual_ns(timing, 0))
+        self._pytorch_ns[task.region.id] = round(usual_ns(timing, 0))
         failed: Mapping[int, Death | Cancelled | Incorrect] = dict(timing.failed)
-        nbytes, floor_ns = subject.region.cost.bytes, self._floor_ns(subject, timing)
+        nbytes, floor_ns = task.region.cost.bytes, self._floor_ns(task, timing)
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict
             if arm in failed:
@@ -364,12 +364,12 @@ class Tuner:
                 verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield _trial(prepared.job, verdict, fidelity)
 
-    def _floor_ns(self, subject: TuneTask, timing: Timing) -> float:
+    def _floor_ns(self, task: TuneTask, timing: Timing) -> float:
         """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
         bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
-        fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=subject.floor_ns)
-        region, residency = subject.region, subject.residency
-        floor = min([subject.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
+        fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=task.floor_ns)
+        region, residency = task.region, task.residency
+        floor = min([task.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
         for _ in range(RECHECKS):
             if not impossible(fastest, floor):
                 break
@@ -377,14 +377,14 @@ class Tuner:
             floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
         return floor
 
-    def _note_baseline(self, subject: TuneTask, trial: Trial) -> None:
+    def _note_baseline(self, task: TuneTask, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
-            self._pytorch_ns[subject.region.id] = trial.verdict.measurement.baseline_ns
+            self._pytorch_ns[task.region.id] = trial.verdict.measurement.baseline_ns
 
 
-def templates_of(subject: TuneTask) -> dict[str, Template]:
-    """The templates of a subject's space by id."""
-    return {template.id: template for template in subject.space.templates}
+def templates_of(task: TuneTask) -> dict[str, Template]:
+    """The templates of a task's space by id."""
+    return {template.id: template for template in task.space.templates}
 
 
 def _trial(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:

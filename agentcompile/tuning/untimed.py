@@ -28,18 +28,18 @@ LATER = 0.5
 reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
 
 
-def first_of_layouts(subject: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
+def first_of_layouts(task: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
     """The first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
-    templates, found = templates_of(subject), dict[Signature, Candidate]()
-    for candidate in advice.sorted(tuple(subject.space)):
+    templates, found = templates_of(task), dict[Signature, Candidate]()
+    for candidate in advice.sorted(tuple(task.space)):
         if candidate.id not in refused:
             found.setdefault(signature_of(templates[candidate.template]), candidate)
     return tuple(found.values())
 
 
-def ranked(subject: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
+def ranked(task: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
     """The ranking of kernels that nobody has timed, one for each layout; `tried` were refused before them."""
-    templates = templates_of(subject)
+    templates = templates_of(task)
     before = f" after {tried} that may not ship" if tried else ""
     reason = f"the first of the order of {advice.label}{before}; not timed"
     kernels = {
@@ -57,7 +57,7 @@ def ranked(subject: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate
     return Ranking(kernels=tuple((own, (kernel,)) for own, kernel in kernels.items()), fallback=fallback)
 
 
-def in_pytorch(subject: TuneTask) -> Ranking:
+def in_pytorch(task: TuneTask) -> Ranking:
     """The ranking of a region that is to stay as captured."""
     return Ranking(kernels=(), fallback=Fallback(reason="no kernel was asked for (choose = pytorch)"))
 

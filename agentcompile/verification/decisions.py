@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def decided(
-    ready: PreparedModel,
-    survey: TaskScheduler,
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
     judge: WorkerEvaluator,
@@ -54,21 +54,21 @@ def decided(
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
     bench = PlanChecks(
-        survey=survey,
-        clock=StepClock(ready.here, judge, ready.model, survey.sources, steering),
+        scheduler=scheduler,
+        clock=StepClock(prepared.here, judge, prepared.model, scheduler.sources, steering),
         emit=emit,
         seed=seed,
-        kind=ready.here.target.kind,
-        refused=lambda found: not_accepted(ready, survey, found),
+        kind=prepared.here.target.kind,
+        refused=lambda found: not_accepted(prepared, scheduler, found),
     )
     valid = {region: ruling for region, ruling in rulings.items() if region not in left}
     try:
         planned, plans = apply_decisions(
-            [*ready.decode, ready.prefill], planned, plans, valid, bench, steering.earlier.ruled
+            [*prepared.decode, prepared.prefill], planned, plans, valid, bench, steering.earlier.ruled
         )
     except AgentCompileError as error:
         if error.exit_code is ExitCode.UNDECIDED:
             emit(Warned(text=error.message))
             emit(ReviewOpened(regions=tuple(steering.undecided())))
         raise
-    return hold_against_reference(ready, planned, plans, bench, judge, steering.earlier, module)
+    return hold_against_reference(prepared, planned, plans, bench, judge, steering.earlier, module)

@@ -26,7 +26,7 @@ from agentcompile.verification.whole_model import WholeModelGate
 
 
 def hold_against_reference(
-    ready: PreparedModel,
+    prepared: PreparedModel,
     planned: Planned,
     plans: Sequence[Plan],
     bench: PlanChecks,
@@ -36,16 +36,16 @@ def hold_against_reference(
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
     """The cover and the plans that may ship, and how near to float32 they are; plans of which something fell back are
     timed again. Raises AgentCompileError (correctness) where none may."""
-    cuts = [*ready.decode, ready.prefill]
+    cuts = [*prepared.decode, prepared.prefill]
     gate = WholeModelGate(
-        here=ready.here,
-        captured=ready.model.captured,
-        constants=ready.model.constants,
+        here=prepared.here,
+        captured=prepared.model.captured,
+        constants=prepared.model.constants,
         cuts=cuts,
         templates={
             template.id: template
-            for subject in (*ready.tasks, *ready.prompt_tasks)
-            for template in subject.space.templates
+            for task in (*prepared.tasks, *prepared.prompt_tasks)
+            for template in task.space.templates
         },
         judge=judge,
         emit=bench.emit,
@@ -80,7 +80,7 @@ def _timed_again(
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
     measured slower than PyTorch now is given back as a whole."""
-    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.survey)
+    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.scheduler)
     *decode, prefill = (plan.parts for plan in plans)
     left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)
     found = []

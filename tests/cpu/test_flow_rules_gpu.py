@@ -44,7 +44,7 @@ class Rig:
     store: Store
     checker: Checker
 
-    def survey(self) -> TaskScheduler:
+    def scheduler(self) -> TaskScheduler:
         tuner = Tuner(GPU, cast(Evaluator, self.checker), TrialDatabase((), None, "p"), Notes(self.store), silent, 0)
         ready = self.ready
         return TaskScheduler([*ready.decode, ready.prefill], [*ready.tasks, *ready.prompt_tasks], tuner, lambda: 1e9)
@@ -56,7 +56,7 @@ def rig(tmp_path: Path) -> Rig:
     decode, prefill = cut(captured, GPU, CEILING, silent)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
     adviser = adviser_of("heuristic")
-    subjects, prompts = (
+    tasks, prompts = (
         advise(bound(cuts, templates, GPU, silent), adviser, CEILING, prefill.residency, silent)
         for cuts in (decode, [prefill])
     )
@@ -69,7 +69,7 @@ def rig(tmp_path: Path) -> Rig:
         ceiling=CEILING,
         decode=decode,
         prefill=prefill,
-        tasks=subjects,
+        tasks=tasks,
         prompt_tasks=prompts,
     )
     return Rig(ready, store, Checker())
@@ -80,23 +80,23 @@ def kernels(parts: tuple[Part, ...]) -> dict[str, Kernel]:
 
 
 def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails(rig: Rig) -> None:
-    survey = rig.survey()
-    planned = cover(rig.ready, survey, choose(survey, "first", silent), "first", silent)
+    scheduler = rig.scheduler()
+    planned = cover(rig.ready, scheduler, choose(scheduler, "first", silent), "first", silent)
     first = kernels(planned.decode[0])
     assert first
     assert {kernel.decided_by for kernel in first.values()} == {"adviser"}
     assert all(plan.step_ns == 0 for plan in untimed_steps(rig.ready, planned, silent))
-    orders = {subject.region.id: subject for subject in (*rig.ready.tasks, *rig.ready.prompt_tasks)}
+    orders = {task.region.id: task for task in (*rig.ready.tasks, *rig.ready.prompt_tasks)}
     for region, kernel in {**first, **kernels(planned.prefill)}.items():
-        subject = orders[region]
-        same = [one for one in subject.advice.sorted(tuple(subject.space)) if one.template == kernel.candidate.template]
+        task = orders[region]
+        same = [one for one in task.advice.sorted(tuple(task.space)) if one.template == kernel.candidate.template]
         assert kernel.candidate == same[0]
     # Whatever was to ship was built and checked, and the next of the order follows one that fails.
     region, failing = next(iter(first.items()))
     assert {kernel.candidate.id for kernel in first.values()} <= set(rig.checker.asked)
     again = Rig(rig.ready, Store(rig.store.root.with_name("other")), Checker())
     again.checker.verdicts = {failing.candidate.id: BuildFailed(log="error")}
-    other = again.survey()
+    other = again.scheduler()
     found = kernels(cover(again.ready, other, choose(other, "first", silent), "first", silent).decode[0])
     assert failing.candidate.id not in {kernel.candidate.id for kernel in found.values()}
     assert [trial.candidate.id for trial in other.trials[region]] == [failing.candidate.id]

@@ -84,7 +84,7 @@ class Judged:
 
 @dataclass
 class Known:
-    """A survey that knows the sources of a chunk's kernels."""
+    """A scheduler that knows the sources of a chunk's kernels."""
 
     found: Mapping[str, Source]
     left: Callable[[], float] = lambda: 0.0
@@ -105,10 +105,10 @@ class Rig:
 
     def tune_steps(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
         events: list[Event] = []
-        survey: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
+        scheduler: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
         timed: Any = judge
         budget = TimeBudget(0, self.ready.here.target)
-        return tune_steps(self.ready, survey, {}, self.planned, timed, 0, events.append, budget), events
+        return tune_steps(self.ready, scheduler, {}, self.planned, timed, 0, events.append, budget), events
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""

@@ -1,4 +1,4 @@
-"""The step decides: rivals near and far, choices taken over from shorter contexts, and plans that do not pay."""
+"""The step decides: alternatives near and far, choices taken over from shorter contexts, and plans that do not pay."""
 
 from __future__ import annotations
 
@@ -156,14 +156,14 @@ class StepClock:
 
 def admitted(
     cut: Cut,
-    rivals: Fakes,
+    alternatives: Fakes,
     clock: StepClock,
     settled: Mapping[str, Choice] | None = None,
     emit: Emit = silent,
 ) -> Admitted:
     parts = cover_of(cut)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
-    return admit(cut, parts, planned, rivals, clock, emit, 0, "cuda", settled or {})
+    return admit(cut, parts, planned, alternatives, clock, emit, 0, "cuda", settled or {})
 
 
 def variants(found: Admitted) -> set[int]:
@@ -180,8 +180,8 @@ def short() -> Cut:
 
 
 def test_the_step_takes_the_nearest_better_variant_of_every_region(short: Cut) -> None:
-    rivals, clock = Fakes(short.regions), StepClock(flat(best=3))
-    found = admitted(short, rivals, clock)
+    alternatives, clock = Fakes(short.regions), StepClock(flat(best=3))
+    found = admitted(short, alternatives, clock)
     assert variants(found) == {3}
     assert found.plan.step_ns == 50 * sum(len(part.sites) for part in found.parts)
     assert set(clock.at) == {short.partition.regime}
@@ -190,20 +190,20 @@ def test_the_step_takes_the_nearest_better_variant_of_every_region(short: Cut) -
 def test_a_kernel_that_looks_best_and_is_wrong_is_never_timed_in_earnest(short: Cut) -> None:
     crowd = tuple(range(2, 40))
     cost = {**dict.fromkeys(range(1, 100), 100), 7: 40, 8: 60, 9: 70}
-    rivals = Fakes(short.regions, near=crowd, wrong=frozenset({7}))
-    found = admitted(short, rivals, StepClock(cost))
+    alternatives = Fakes(short.regions, near=crowd, wrong=frozenset({7}))
+    found = admitted(short, alternatives, StepClock(cost))
     assert variants(found) == {8}
     # A look is not a judgement: all were ranked, a few of the best were judged, and not one of the others.
-    assert all(order[:3] == [7, 8, 9] for order in rivals.orders)
-    assert {len(order) for order in rivals.orders} == {len(crowd)}
-    assert len(set(rivals.judged)) == EVALUATED
+    assert all(order[:3] == [7, 8, 9] for order in alternatives.orders)
+    assert {len(order) for order in alternatives.orders} == {len(crowd)}
+    assert len(set(alternatives.judged)) == EVALUATED
 
 
 def test_looks_end_when_time_is_up_after_the_first(short: Cut) -> None:
-    rivals = Fakes(short.regions, near=tuple(range(2, 40)), seconds=0.0)
-    found = admitted(short, rivals, StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
+    alternatives = Fakes(short.regions, near=tuple(range(2, 40)), seconds=0.0)
+    found = admitted(short, alternatives, StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
     assert variants(found) == {3}
-    assert {len(order) for order in rivals.orders} == {ABREAST}
+    assert {len(order) for order in alternatives.orders} == {ABREAST}
 
 
 def test_a_look_that_crashes_leaves_the_others(short: Cut) -> None:
@@ -218,23 +218,23 @@ def test_a_look_that_crashes_leaves_the_others(short: Cut) -> None:
         calls = [call for call in program.calls if isinstance(call, NativeCall)]
         return any(call.launch.entry == f"variant:{variant}" for call in calls)
 
-    rivals = Fakes(short.regions, near=tuple(range(2, 40)))
-    found = admitted(short, rivals, Fragile({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
+    alternatives = Fakes(short.regions, near=tuple(range(2, 40)))
+    found = admitted(short, alternatives, Fragile({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
     assert variants(found) == {3}  # the second look has the 36, and with it the 39
     assert any("not looked at" in note for note in found.notes)
 
 
 def test_a_winner_that_may_not_ship_yields_to_what_may(short: Cut) -> None:
-    rivals = Fakes(short.regions, refused=frozenset({3}))
-    assert variants(admitted(short, rivals, StepClock(flat(best=3)))) == {1}
+    alternatives = Fakes(short.regions, refused=frozenset({3}))
+    assert variants(admitted(short, alternatives, StepClock(flat(best=3)))) == {1}
 
 
 def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) -> None:
     first = admitted(short, Fakes(short.regions), StepClock(flat(best=3)))
     long = cut_of((33, 64))
-    rivals = Fakes(long.regions)
+    alternatives = Fakes(long.regions)
     settled = {part.region: part.choice for part in first.parts}
-    found = admitted(long, rivals, StepClock(flat(best=2)), settled)
+    found = admitted(long, alternatives, StepClock(flat(best=2)), settled)
     shared = set(settled) & set(long.regions)
     assert shared
     own = {part.region for part in found.parts} - shared
@@ -244,17 +244,17 @@ def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) ->
     assert shared - beside
     for part in found.parts:
         assert variant_of(part.choice) == (2 if part.region in beside else 3)
-    assert set(rivals.asked) == beside
+    assert set(alternatives.asked) == beside
 
 
 def test_what_is_new_is_chosen_before_what_stands_beside_it(short: Cut) -> None:
     cover, shares = cover_of(short), {row.id: row.share for row in short.summary.rows}
     for new in cover:
         settled = {part.region: part.choice for part in cover if part.region != new.region}
-        rivals = Fakes(short.regions)
-        admitted(short, rivals, StepClock(flat(best=3)), settled)
-        assert rivals.asked[0] == new.region
-        assert {*rivals.asked} - {new.region}
+        alternatives = Fakes(short.regions)
+        admitted(short, alternatives, StepClock(flat(best=3)), settled)
+        assert alternatives.asked[0] == new.region
+        assert {*alternatives.asked} - {new.region}
     assert len({shares[part.region] for part in cover}) > 1
 
 
@@ -295,7 +295,7 @@ def test_two_regions_change_together_where_neither_would_alone(short: Cut) -> No
     both = admitted(short, Fakes(short.regions, together=(5, 6)), CrowdedClock(cost))
     assert 5 in variants(both)
     assert both.plan.step_ns < 0.6 * alone.plan.step_ns
-    assert any(" and " in note and "rivals of both" in note for note in both.notes)
+    assert any(" and " in note and "alternatives of both" in note for note in both.notes)
 
 
 def test_of_many_rivals_the_step_takes_the_best_and_times_only_a_few_of_them_long(short: Cut) -> None:
@@ -321,9 +321,9 @@ def test_a_region_is_tried_again_only_when_it_or_a_neighbour_changed(short: Cut)
             found = super().candidates_for(part)
             return found if part.region == improving else ()
 
-    rivals = One(short.regions)
-    found = admitted(short, rivals, StepClock(flat(best=3)))
-    asked = rivals.asked
+    alternatives = One(short.regions)
+    found = admitted(short, alternatives, StepClock(flat(best=3)))
+    asked = alternatives.asked
     order = [step.region.id for step in schedule(short.graph, short.partition, found.parts)]
     around = {improving} | {
         other for one, other in [*itertools.pairwise(order), *itertools.pairwise(order[::-1])] if one == improving
@@ -366,11 +366,11 @@ def test_a_new_region_may_turn_to_another_kind_beside_a_lean_neighbour_and_is_th
     long, cost = cut_of((33, 64)), {**dict.fromkeys(range(1, 10), 100), 4: 60, 5: 104}
     settled = {part.region: part.choice for part in admitted(short, Fakes(short.regions), StepClock(cost)).parts}
     (new,) = {part.region for part in cover_of(long)} - set(settled)
-    rivals = Kinds(long.regions, together=(5,), others=(5,))
-    found = admitted(long, rivals, CrowdedClock(cost), settled)
+    alternatives = Kinds(long.regions, together=(5,), others=(5,))
+    found = admitted(long, alternatives, CrowdedClock(cost), settled)
     (part,) = (part for part in found.parts if part.region == new)
-    assert rivals.forgotten == [new]
-    assert rivals.asked.count(new) == 2  # at first, and after it had turned
+    assert alternatives.forgotten == [new]
+    assert alternatives.asked.count(new) == 2  # at first, and after it had turned
     assert isinstance(part.choice, Kernel)
     assert part.choice.candidate.template == "linear/another"
 

@@ -67,9 +67,9 @@ def weak(cut: Cut, parts: Sequence[Part], count: int) -> tuple[Part, ...]:
 
 def admitted(cut: Cut, parts: Sequence[Part], clock: StepClock) -> Admitted:
     planned = Planned(decode=(), prefill=tuple(parts), layouts=(), exact=True, decode_ns=1.0)
-    rivals = Fakes(cut.regions)
-    found = admit_chunk(cut, planned, rivals, clock, silent, 0, "cuda")
-    assert not rivals.asked
+    alternatives = Fakes(cut.regions)
+    found = admit_chunk(cut, planned, alternatives, clock, silent, 0, "cuda")
+    assert not alternatives.asked
     return found
 
 

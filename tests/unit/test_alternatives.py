@@ -24,7 +24,7 @@ def test_blocks_of_a_small_grid_leave_room_on_a_multiprocessor_whatever_they_are
 
 
 class Space:
-    """A survey over points of three parameters, of which some were measured alone."""
+    """A scheduler over points of three parameters, of which some were measured alone."""
 
     def __init__(self, known: Mapping[tuple[int, int, int], int]) -> None:
         self.points = {
@@ -79,29 +79,29 @@ class Space:
 
 
 def test_the_step_looks_at_every_point_that_builds_once_and_then_at_the_best() -> None:
-    survey: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800})
-    chosen = Kernel(candidate=survey.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, rivals = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(survey, 132)
-    first = rivals.candidates_for(part)
+    scheduler: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800})
+    chosen = Kernel(candidate=scheduler.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
+    part, alternatives = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(scheduler, 132)
+    first = alternatives.candidates_for(part)
     assert len(first) == 5 * 6 - 1  # its own, and what does not build
-    assert {choice.source for choice in first if isinstance(choice, Kernel)} <= set(rivals.sources())
-    rivals.note_order(part, first[::-1])
-    again = rivals.candidates_for(part)
+    assert {choice.source for choice in first if isinstance(choice, Kernel)} <= set(alternatives.sources())
+    alternatives.note_order(part, first[::-1])
+    again = alternatives.candidates_for(part)
     assert list(again) == list(first[::-1])[:AGAIN]
     other = replace(part, choice=again[0])
-    assert list(rivals.candidates_for(other)) == [chosen, *again[1:]]  # what the step had before may come back
-    assert survey.builds == 1
-    assert rivals.candidates_for(Part(region=runs.REGION, choice=Fallback(reason="none"))) == ()
+    assert list(alternatives.candidates_for(other)) == [chosen, *again[1:]]  # what the step had before may come back
+    assert scheduler.builds == 1
+    assert alternatives.candidates_for(Part(region=runs.REGION, choice=Fallback(reason="none"))) == ()
 
 
 def test_rivals_are_proven_in_the_order_of_the_look() -> None:
-    survey: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800, (3, 3, 0): 700})
+    scheduler: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800, (3, 3, 0): 700})
     part = Part(region=runs.REGION, choice=Fallback(reason="any"))
     looked = [
-        Kernel(candidate=survey.points[point], source="s", speedup=1.0, half_width=0.0)
+        Kernel(candidate=scheduler.points[point], source="s", speedup=1.0, half_width=0.0)
         for point in [(3, 3, 0), (5, 5, 0), (1, 1, 0), (2, 2, 0)]
     ]
-    found = SpaceAlternatives(survey, 132).correct_of(part, looked)
+    found = SpaceAlternatives(scheduler, 132).correct_of(part, looked)
     assert [one.candidate for one in found if isinstance(one, Kernel)] == [looked[at].candidate for at in (0, 2, 3)]
     assert all(isinstance(one, Kernel) and one.speedup > 1 for one in found)
 
@@ -116,41 +116,41 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
         (3, 3, 0): 120,  # both
         (1, 1, 0): 131,  # too slow
     }
-    survey: Any = Space(known)
-    (fastest, *_) = survey.trials[runs.REGION]
+    scheduler: Any = Space(known)
+    (fastest, *_) = scheduler.trials[runs.REGION]
     chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
-    found = SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=chosen))
+    found = SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=chosen))
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
     # The fastest is one of them for a region that runs another.
-    other = Kernel(candidate=survey.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
-    rivals = SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=other))
-    assert isinstance(rivals[0], Kernel)
-    assert rivals[0].candidate == fastest.candidate
-    survey.seconds = 0.0
-    assert SpaceAlternatives(survey, 132).sparing(Part(region=runs.REGION, choice=other)) == ()
+    other = Kernel(candidate=scheduler.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
+    alternatives = SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=other))
+    assert isinstance(alternatives[0], Kernel)
+    assert alternatives[0].candidate == fastest.candidate
+    scheduler.seconds = 0.0
+    assert SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=other)) == ()
 
 
 def test_of_every_template_the_fastest_alone_is_a_kind_where_it_is_nearly_the_fastest() -> None:
-    survey: Any = Space({(1, 1, 0): 100, (2, 2, 1): 110, (3, 3, 1): 105, (4, 4, 2): 129, (5, 5, 3): 131})
-    survey.trials[runs.REGION] = [
+    scheduler: Any = Space({(1, 1, 0): 100, (2, 2, 1): 110, (3, 3, 1): 105, (4, 4, 2): 129, (5, 5, 3): 131})
+    scheduler.trials[runs.REGION] = [
         replace(trial, candidate=replace(trial.candidate, template=f"linear/{dict(trial.candidate.params)['C']}"))
-        for trial in survey.trials[runs.REGION]
+        for trial in scheduler.trials[runs.REGION]
     ]
-    chosen = Kernel(candidate=survey.trials[runs.REGION][0].candidate, source="s", speedup=2.0, half_width=0.0)
-    found = SpaceAlternatives(survey, 132).other_templates(Part(region=runs.REGION, choice=chosen))
+    chosen = Kernel(candidate=scheduler.trials[runs.REGION][0].candidate, source="s", speedup=2.0, half_width=0.0)
+    found = SpaceAlternatives(scheduler, 132).other_templates(Part(region=runs.REGION, choice=chosen))
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(3, 3, 1), (4, 4, 2)]  # not its own, and none that is too slow
-    survey.seconds = 0.0
-    assert SpaceAlternatives(survey, 132).other_templates(Part(region=runs.REGION, choice=chosen)) == ()
+    scheduler.seconds = 0.0
+    assert SpaceAlternatives(scheduler, 132).other_templates(Part(region=runs.REGION, choice=chosen)) == ()
 
 
 def test_what_was_forgotten_is_looked_at_anew() -> None:
-    survey: Any = Space({(1, 1, 0): 900})
-    chosen = Kernel(candidate=survey.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, rivals = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(survey, 132)
-    first = rivals.candidates_for(part)
-    rivals.note_order(part, first[:2])
-    assert len(rivals.candidates_for(part)) == 2
-    rivals.forget(part)
-    assert rivals.candidates_for(part) == first
+    scheduler: Any = Space({(1, 1, 0): 900})
+    chosen = Kernel(candidate=scheduler.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
+    part, alternatives = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(scheduler, 132)
+    first = alternatives.candidates_for(part)
+    alternatives.note_order(part, first[:2])
+    assert len(alternatives.candidates_for(part)) == 2
+    alternatives.forget(part)
+    assert alternatives.candidates_for(part) == first

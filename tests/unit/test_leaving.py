@@ -41,13 +41,13 @@ def planned(
 ) -> Planned:
     """The cover where PyTorch takes so long at a site of a region, and the region's kernel so long; kernels of regions
     that `won` did so beside PyTorch, whatever these times say."""
-    subjects, rankings = list[TuneTask](), dict[str, Ranking]()
+    tasks, rankings = list[TuneTask](), dict[str, Ranking]()
     for part in PARTS:
         region = CUT.regions[part.region]
         own = ((), (kernel(region, 1),))
         faster = kernel_ns[region.id] < pytorch_ns[region.id] or region.id in won
         rankings[region.id] = Ranking(kernels=(own,) if faster else (), fallback=PYTORCH, near=() if faster else (own,))
-        subjects.append(
+        tasks.append(
             TuneTask(
                 region=region,
                 space=cast(Any, Space()),
@@ -60,7 +60,7 @@ def planned(
     return plan(
         [CUT],
         CUT,
-        subjects,
+        tasks,
         rankings,
         {},
         lambda region: pytorch_ns[region.id] if region.id in chosen else 1e9,
@@ -128,7 +128,7 @@ def test_what_a_step_leaves_native_code_for_is_counted_by_stretches() -> None:
 def test_the_step_may_still_prefer_pytorch_to_a_kernel_that_it_beats_alone() -> None:
     region = CUT.regions[LAST]
     near, other = kernel(region, 1), kernel(region, 2)
-    rivals = RankedAlternatives(
+    alternatives = RankedAlternatives(
         cast(Any, None), {LAST: Ranking(kernels=(), fallback=PYTORCH, near=(((), (near, other)),))}
     )
-    assert rivals.candidates_for(Part(region=LAST, choice=near)) == (PYTORCH, other)
+    assert alternatives.candidates_for(Part(region=LAST, choice=near)) == (PYTORCH, other)

@@ -20,7 +20,7 @@ from tests.unit.test_admission import StepClock, cover_of, cut_of, flat, kernel,
 
 
 @dataclass
-class Survey:
+class TaskScheduler:
     """Confirms every candidate but those of `broken`; layouts by candidate, row-major where nothing is said."""
 
     cut: Cut
@@ -54,12 +54,12 @@ class Desk:
         prefill = replace(self.plan, regime=replace(self.plan.regime, phase="prefill"), step_ns=0, baseline_ns=0)
         self.plans = (self.plan, prefill)
         self.planned = Planned(decode=(self.parts,), prefill=self.parts, layouts=(), exact=True, decode_ns=1.0)
-        self.survey, self.clock, self.told = Survey(self.cut), StepClock(flat(best=3)), list[Event]()
+        self.scheduler, self.clock, self.told = TaskScheduler(self.cut), StepClock(flat(best=3)), list[Event]()
         self.refused: tuple[tuple[str, Choice], ...] = ()
 
     def obey(self, *rulings: Ruling, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
         bench = PlanChecks(
-            survey=self.survey,  # type: ignore[arg-type]
+            scheduler=self.scheduler,  # type: ignore[arg-type]
             clock=self.clock,
             emit=self.told.append,
             seed=0,
@@ -144,7 +144,7 @@ def test_a_changed_plan_whose_timing_others_disturbed_is_measured_again(desk: De
 
 @pytest.mark.parametrize(("variant", "why"), [(4, "the override failed: crashed"), (10, "in no space")])
 def test_an_override_that_fails_is_undecided(desk: Desk, variant: int, why: str) -> None:
-    desk.survey.broken = (4,)
+    desk.scheduler.broken = (4,)
     with pytest.raises(AgentCompileError, match=why) as caught:
         desk.obey(desk.override(variant))
     assert caught.value.exit_code is ExitCode.UNDECIDED
@@ -178,7 +178,7 @@ def reader(desk: Desk, kind: str) -> tuple[int, str]:
 
 def test_an_override_brings_the_layout_that_its_template_wants(desk: Desk) -> None:
     at, family = reader(desk, "linear")
-    desk.survey.wants = {3: ((family, "rows16-k2"),)}
+    desk.scheduler.wants = {3: ((family, "rows16-k2"),)}
     planned, _ = desk.obey(desk.override(3, at))
     assert {layout for _, layout in planned.layouts} == {"rows16-k2"}
     assert len(planned.layouts) >= len(desk.cut.regions[desk.parts[at].region].sites)
@@ -187,7 +187,7 @@ def test_an_override_brings_the_layout_that_its_template_wants(desk: Desk) -> No
 def test_two_kernels_that_want_one_weight_in_two_layouts_are_no_plan(desk: Desk) -> None:
     """The table of the embedding is the matrix of the last linear."""
     at, family = reader(desk, "embedding")
-    desk.survey.wants = {3: ((family, "rows16-k2"),)}
+    desk.scheduler.wants = {3: ((family, "rows16-k2"),)}
     with pytest.raises(AgentCompileError, match=r"as row-major, embedding@.* as rows16-k2: no plan has both") as caught:
         desk.obey(desk.override(3, at))
     assert caught.value.exit_code is ExitCode.UNDECIDED

@@ -41,11 +41,11 @@ class Tuner:
         timed: Any = replace(verdict, measurement=replace(verdict.measurement, median_ns=round(ns)))
         return replace(runs.trial(), candidate=one, verdict=timed if ns else BuildFailed(log="no"))
 
-    def advice(self, subject: Any) -> Advice:
-        found: Advice = subject.advice
+    def advice(self, task: Any) -> Advice:
+        found: Advice = task.advice
         return found
 
-    def evaluated(self, subject: Any, candidates: Sequence[Candidate]) -> list[Trial]:
+    def evaluated(self, task: Any, candidates: Sequence[Candidate]) -> list[Trial]:
         self.tries += candidates
         return [self.trial(one) for one in candidates]
 
@@ -57,36 +57,38 @@ class Clock:
         return self.seconds
 
 
-def survey(times: dict[str, float], points: int, tried: Sequence[Candidate] = ()) -> tuple[TaskScheduler, Tuner, Clock]:
+def scheduler(
+    times: dict[str, float], points: int, tried: Sequence[Candidate] = ()
+) -> tuple[TaskScheduler, Tuner, Clock]:
     space = [candidate(template, number) for template in times for number in range(points)]
     # The adviser wants high numbers first.
     order = sorted(space, key=lambda one: -int(str(one.params[0][1])))
     advice = Advice(label="test", order=tuple(one.id for one in order))
-    subject: Any = SimpleNamespace(region=SimpleNamespace(id=runs.REGION), space=space, advice=advice)
+    task: Any = SimpleNamespace(region=SimpleNamespace(id=runs.REGION), space=space, advice=advice)
     cut: Any = SimpleNamespace(residency="dram")
     tuner, clock = Tuner(times), Clock()
-    made = TaskScheduler([cut], [subject], tuner, clock)  # type: ignore[arg-type]
+    made = TaskScheduler([cut], [task], tuner, clock)  # type: ignore[arg-type]
     made.trials[runs.REGION] = [tuner.trial(one) for one in tried]
     return made, tuner, clock
 
 
 def test_templates_take_turns_in_the_advisers_order_and_what_is_unknown_is_tried_first() -> None:
     times = {"a": LEAST_NS, "b": LEAST_NS * TOO_SLOW * 0.99, "slow": LEAST_NS * TOO_SLOW * 1.01, "broken": 0.0}
-    made, tuner, _ = survey(times, 5, tried=[candidate("a", 0)])
+    made, tuner, _ = scheduler(times, 5, tried=[candidate("a", 0)])
     found = made.candidates_for_step(runs.REGION)
     assert tuner.tries == [candidate(template, 4) for template in ("b", "slow", "broken")]
     assert found == [candidate(template, number) for number in range(4, -1, -1) for template in ("a", "b")]
 
 
 def test_a_large_space_is_looked_at_in_part() -> None:
-    made, _, _ = survey({"a": LEAST_NS, "b": LEAST_NS}, TRIED_IN_STEP, tried=[candidate("a", 0), candidate("b", 0)])
+    made, _, _ = scheduler({"a": LEAST_NS, "b": LEAST_NS}, TRIED_IN_STEP, tried=[candidate("a", 0), candidate("b", 0)])
     found = made.candidates_for_step(runs.REGION)
     assert len(found) == TRIED_IN_STEP
     assert {one.template for one in found[-2:]} == {"linear/a", "linear/b"}
 
 
 def test_what_failed_is_not_looked_at_again_and_when_time_is_up_only_what_was_measured() -> None:
-    made, tuner, clock = survey({"a": LEAST_NS, "b": LEAST_NS}, 4, tried=[candidate("a", 0), candidate("a", 2)])
+    made, tuner, clock = scheduler({"a": LEAST_NS, "b": LEAST_NS}, 4, tried=[candidate("a", 0), candidate("a", 2)])
     failed = replace(tuner.trial(candidate("a", 3)), verdict=BuildFailed(log="no"))
     made.trials[runs.REGION].append(failed)
     assert failed.candidate not in made.candidates_for_step(runs.REGION)
@@ -96,12 +98,12 @@ def test_what_failed_is_not_looked_at_again_and_when_time_is_up_only_what_was_me
 
 
 def test_a_region_of_which_nothing_is_right_has_no_rivals() -> None:
-    made, _, _ = survey({"broken": 0.0}, 3)
+    made, _, _ = scheduler({"broken": 0.0}, 3)
     assert made.candidates_for_step(runs.REGION) == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_region_without_templates_has_none_either(seconds: float) -> None:
-    made, _, clock = survey({}, 3)
+    made, _, clock = scheduler({}, 3)
     clock.seconds = seconds
     assert made.candidates_for_step(runs.REGION) == []

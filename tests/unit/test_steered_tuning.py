@@ -46,7 +46,7 @@ class Judge:
 
 
 @pytest.fixture
-def subject() -> TuneTask:
+def task() -> TuneTask:
     space = Space(linear_region(), [rows_template()], target())
     return TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
 
@@ -65,30 +65,30 @@ def asked(what: str, candidate: str) -> CandidateAsked:
     return CandidateAsked(what=what, region="r", candidate=candidate)  # type: ignore[arg-type]
 
 
-def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, subject: TuneTask) -> None:
+def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
-    one, other, *_ = tuple(subject.space)
+    one, other, *_ = tuple(task.space)
     desk.steering.see(asked("cancel", one.id))
-    trials = desk.tuner.evaluated(subject, [one, other])
+    trials = desk.tuner.evaluated(task, [one, other])
     assert [type(trial.verdict) for trial in trials] == [Cancelled, BuildFailed]
     assert desk.judge.asked == [other.id]
     told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
     assert told == {one.id, other.id}, "its verdict is an event as any"
 
 
-def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, subject: TuneTask) -> None:
-    one, other, *_ = tuple(subject.space)
+def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, task: TuneTask) -> None:
+    one, other, *_ = tuple(task.space)
     with MachineTrials(tmp_path / "history") as history:
         first = Desk(tmp_path, history=history)
-        (known,) = first.tuner.evaluated(subject, [one])
+        (known,) = first.tuner.evaluated(task, [one])
         desk = Desk(tmp_path, past=[known], history=history)
-        assert desk.tuner.evaluated(subject, [one]) == [known]
+        assert desk.tuner.evaluated(task, [one]) == [known]
         assert desk.judge.asked == []
-        assert isinstance(desk.tuner.evaluate_afresh(subject, one)[0].verdict, BuildFailed)
+        assert isinstance(desk.tuner.evaluate_afresh(task, one)[0].verdict, BuildFailed)
         assert desk.judge.asked == [one.id]
-        desk.tuner.evaluated(subject, [one])
+        desk.tuner.evaluated(task, [one])
         assert desk.judge.asked == [one.id], "once is enough"
-        desk.tuner.evaluated(subject, [other])
+        desk.tuner.evaluated(task, [other])
         assert desk.judge.asked == [one.id, other.id]
 
 
@@ -98,23 +98,23 @@ class ByTwo:
         return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
 
 
-def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, subject: TuneTask) -> None:
+def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, task: TuneTask) -> None:
     first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
-    made = first.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: next(looks))
+    made = first.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: next(looks))
     assert len(made) == len(first.judge.asked) == 4
     again = Desk(tmp_path, past=made)
-    assert again.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made
+    assert again.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made
     assert again.judge.asked == []
     # A proposal of which something is new is not taken by half.
     part = Desk(tmp_path, past=made[:3])
-    assert part.tuner.search(subject, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made[:2]
+    assert part.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made[:2]
     assert part.judge.asked == []
 
 
-def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, subject: TuneTask) -> None:
-    twin = replace(subject.space.templates[0], id="linear/twin")
-    space = Space(subject.region, [*subject.space.templates, twin], target())
-    both = replace(subject, space=space)
+def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, task: TuneTask) -> None:
+    twin = replace(task.space.templates[0], id="linear/twin")
+    space = Space(task.region, [*task.space.templates, twin], target())
+    both = replace(task, space=space)
     known = Desk(tmp_path).tuner.first_trials(both, 8, 8)
     assert {trial.candidate.template for trial in known} == {"linear/rows", "linear/twin"}
     late = Desk(tmp_path)
@@ -126,19 +126,19 @@ def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_pa
     assert resumed.judge.asked == []
 
 
-def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, subject: TuneTask) -> None:
+def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, task: TuneTask) -> None:
     with MachineTrials(tmp_path / "history") as history:
         past = TrialDatabase([], history, "p")
-        one, other, *_ = tuple(subject.space)
+        one, other, *_ = tuple(task.space)
         past.keep(Trial(candidate=one, source="s", verdict=Cancelled(stage="build")))
         past.keep(Trial(candidate=other, source="s", verdict=runs.measured()))
         assert len(history) == 1
 
 
 def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_ones(
-    tmp_path: Path, subject: TuneTask
+    tmp_path: Path, task: TuneTask
 ) -> None:
-    one, *_ = tuple(subject.space)
+    one, *_ = tuple(task.space)
     killed = Trial(candidate=one, source="s", verdict=Disturbed(stage="validate"), fidelity="confirm")
     with MachineTrials(tmp_path / "history") as history:
         TrialDatabase([], history, "p").keep(killed)
@@ -148,63 +148,63 @@ def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_
         assert resumed.failure(one, "s") is None
 
 
-def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, subject: TuneTask) -> None:
+def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
-    one = next(iter(subject.space))
-    (trial,) = desk.tuner.evaluated(subject, [one])
+    one = next(iter(task.space))
+    (trial,) = desk.tuner.evaluated(task, [one])
     (kept,) = (tmp_path / "store").rglob("*.source")
     assert kept.name == f"{trial.source}.source"
     assert "linear_rows" in kept.read_text()
 
 
 def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected(
-    tmp_path: Path, subject: TuneTask
+    tmp_path: Path, task: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
-    desk.steering.legal = legal({subject.region.id: subject.space})
-    one, *_ = tuple(subject.space)
+    desk.steering.legal = legal({task.region.id: task.space})
+    one, *_ = tuple(task.space)
     outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
     for point in (one, outside):
         desk.steering.see(CandidateAsked(what="edit", region=point.region, candidate=point.id, point=point))
-    survey = TaskScheduler([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
-    survey.evaluate_requests()
+    scheduler = TaskScheduler([SimpleNamespace(residency="dram")], [task], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    scheduler.evaluate_requests()
     found = {event.trial.candidate: event.trial.verdict for event in desk.told if isinstance(event, TrialFinished)}
     assert isinstance(found[one], BuildFailed)
     assert isinstance(found[outside], Rejected)
     assert "ROWS" in found[outside].findings[0].text
-    assert [trial.candidate for trial in survey.trials[subject.region.id]] == [one]
+    assert [trial.candidate for trial in scheduler.trials[task.region.id]] == [one]
     assert desk.steering.asked == ()
 
 
-def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, subject: TuneTask) -> None:
+def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
-    one, other, third, *_ = tuple(subject.space)
-    good = Trial(candidate=one, source=desk.tuner.source(subject, one).digest, verdict=runs.measured())
+    one, other, third, *_ = tuple(task.space)
+    good = Trial(candidate=one, source=desk.tuner.source(task, one).digest, verdict=runs.measured())
     stale = Trial(candidate=other, source="of another version", verdict=runs.measured())
     foreign = replace(good, candidate=replace(third, target="another machine"))
-    survey = TaskScheduler([SimpleNamespace(residency="dram")], [subject], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
-    survey.resume_from([good, stale, foreign])
-    assert survey.trials == {subject.region.id: [good]}
+    scheduler = TaskScheduler([SimpleNamespace(residency="dram")], [task], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    scheduler.resume_from([good, stale, foreign])
+    assert scheduler.trials == {task.region.id: [good]}
     assert desk.judge.asked == []
 
 
 def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_looked_at(
-    tmp_path: Path, subject: TuneTask
+    tmp_path: Path, task: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
-    desk.tuner.prepare_first([subject])
+    desk.tuner.prepare_first([task])
     (first,) = desk.judge.asked
     assert not [event for event in desk.told if isinstance(event, TrialFinished)], "nothing was timed beside it yet"
-    trials = desk.tuner.first_trials(subject, 1, 1)
+    trials = desk.tuner.first_trials(task, 1, 1)
     assert [(trial.candidate.id, type(trial.verdict)) for trial in trials] == [(first, BuildFailed)]
     assert desk.judge.asked == [first]
     resumed = Desk(tmp_path, past=trials)
-    resumed.tuner.prepare_first([subject])
+    resumed.tuner.prepare_first([task])
     assert resumed.judge.asked == [], "what is known is not prepared"
 
 
-def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, subject: TuneTask) -> None:
+def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
-    desk.tuner.prepare_first([subject])
+    desk.tuner.prepare_first([task])
     desk.steering.see(asked("cancel", desk.judge.asked[0]))
-    assert [type(trial.verdict) for trial in desk.tuner.first_trials(subject, 1, 1)] == [Cancelled]
+    assert [type(trial.verdict) for trial in desk.tuner.first_trials(task, 1, 1)] == [Cancelled]

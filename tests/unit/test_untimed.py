@@ -55,13 +55,13 @@ class Checker:
 
 
 class Rig:
-    """One region of two layouts, advised in a seeded order, and a survey of it."""
+    """One region of two layouts, advised in a seeded order, and a scheduler of it."""
 
     def __init__(self, folder: Path, *, region: Region | None = None, past: Sequence[Trial] = ()) -> None:
         self.region, self.checker, self.events = region or linear_region(), Checker(), list[Event]()
         self.space = Space(self.region, [PACKED, PLAIN], target())
         order = tuple(candidate.id for candidate in reversed(tuple(self.space)))
-        self.subject = TuneTask(
+        self.task = TuneTask(
             region=self.region,
             space=self.space,
             advice=Advice(label="test", order=order),
@@ -77,18 +77,18 @@ class Rig:
             0,
         )
         cut = cast(Cut, _Cut())
-        self.survey = TaskScheduler([cut], [self.subject], tuner, lambda: 1e9)
+        self.scheduler = TaskScheduler([cut], [self.task], tuner, lambda: 1e9)
 
     def order(self, template: Template) -> list[Candidate]:
-        ordered = self.subject.advice.sorted(tuple(self.space))
+        ordered = self.task.advice.sorted(tuple(self.space))
         return [candidate for candidate in ordered if candidate.template == template.id]
 
     def first(self) -> Ranking:
-        return self.survey.first_by_order()[self.region.id]
+        return self.scheduler.first_by_order()[self.region.id]
 
     def accepted(self, ranking: Ranking) -> bool:
         parts = [Part(region=self.region.id, choice=kernel) for _, (kernel,) in ranking.kernels]
-        return not self.survey.accept(parts)
+        return not self.scheduler.accept(parts)
 
 
 class _Cut:
@@ -135,7 +135,7 @@ def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_bac
     rig.checker.verdicts.pop(rig.order(PLAIN)[0].id)
     assert chosen(rig.first()) == [rig.order(PLAIN)[0]]
     no = [(rig.region.id, kernel) for _, (kernel,) in rig.first().kernels]
-    assert rig.order(PLAIN)[0] not in chosen(rig.survey.first_by_order(no)[rig.region.id])
+    assert rig.order(PLAIN)[0] not in chosen(rig.scheduler.first_by_order(no)[rig.region.id])
 
 
 def test_a_region_of_which_everything_failed_says_how_many_did(rig: Rig) -> None:
@@ -161,7 +161,7 @@ def test_what_this_run_found_before_is_not_built_again(tmp_path: Path) -> None:
 
 def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None:
     lacking = Rig(tmp_path)
-    tuner = lacking.survey._tuner
+    tuner = lacking.scheduler._tuner
     tuner._target = target(isa=("avx",))
     ranking = lacking.first()
     assert ranking.kernels == ()
@@ -171,7 +171,7 @@ def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None
 
 
 def test_without_kernels_every_region_says_that_none_was_asked_for(rig: Rig) -> None:
-    ranking = rig.survey.all_fallback()[rig.region.id]
+    ranking = rig.scheduler.all_fallback()[rig.region.id]
     assert ranking.kernels == ()
     assert "choose = pytorch" in ranking.fallback.reason
 
@@ -189,10 +189,8 @@ def test_estimates_prefer_kernels_to_pytorch_and_earlier_layouts_to_later_ones(r
 
 
 def test_the_order_of_layouts_is_that_of_their_first_candidates(rig: Rig) -> None:
-    found = first_of_layouts(rig.subject, rig.subject.advice, ())
-    ranking = ranked(
-        rig.subject, rig.subject.advice, [(one, rig.survey._tuner.source(rig.subject, one)) for one in found], 0
-    )
+    found = first_of_layouts(rig.task, rig.task.advice, ())
+    ranking = ranked(rig.task, rig.task.advice, [(one, rig.scheduler._tuner.source(rig.task, one)) for one in found], 0)
     assert [kernel.candidate for _, (kernel,) in ranking.kernels] == list(found)
-    assert found[0] == rig.subject.advice.sorted(tuple(rig.space))[0]
+    assert found[0] == rig.task.advice.sorted(tuple(rig.space))[0]
     assert isinstance(ranking.best, Kernel)
