@@ -86,7 +86,7 @@ def compile_model(
                 here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id),
                 steering,
             )  # fmt: skip
-            steering.legal = legal(spaces)
+            steering.know_spaces(legal(spaces))
             scheduler = TaskScheduler(cuts, tasks, tuner, budget.searching, budget.confirming, pace.improved)
             if planned is not None:
                 scheduler.resume_from(past)

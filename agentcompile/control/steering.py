@@ -53,8 +53,7 @@ class Steering:
     ) -> None:
         """`review`: the lock waits until `undecided`, which names the regions that are so or stale, names none."""
         self.earlier, self.review, self.undecided = earlier, review, undecided
-        self.legal: Callable[[Candidate], str] | None = None
-        """Says why a point is not in the space of its region; the flow sets it once there are spaces."""
+        self._legal: Callable[[Candidate], str] | None = None
         self._changed = threading.Condition()
         self._paused = False
         self._held_s = 0.0
@@ -62,6 +61,15 @@ class Steering:
         self._decided = list(earlier.decided)
         self._asked = [asked for asked in earlier.asked if asked.what != "cancel"]
         self._bell = (-1, -1)
+
+    @property
+    def legal(self) -> Callable[[Candidate], str] | None:
+        """Says why a point is not in the space of its region; None before there are spaces."""
+        return self._legal
+
+    def know_spaces(self, legal: Callable[[Candidate], str]) -> None:
+        """Answer from here on by `legal`, which says why a point is in no space."""
+        self._legal = legal
 
     def listen(self) -> None:
         """Hang up the bell: somebody may ask from now on."""

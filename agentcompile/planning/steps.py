@@ -50,7 +50,7 @@ def tune_steps(
         for cut, parts, share in zip(prepared.decode, planned.decode, _shares(planned.decode), strict=True):
             left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
             to_come -= share
-            scheduler.left = left
+            scheduler.limit(left)
             admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, left)
             # What one step gave back to PyTorch, another may be faster with.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}

@@ -51,8 +51,7 @@ class TaskScheduler:
         """`seconds_left` says how long the search may go on; then only heads and finalists are judged. `confirming`
         says how long finalists may be timed; then no longer than an interval needs. `say` is told the best times of
         regions whenever they may have changed."""
-        self.left = seconds_left
-        """Seconds in which candidates may still be judged; whoever wants more of them sets another countdown."""
+        self._left = seconds_left
         self.confirm_left = confirming
         """Seconds in which finalists may still be timed."""
         self._say = say
@@ -61,6 +60,14 @@ class TaskScheduler:
         self._tuner = tuner
         self.trials: dict[str, list[Trial]] = {}
         """Search trials, then confirming ones, by region id; without a clock those of what may not ship."""
+
+    def left(self) -> float:
+        """Seconds in which candidates may still be evaluated."""
+        return self._left()
+
+    def limit(self, left: Left) -> None:
+        """Take another countdown from here on: that of a step which wants more candidates."""
+        self._left = left
 
     @property
     def steering(self) -> Steering:

@@ -55,6 +55,35 @@ def test_backends_alone_know_kinds_of_devices(repository: Path) -> None:
     assert not found
 
 
+MIDDLE = ("pipeline.py", "search", "tuning", "planning", "evaluation")
+
+
+def _reaches_into(text: str) -> list[int]:
+    """Lines that set an attribute of something other than `self`."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+
+
+def test_no_object_of_the_middle_sets_an_attribute_of_another(repository: Path) -> None:
+    assert _reaches_into("scheduler.left = left\nself.one.two = 3") == [1, 2]
+    found = {}
+    for part in MIDDLE:
+        path = repository / "agentcompile" / part
+        for file in [path] if path.is_file() else path.rglob("*.py"):
+            if lines := _reaches_into(file.read_text(encoding="utf-8")):
+                found[str(file.relative_to(repository))] = lines
+    assert not found
+
+
+def test_the_flow_reads_as_a_sentence(repository: Path) -> None:
+    assert len((repository / "agentcompile/pipeline.py").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_the_root_holds_a_handful_of_modules(repository: Path) -> None:
     assert len(list((repository / "agentcompile").glob("*.py"))) <= MOST_AT_ROOT
 
