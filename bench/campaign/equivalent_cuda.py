@@ -1,8 +1,9 @@
 """Why mutants of CUDA kernels are no faults.
 
 Some are undefined, and their rows say so first: exchanges whose mask leaves out lanes that take part, a barrier gone
-between lanes that meet in shared memory, sums that begin with what nobody wrote. CUDA gives these no meaning, so no
-result that a device happens to give can be held against them; on the devices tried the bits were right.
+between lanes that meet in shared memory, sums that begin with what nobody wrote, a fence gone between the making of a
+barrier and copies that end on it, a copy that a block does not wait for. CUDA gives these no meaning, so no result that
+a device happens to give can be held against them; on the devices tried the bits were right.
 
 Not here: the fence between the reads of a slot and the copy into it, gone where slots are copied into again. That race
 is a fault, though no input shows it reliably.
@@ -10,9 +11,12 @@ is a fault, though no input shows it reliably.
 
 from __future__ import annotations
 
+from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
+from agentcompile.ir.scope import region_dtype
 
 from .equivalent_cuda_attention import ATTENTION
+from .equivalent_cuda_bulk import BULK
 from .excuses import Row
 from .extents import BYTE, matrices
 from .loops import Asked
@@ -20,6 +24,8 @@ from .loops import Asked
 _WARP = 32
 _BLOCK = 128
 """Threads of the kernels that look a row up."""
+_GRID_BLOCK = 256
+"""Threads of a block where a grid has one for every element of a row."""
 _MOST_ROWS = 16
 """Rows that a warp holds at most; all numbers of them are powers of two."""
 
@@ -27,6 +33,22 @@ _MOST_ROWS = 16
 def _one_turn(region: Region, _: int) -> bool:
     """No row of an output is wider than a block."""
     return all(int(port.shape[-1]) <= _BLOCK for port in region.ports if port.role == "output")
+
+
+def _in_a_byte(region: Region, _: int) -> bool:
+    """The length of every row of an output fits a signed byte."""
+    return all(int(port.shape[-1]) <= BYTE for port in region.ports if port.role == "output")
+
+
+def _threads_in_32_bits(region: Region, _: int) -> bool:
+    """The threads that a row's elements take, in whole blocks, are fewer than an unsigned number has values."""
+    return -(-dict(region.dims).get("hidden", 1 << 32) // _GRID_BLOCK) * _GRID_BLOCK < 1 << 32
+
+
+def _one_left_at_most(region: Region, _: int) -> bool:
+    """Pieces of 16 bytes of the narrowest type leave one element of the output over, or none."""
+    width = dict(region.dims).get("width", 0)
+    return width > 0 and width % (16 // ITEM_BYTES[region_dtype(region)]) <= 1
 
 
 def _one_sequence(region: Region, _: int) -> bool:
@@ -43,48 +65,38 @@ def _two_rows(region: Region, _: int) -> bool:
     return bool(matrices(region)) and all(int(port.shape[0]) > 1 for port in matrices(region))
 
 
-def _plain(region: Region, _: int) -> bool:
-    """Nothing is normalised on the way in."""
-    return not any(port.role == "weight" and len(port.shape) == 1 and "norm" in port.family for port in region.ports)
-
-
-def _turns(asked: Asked) -> int:
-    """How often a team of warps takes a row, at most; each multiprocessor has a block."""
-    teams = asked.params.get("WARPS", 1) // asked.params.get("PARTS", 1)
-    return -(-sum(int(port.shape[0]) for port in matrices(asked.region)) // (asked.threads * max(teams, 1)))
-
-
-def _few_turns(asked: Asked) -> bool:
-    """No team takes so many rows that the number of a row, or of one asked for ahead, needs more than a signed byte."""
-    return _turns(asked) + asked.params.get("DEPTH", BYTE) < BYTE
-
-
-def _all_asked_for(asked: Asked) -> bool:
-    """Every row that a warp takes is among those that it asks for before its first."""
-    sides = 2 if "gateup" in asked.region.kind else 1
-    return _turns(asked) <= asked.params.get("DEPTH", 0) // sides
-
-
-def _few_bases(asked: Asked) -> bool:
-    """Warps take their rows in so few groups of 32 that a signed byte holds where each begins, and where none does."""
-    return _turns(asked) <= BYTE // _WARP * _WARP
-
-
 def _one_step(asked: Asked) -> bool:
     """A warp's loads in flight are all of a row, in the wider type too."""
     found, reach = matrices(asked.region), _WARP * 4 * asked.params.get("LOADS", 0)
     return bool(found) and all(int(port.shape[1]) <= reach for port in found)
 
 
+def _whole_loads(asked: Asked) -> bool:
+    """No turn of a warp's loads has the first column behind a row among others: turns there are whole ones, of the one
+    step that there is, and nobody multiplies what they load."""
+    for port in matrices(asked.region):
+        columns, turn = int(port.shape[1]), _WARP * (16 // ITEM_BYTES[port.dtype])
+        step = turn * asked.params.get("LOADS", 0)
+        if step == 0 or columns % turn or (columns > step and columns % step):
+            return False
+    return bool(matrices(asked.region))
+
+
+def _one_element(asked: Asked) -> bool:
+    """A block has a thread for every element of a group, or more."""
+    return 0 < dict(asked.region.dims).get("hidden", 0) <= _WARP * asked.params.get("WARPS", 0)
+
+
+def _whole_units(asked: Asked) -> bool:
+    """Every warp that has rows has as many of its matrix as it can hold."""
+    found, at_once = matrices(asked.region), asked.params.get("ROWS", 0)
+    return bool(found) and at_once > 0 and all(int(port.shape[0]) % at_once == 0 for port in found)
+
+
 def _whole_blocks(asked: Asked) -> bool:
     """Every warp of every block has rows of the one matrix."""
     found, at_once = matrices(asked.region), asked.params.get("ROWS", 0) * asked.params.get("WARPS", 0)
     return at_once > 0 and len(found) == 1 and int(found[0].shape[0]) % at_once == 0
-
-
-def _one_part_of_plain(asked: Asked) -> bool:
-    """A row is one warp's, and nothing is normalised on the way in."""
-    return asked.params.get("PARTS") == 1 and _plain(asked.region, asked.threads)
 
 
 CUDA: tuple[Row, ...] = (
@@ -114,6 +126,49 @@ CUDA: tuple[Row, ...] = (
         before=r"i \+= long\(gridDim\.x\) \* blockDim\.x\)",
         after=r"i \+= long\(gridDim\.x\)\)",
         why="shorter steps visit what longer ones do and some elements of other threads: each writes the same value",
+    ),
+    Row(
+        file=r"embedding/row/kernel\.cu",
+        before=r"i < hidden; i \+= long\(gridDim\.x\) \* blockDim\.x\) y\[i\] = row\[i\];",
+        after=r"i < hidden; i (\+= 2 \* \(long\(gridDim\.x\) \* blockDim\.x\)|= long\(gridDim\.x\) \* blockDim\.x)\) "
+        r"y\[i\] = row\[i\];",
+        why="the grid has a thread for every element of a row, or more: a thread has one at most, and the loop ends "
+        "behind it",
+    ),
+    Row(
+        file=r"embedding/row/kernel\.cu",
+        before=r"i < hidden; i \+= long\(gridDim\.x\) \* blockDim\.x\) y\[i\] = row\[i\];",
+        after=r"i < hidden; i \+= \(gridDim\.x\) \* blockDim\.x\) y\[i\] = row\[i\];",
+        where=_threads_in_32_bits,
+        why="the number of the grid's threads fits 32 bits",
+    ),
+    Row(
+        file=r"position-tables/row/kernel\.cu",
+        before=r"^const long length = y_numel\[which\] / tokens;",
+        after=r"^const signed char length = y_numel\[which\] / tokens;",
+        where=_in_a_byte,
+        why="the length of every row fits a signed byte, and what it is multiplied with is wider",
+    ),
+    Row(
+        file=r"rmsnorm/block/kernel\.cu",
+        before=r"i < hidden; i \+= WARP \* WARPS\) squares \+= to_float\(x\[i\]\) \* to_float\(x\[i\]\);",
+        after=r"i < hidden; i \+= WARP \* WARPS\) squares = to_float\(x\[i\]\) \* to_float\(x\[i\]\);",
+        counts=_one_element,
+        why="a thread has one element at most, and its square added to zero is the square",
+    ),
+    Row(
+        file=r"silu-mul/flat/kernel\.cu",
+        before=r"^for \(long k = i; k < width; \+\+k\) put\(",
+        after=r"^for \(long k = i; k < width; k \+= 2\) put\(",
+        where=_one_left_at_most,
+        why="whole pieces leave one element over or none: the loop ends behind the first",
+    ),
+    Row(
+        file=r"_include/argmax\.cuh",
+        before=r"^for \(int step = WARP / 2; step > 0; step /= 2\) \{",
+        after=r"^for \(int step = WARP \* 2; step > 0; step /= 2\) \{",
+        why="an exchange counts lanes round the warp: at steps of two warps and of one a lane meets its own key, which "
+        "is the greater of the two, and the other steps are as they were",
     ),
     Row(
         file=r"_include/device\.cuh",
@@ -164,76 +219,30 @@ CUDA: tuple[Row, ...] = (
         file=r"_include/gemv\.cuh",
         before=r"held\[r\]\[j\] = k < K \?",
         after=r"held\[r\]\[j\] = k <= K \?",
-        why="what lies behind the last column is multiplied with nothing: the assembler leaves its load out, and one "
-        "that it made would fault where nothing is mapped behind the matrix",
+        counts=_whole_loads,
+        why="only a turn of loads that nobody multiplies begins at the column behind the last, and the assembler "
+        "leaves it out; in one that other lanes multiply the load is made, and faults where nothing is mapped behind "
+        "the matrix",
     ),
     Row(
         file=r"_include/gemv\.cuh",
         before=r"if \(\+\+step == STEPS\) break;",
-        after=r"if \(\+\+step != STEPS\) break;",
+        after=r"if \((\+\+step != STEPS|!\(\+\+step == STEPS\))\) break;",
         counts=_one_step,
         why="there is one step: the second, behind which the loop ends, fetches zeros and multiplies nothing",
     ),
     Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^const auto ask = \[&\]\(int into, long turn, int side\) \{",
-        after=r"\(int into, signed char turn, int side\) \{",
-        counts=_few_turns,
-        why="the number of every row of a warp fits",
+        file=r"_include/gemv\.cuh",
+        before=r"^const bool mine = lane < ROWS && lane < unit\.left;",
+        after=r"^const bool mine = lane < ROWS && lane <= unit\.left;",
+        counts=_whole_units,
+        why="a warp that has rows has one for each of its lanes that emit, and one that has none emits the first row "
+        "of the first matrix again, from the same numbers in the same order: the same value, and no operand lies there",
     ),
     Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^ask\(ring\.slot, turn \+ \(side \+ DEPTH\) / SIDE, \(side \+ DEPTH\) % SIDE\);",
-        after=r"^;$",
-        counts=_all_asked_for,
-        why="all rows of a warp are asked for before the first: there is none behind them",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^for \(long base = 0; unit_of<1>\(rows_of, long\(blockIdx",
-        after=r"^for \(signed char base = 0; unit_of<1>\(rows_of, long\(blockIdx",
-        counts=_few_bases,
-        why="no warp has more than three groups of rows behind its first, and the number that ends the loop fits",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^reads_done\(\);",
-        after=r"^;$",
-        counts=_all_asked_for,
-        why="all rows of a warp are asked for before the first: no copy follows that the fence could hold back",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^__syncwarp\(\);",
-        after=r"^;$",
-        why="undefined: one of these barriers orders what a lane makes in shared memory before the other lanes' waits "
-        "on it, the other the lanes' reads of a slot before the copy into it that one of them asks for. Without, CUDA "
-        "does not say what is read; and where no slot is copied into again the second orders nothing",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^if \(\+\+slot == DEPTH\) slot = 0, parity \^= 1;",
-        unreached=True,
-        why="no warp takes as many rows as its ring has slots: it never begins again",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"const float factor = inverse_of\(in, all, K\);",
-        after=r"const float factor = to_float\(Rounded<\w+>::of\(inverse_of\(in, all, K\)\)\);",
-        where=_plain,
-        why="nothing is normalised: the factor is one, in every type",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"^if \(PARTS > 1\) \{",
-        after=r"^if \(!\(PARTS > 1\)\) \{",
-        counts=_one_part_of_plain,
-        why="the sums of one part go through shared memory and come back as they were; no squares are used",
-    ),
-    Row(
-        file=r"_include/bulk\.cuh",
-        before=r"const float extra = here \? more\(mine\.matrix, mine\.row\) : 0\.0f;",
-        after=r"const float extra = here \? more\(mine\.matrix, mine\.row\) : -?\(?-?[0-9.]+f\)?;",
+        file=r"_include/gemv\.cuh",
+        before=r"^const float extra = mine \? more\(unit\.matrix, unit\.row \+ lane\) : 0\.0f;",
+        after=r"^const float extra = mine \? more\(unit\.matrix, unit\.row \+ lane\) : -?\(?-?[0-9.]+f\)?;",
         why="a lane that has no row emits none",
     ),
     Row(
@@ -256,5 +265,6 @@ CUDA: tuple[Row, ...] = (
         after=r"^for \(int r = 0; r >= ROWS; \+\+r\) sum\[r\] = 0;",
         why="undefined: the sums begin with what nobody wrote",
     ),
+    *BULK,
     *ATTENTION,
 )

@@ -121,6 +121,12 @@ ATTENTION: tuple[Row, ...] = (
     ),
     Row(
         file=r"_include/attention_parts\.cuh",
+        before=r"^const float w = n < SPLITS \? weight\[n\] : 0\.0f;",
+        after=r"^const float w = n < SPLITS \? weight\[n\] : 1\.0f;",
+        why="splits from SPLITS on are asked for as nothing: one times zero is added, as zero times zero was",
+    ),
+    Row(
+        file=r"_include/attention_parts\.cuh",
         before=r"^if \(i == 0\) ends\[g \* SPLITS \+ split\] = make_float2\(top, total\);",
         after=r"^if \((i != 0|!\(i == 0\))\) ends\[g \* SPLITS \+ split\] = make_float2\(top, total\);",
         where=lambda region, _: dict(region.dims).get("head_dim", 0) > 1,

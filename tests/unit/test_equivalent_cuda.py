@@ -9,6 +9,7 @@ import pytest
 from agentcompile.bench.campaign.equivalent import reason
 from agentcompile.bench.campaign.equivalent_cuda import CUDA
 
+from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from tests.templates.shapes import Extents, region
 
@@ -98,6 +99,15 @@ def _said(made: Region, file: str, before: str, after: str) -> str:
 BULK, HEADS, PARTS = "_include/bulk.cuh", "_include/attention_heads.cuh", "_include/attention_parts.cuh"
 BASE = "for (long base = 0; unit_of<1>(rows_of, long(blockIdx.x) * TEAMS + base * step).left; base += WARP) {"
 PARTNER = "const int partner = near ? HALF_LANES + (i + HALF_REST) / PER_LANE : -HALF_LANES - (i < HALF_REST ? 1 : 0);"
+ASK = "ask(ring.slot, turn + (side + DEPTH) / SIDE, (side + DEPTH) % SIDE);"
+MINE = "const bool mine = lane < ROWS && lane < unit.left;"
+SQUARES = "for (long i = threadIdx.x; i < hidden; i += WARP * WARPS) squares += to_float(x[i]) * to_float(x[i]);"
+LOOKUP = (
+    "for (long i = long(blockIdx.x) * blockDim.x + threadIdx.x; i < hidden; i += long(gridDim.x) * blockDim.x) "
+    "y[i] = row[i];"
+)
+LENGTH = "const long length = y_numel[which] / tokens;"
+TAIL = "for (long k = i; k < width; ++k) put(a.y + k, silu(to_float(a.g[k])) * to_float(a.u[k]));"
 WIDE = Extents(hidden=64, rows=(600,))
 DECODE = Extents(q_heads=12, kv_heads=2, head_dim=64)
 
@@ -113,6 +123,13 @@ DECODE = Extents(q_heads=12, kv_heads=2, head_dim=64)
         ("linear", BULK, "if (PARTS > 1) {", "if (!(PARTS > 1)) {", {"PARTS": 1}, {"PARTS": 2}),
         ("linear", "_include/gemv.cuh", "if (++step == STEPS) break;", "if (++step != STEPS) break;",
          {"LOADS": 1}, {}),
+        ("linear", "_include/gemv.cuh", "if (++step == STEPS) break;", "if (!(++step == STEPS)) break;",
+         {"LOADS": 1}, {}),
+        ("linear", "_include/gemv.cuh", MINE, MINE.replace("< unit", "<= unit"), {"ROWS": 8}, {"ROWS": 16}),
+        ("linear", BULK, ASK, "ask(ring.slot, turn / SIDE, (side + DEPTH) % SIDE);",
+         {"WARPS": 4, "PARTS": 1, "DEPTH": 2}, {"WARPS": 4, "PARTS": 1, "DEPTH": 1}),
+        ("linear", BULK, BASE, BASE.replace(") * TEAMS", ") + TEAMS"), {"WARPS": 8, "PARTS": 2}, {"WARPS": 8}),
+        ("rmsnorm", "rmsnorm/block/kernel.cu", SQUARES, SQUARES.replace("+= to", "= to"), {"WARPS": 2}, {"WARPS": 1}),
         ("linear", "_include/vector.cuh", "if (before && unit < here) found = {i};",
          "if (before || unit < here) found = {i};", {"ROWS": 2, "WARPS": 4}, {"ROWS": 2, "WARPS": 16}),
         ("rope-attention-decode", "_include/attention_joined.cuh",
@@ -131,7 +148,7 @@ DECODE = Extents(q_heads=12, kv_heads=2, head_dim=64)
 def test_what_depends_on_a_candidates_parameters(
     kind: str, file: str, before: str, after: str, holds: dict[str, int], fails: dict[str, int]
 ) -> None:
-    made = region(kind, WIDE if kind == "linear" else DECODE)
+    made = region(kind, DECODE if "attention" in kind else WIDE)
     said = [reason("any", made, file, before, after, threads=132, params=params) for params in (holds, fails)]
     assert said[0]
     assert not said[1]
@@ -153,6 +170,14 @@ def test_what_depends_on_a_candidates_parameters(
          PARTNER, PARTNER.replace(": -HALF_LANES", ": HALF_LANES")),
         (region("embedding", Extents()), region("embedding", Extents(batch=2)), "embedding/row/kernel.cu",
          "y_t* y = a.y + blockIdx.y * hidden;", "y_t* y = a.y - blockIdx.y * hidden;"),
+        (region("embedding", Extents(hidden=(1 << 32) - 256)), region("embedding", Extents(hidden=(1 << 32) - 255)),
+         "embedding/row/kernel.cu", LOOKUP, LOOKUP.replace("+= long(gridDim.x)", "+= (gridDim.x)")),
+        (region("position-tables", Extents(hidden=127)), region("position-tables", Extents(hidden=128)),
+         "position-tables/row/kernel.cu", LENGTH, LENGTH.replace("const long", "const signed char")),
+        (region("silu-mul", Extents(rows=(17,))), region("silu-mul", Extents(rows=(18,))), "silu-mul/flat/kernel.cu",
+         TAIL, TAIL.replace("++k", "k += 2")),
+        (region("silu-mul", Extents(rows=(12,), dtype="fp32")), region("silu-mul", Extents(rows=(12,))),
+         "silu-mul/flat/kernel.cu", TAIL, TAIL.replace("++k", "k += 2")),
     ],
 )  # fmt: skip
 def test_what_depends_on_a_regions_extents(held: Region, broken: Region, file: str, before: str, after: str) -> None:
@@ -162,6 +187,11 @@ def test_what_depends_on_a_regions_extents(held: Region, broken: Region, file: s
 
 FIRST = "if (i == 0) ends[g * SPLITS + split] = make_float2(top, total);"
 COUNT = "if (threadIdx.x == 0) *arrived = 0;"
+PLACE = "if (PARTS > 1 && lane == 0) squares[warp] = slice.squares;"
+EXTRA = "const float extra = mine ? more(unit.matrix, unit.row + lane) : 0.0f;"
+EXCHANGE = "for (int step = WARP / 2; step > 0; step /= 2) {"
+WEIGHT = "const float w = n < SPLITS ? weight[n] : 0.0f;"
+STEP = "i += long(gridDim.x) * blockDim.x"
 TURN = "for (int from = begin; from < SPLITS && begin < TEAMS; from += AHEAD * TEAMS) {"
 
 
@@ -177,13 +207,29 @@ TURN = "for (int from = begin; from < SPLITS && begin < TEAMS; from += AHEAD * T
         ("rope-attention-decode", PARTS, COUNT, COUNT.replace("==", "!="), COUNT.replace("= 0;", "= 1;")),
         ("rope-attention-decode", PARTS, TURN, TURN.replace("from <", "from <="), TURN.replace("from <", "from >=")),
         ("rope-attention-decode", PARTS, TURN, TURN.replace("from <", "from <="), TURN.replace("&&", "||")),
+        ("embedding", "embedding/row/kernel.cu", LOOKUP, LOOKUP.replace(STEP, f"i += 2 * ({STEP[5:]})"),
+         LOOKUP.replace("+=", "-=")),
+        ("embedding", "embedding/row/kernel.cu", LOOKUP, LOOKUP.replace("+=", "="),
+         LOOKUP.replace("i < hidden", "i <= hidden")),
+        ("embedding", "embedding/row/kernel.cu", LOOKUP, LOOKUP.replace("+= long(gridDim.x)", "+= (gridDim.x)"),
+         LOOKUP.replace("long(gridDim.x) *", "long(gridDim.x) +")),
+        ("linear-argmax", "_include/argmax.cuh", EXCHANGE, EXCHANGE.replace("WARP / 2", "WARP * 2"),
+         EXCHANGE.replace("step /= 2", "step *= 2")),
+        ("linear-argmax", "_include/argmax.cuh", EXCHANGE, EXCHANGE.replace("WARP / 2", "WARP * 2"),
+         EXCHANGE.replace("WARP / 2", "WARP / 3")),
+        ("linear", BULK, "barriers_made();", ";", "reads_done();"),
+        ("linear", BULK, PLACE, PLACE.replace("&&", "||"), PLACE.replace("> 1", "<= 1")),
+        ("linear", BULK, PLACE, PLACE.replace("&&", "||"), PLACE.replace("[warp]", "[(warp) + 1]")),
+        ("linear", "_include/gemv.cuh", EXTRA, EXTRA.replace("0.0f", "1.0f"), EXTRA.replace("mine ?", "!(mine) ?")),
+        ("rope-attention-decode", PARTS, WEIGHT, WEIGHT.replace("0.0f", "1.0f"), WEIGHT.replace("<", "<=")),
         ("rope-attention-decode", HEADS, PARTNER, PARTNER.replace(": -HALF", ": HALF"),
          PARTNER.replace("HALF_LANES +", "HALF_LANES -")),
     ],
 )  # fmt: skip
 def test_a_row_is_about_one_mutation_of_its_line(kind: str, file: str, before: str, same: str, wrong: str) -> None:
-    made = region(kind, WIDE if kind == "linear" else DECODE)
+    made = region(kind, DECODE if "attention" in kind else WIDE)
     assert _said(made, file, before, same)
+    assert before != same
     assert wrong != before
     assert not _said(made, file, before, wrong)
 
@@ -236,3 +282,50 @@ def test_a_running_softmax_of_tiles_begins_elsewhere() -> None:
 
     assert said("rope-attention-decode/cluster-tensor")
     assert not said("rope-attention-decode/cluster-kv")
+
+
+def test_the_grid_of_a_lookup_has_a_thread_for_every_element() -> None:
+    said = (TEMPLATES / "embedding/row/template.toml").read_text("utf-8")
+    assert 'grid = ["ceil_div(hidden, 256)", "tokens"]\nblock = ["256"]' in said
+
+
+@pytest.mark.parametrize("threads", [1, 5, 132])
+@pytest.mark.parametrize(("warps", "parts"), [(4, 4), (4, 2), (8, 1)])
+def test_a_block_that_counts_from_its_number_begins_every_turn_in_which_it_has_a_row(
+    threads: int, warps: int, parts: int
+) -> None:
+    teams = warps // parts
+    turn = 32 * threads * teams
+
+    def begins(rows: int, block: int) -> bool:
+        return all(block + teams + base < rows for base in range(0, rows, turn) if block * teams + base < rows)
+
+    params = {"WARPS": warps, "PARTS": parts}
+    after = BASE.replace(") * TEAMS", ") + TEAMS")
+    for rows in (1, teams, 2 * teams + 1, 64, turn - 1, turn, turn + 1, turn + teams, turn + 3 * teams, 2 * turn):
+        made = region("linear", Extents(rows=(rows,)))
+        said = reason("arithmetic", made, BULK, BASE, after, threads=threads, params=params)
+        assert bool(said) == all(begins(rows, block) for block in range(threads)), rows
+
+
+def test_the_rows_of_a_gate_are_counted_once() -> None:
+    for rows, holds in ((11, True), (8, False)):
+        made = region("gateup-silu-mul", Extents(rows=(rows,)))
+        params = {"WARPS": 8, "PARTS": 1, "DEPTH": 2}
+        after = BASE.replace(") * TEAMS", ") + TEAMS")
+        assert bool(reason("arithmetic", made, BULK, BASE, after, threads=132, params=params)) == holds
+
+
+@pytest.mark.parametrize(
+    ("hidden", "loads", "dtype", "holds"),
+    [(768, 4, "bf16", True), (576, 8, "bf16", False), (1024, 2, "bf16", True), (768, 2, "bf16", False),
+     (640, 8, "fp32", True), (640, 8, "bf16", False), (768, 0, "bf16", False)],
+)  # fmt: skip
+def test_a_load_behind_the_last_column_is_made_beside_others(
+    hidden: int, loads: int, dtype: DType, holds: bool
+) -> None:
+    before = "held[r][j] = k < K ? stream(base + (r < last ? r : last) * K + k) : Words{};"
+    made = region("linear", Extents(hidden=hidden, dtype=dtype))
+    after, params = before.replace("k < K", "k <= K"), {"LOADS": loads}
+    said = reason("boundary", made, "_include/gemv.cuh", before, after, threads=132, params=params)
+    assert bool(said) == holds
