@@ -253,7 +253,7 @@ class PlanAdmitted(_Clean):
     layouts: Layouts = ()
     """Resident layouts that it was admitted with, those of all plans of its run."""
     ruled: bool = False
-    """Whether it is another's plan as a person changed it; it was measured, and nothing of it was given back."""
+    """Whether it is another's plan as a person changed it; it was measured, and nothing of it fell back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

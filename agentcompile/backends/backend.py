@@ -26,7 +26,7 @@ class StepRules:
     """Paired rounds of a comparison."""
     whole_space: bool
     """Whether every point that builds is an alternative, and short looks pick the few that are timed; else those are
-    the runners-up of the isolated comparison."""
+    the next best of the isolated comparison."""
 
 
 class Backend(Protocol):

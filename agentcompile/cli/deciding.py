@@ -1,4 +1,4 @@
-"""`decide`: a person's word on a run, one action a call; without one, what there is to decide on."""
+"""`decide`: a person's decisions on a run, one action a call; without one, what there is to decide on."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Legal = Callable[[Candidate], str]
 
 
 class RefusedError(Exception):
-    """The command was not obeyed; the text says why."""
+    """The command was not carried out; the text says why."""
 
 
 def answer(state: State, command: Command, *, live: bool, legal: Legal | None = None) -> tuple[tuple[Event, ...], str]:

@@ -1,4 +1,4 @@
-"""Where commands are obeyed: by the compiler that works on a run, or on a run at rest by whoever holds its lock.
+"""Where commands are carried out: by the compiler that works on a run, or on a run at rest by whoever holds its lock.
 
 Invariant: what a person did is on disk before anything acts on it and before the reply says so.
 """
@@ -57,7 +57,7 @@ def steered(
     steering = Steering(earlier(state()), review=review, undecided=undecided)
     steering.listen()
 
-    def obey(command: Command) -> tuple[Reply, Callable[[], None]]:
+    def carry_out(command: Command) -> tuple[Reply, Callable[[], None]]:
         with lock:
             try:
                 events, text = answer(state(), command, live=True, legal=steering.legal)
@@ -71,7 +71,7 @@ def steered(
         return Reply(ok=True, text=text), _end if isinstance(command, Stop) else _nothing
 
     try:
-        server = Server(run, obey)
+        server = Server(run, carry_out)
     except OSError as error:
         emit(Warned(text=f"{run}: nobody can steer this run: {error.strerror or error}"))
         server = None
@@ -93,7 +93,7 @@ def _end() -> None:
 
 
 def deliver(path: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
-    """Have a command obeyed: by the run's compiler, or on a run at rest by appending to its events under its lock.
+    """Have a command carried out: by the run's compiler, or on a run at rest by appending to its events under its lock.
 
     Raises AgentCompileError: usage for what is no run, environment for a disk that is full and for a compiler that
     gives no reply.

@@ -21,16 +21,16 @@ from agentcompile.ir.codec import CodecError
 PATIENCE_S = 2.0
 """How long a caller may take to say its line; others wait meanwhile."""
 
-Obey = Callable[[Command], tuple[Reply, Callable[[], None]]]
+CarryOut = Callable[[Command], tuple[Reply, Callable[[], None]]]
 """Answers a command, and says what is still to be done when the reply is on its way."""
 
 
 class Server:
     """One run's socket. Use as a context manager; the run's lock is held around it."""
 
-    def __init__(self, run: Path, obey: Obey) -> None:
+    def __init__(self, run: Path, carry_out: CarryOut) -> None:
         """Begin to listen; raises OSError where the file system has no sockets."""
-        self._path, self._obey = run / SOCKET, obey
+        self._path, self._carry_out = run / SOCKET, carry_out
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -76,7 +76,7 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            reply, afterwards = self._obey(command_in(line_of(connection)))
+            reply, afterwards = self._carry_out(command_in(line_of(connection)))
         except CodecError as error:
             reply, afterwards = Reply(ok=False, text=f"not a command: {error}"), _nothing
         try:

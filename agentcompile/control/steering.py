@@ -1,4 +1,4 @@
-"""What a person asked of a session, as the flow heeds it: decisions come from one thread, the flow looks from another.
+"""What a person asked of a session, as the flow sees it: decisions come from one thread, the flow looks from another.
 
 In: events of a person, and what an earlier process of the run left. Out: a safe point that waits while the session is
 paused, candidates to give up or to judge afresh, rulings for the lock. Standard library alone.

@@ -30,7 +30,7 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import (
+from agentcompile.worker.pool import (
     Limits,
     WorkerPool,
     WorkerSlot,
@@ -98,7 +98,7 @@ class WorkerEvaluator:
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
         self._validators = backend.validations_at_once(target, cores)
         self._fragile = backend.poisonable
-        self._crew = WorkerPool(setup, limits, workers or cores)
+        self._pool = WorkerPool(setup, limits, workers or cores)
 
     def __enter__(self) -> WorkerEvaluator:
         return self
@@ -108,7 +108,7 @@ class WorkerEvaluator:
 
     def close(self) -> None:
         """Kill every worker; idempotent."""
-        self._crew.close()
+        self._pool.close()
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
@@ -126,50 +126,50 @@ class WorkerEvaluator:
     def _prepare(
         self, jobs: Iterable[EvaluationJob], depth: Depth | None
     ) -> Iterator[tuple[EvaluationJob, Prepared | Binary | Verdict]]:
-        waiting, built, seats = iter(jobs), deque[_Work](), self._crew.seats
+        waiting, built, slots = iter(jobs), deque[_Work](), self._pool.slots
         running: dict[int, _Work] = {}
         try:
             while True:
-                for index, seat in enumerate(seats):
+                for index, slot in enumerate(slots):
                     if index not in running and (work := self._next(waiting, built, running)) is not None:
                         running[index] = work
-                        self._start(seat, work, depth)
+                        self._start(slot, work, depth)
                 if not running:
                     return
-                done = wait(alive([seats[index] for index in running]), bell=self._steering.bell())
+                done = wait(alive([slots[index] for index in running]), bell=self._steering.bell())
                 self._steering.hush()
                 for index in [index for index in running if self._steering.cancelled(running[index].job.candidate.id)]:
-                    seats[index].clear(shaken=False)
+                    slots[index].clear(disturbed=False)
                     work = running.pop(index)
                     yield work.job, Cancelled(stage=work.stage)
-                for index in [index for index in running if seats[index].worker in done]:
-                    result = self._settle(seats[index], running.pop(index), depth)
+                for index in [index for index in running if slots[index].worker in done]:
+                    result = self._settle(slots[index], running.pop(index), depth)
                     if isinstance(result, _Work) and result.again:
                         running[index] = result
-                        self._start(seats[index], result, depth)
+                        self._start(slots[index], result, depth)
                     elif isinstance(result, _Work):
                         built.append(result)
                     else:
                         yield result
         finally:
             for index in running:
-                seats[index].clear(shaken=False)
+                slots[index].clear(disturbed=False)
 
     def _next(self, waiting: Iterator[EvaluationJob], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
         """Validate what is built before building more, so that results come early and binaries do not pile up."""
         validating = sum(work.stage == "validate" for work in running.values())
         if built and validating < self._validators:
             return built.popleft()
-        if len(built) < len(self._crew.seats) and (job := next(waiting, None)) is not None:
+        if len(built) < len(self._pool.slots) and (job := next(waiting, None)) is not None:
             return _Work(job=job, binary=None)
         return None
 
-    def _start(self, seat: WorkerSlot, work: _Work, depth: Depth | None) -> None:
+    def _start(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
             # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
             request = p.Build(source=job.source, limit_s=limits.build_s)
-            self._crew.worker(seat).ask(request, limit_s=limits.build_s + limits.start_s)
+            self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
         validate = p.Validate(
             region=replace(job.region, sites=()),
@@ -179,28 +179,28 @@ class WorkerEvaluator:
             depth=depth or "search",
             launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
         )
-        self._crew.worker(seat).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
+        self._pool.worker(slot).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
     def _settle(
-        self, seat: WorkerSlot, work: _Work, depth: Depth | None
+        self, slot: WorkerSlot, work: _Work, depth: Depth | None
     ) -> _Work | tuple[EvaluationJob, Prepared | Binary | Verdict]:
-        assert seat.worker is not None
-        outcome = seat.worker.take()
+        assert slot.worker is not None
+        outcome = slot.worker.take()
         if isinstance(outcome, p.Built):
             return replace(work, binary=outcome.binary, again=False) if depth else (work.job, outcome.binary)
         if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
-        seat.clear(shaken=shakes(outcome))
+        slot.clear(disturbed=shakes(outcome))
         if from_outside(outcome) and not work.again:
             return replace(work, again=True)
         ran = work.stage != "build"
-        return work.job, self._blamed(seat, outcome) if ran else failure(outcome, work.stage)
+        return work.job, self._blamed(slot, outcome) if ran else failure(outcome, work.stage)
 
-    def _blamed(self, seat: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
+    def _blamed(self, slot: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
         """What a request that ran a candidate's code says about it. An error of the environment is the candidate's own
         (a library that no system loads, a device that refuses it) unless a fresh worker's canary fails, too."""
         if isinstance(outcome, p.Fault) and outcome.environment:
-            self._crew.worker(seat)
+            self._pool.worker(slot)
             return Crashed(stage=stage, signal=0, detail=outcome.error)
         return failure(outcome, stage)
 
@@ -298,7 +298,7 @@ class WorkerEvaluator:
     ) -> Timing | Death:
         """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
         are those of candidates that may be given up meanwhile."""
-        self._crew.rest()
+        self._pool.rest()
         live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
         while True:
             samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
@@ -314,7 +314,7 @@ class WorkerEvaluator:
 
     def feed(self, request: p.FeedModel, *, patience_s: float = 0.0) -> p.Fed | Failed:
         """Run a whole model on sequences in a fresh process, as `feeder.feed` says."""
-        return feed(self._crew, self._limits, request, patience_s)
+        return feed(self._pool, self._limits, request, patience_s)
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
@@ -329,15 +329,15 @@ class WorkerEvaluator:
         # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
         kept = self._fragile and processes > 1 and isinstance(request, p.Time)
         if processes > 1 and self._fragile:
-            self._crew.stock(processes, kept=kept)
+            self._pool.stock(processes, kept=kept)
         again, number = False, 0
         while number < processes:
-            seat = self._crew.witness(number) if kept else self._crew.clock
-            worker = self._crew.worker(seat, fresh=processes > 1 and not kept)
+            slot = self._pool.witness(number) if kept else self._pool.clock
+            worker = self._pool.worker(slot, fresh=processes > 1 and not kept)
             worker.ask(replace(request, seed=request.seed + number), limit_s=limit_s)
             while not worker.done:
                 if (gone := self._given_up(ids)) >= 0:
-                    seat.clear(shaken=False)
+                    slot.clear(disturbed=False)
                     return _Blamed(at=gone, verdict=Cancelled(stage="measure"))
                 wait([worker], bell=self._steering.bell())
             outcome = worker.take()
@@ -346,12 +346,12 @@ class WorkerEvaluator:
                 again, number = False, number + 1
                 continue
             at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
-            seat.clear(shaken=shakes(outcome))
+            slot.clear(disturbed=shakes(outcome))
             if from_outside(outcome) and not again:
                 again = True
                 continue
             somebody = 0 <= at < len(ids) and not isinstance(outcome, p.Wrong)
-            verdict = self._blamed(seat, outcome, "measure") if somebody else failure(outcome, "measure")
+            verdict = self._blamed(slot, outcome, "measure") if somebody else failure(outcome, "measure")
             assert isinstance(verdict, (Crashed, TimedOut, Disturbed, Incorrect)), verdict
             return _Blamed(at=at, verdict=verdict)
         return tuple(taken)
@@ -378,12 +378,12 @@ class WorkerEvaluator:
 
     def _alone(self, request: p.Request) -> Outcome:
         """Ask a fresh worker while no other works."""
-        self._crew.rest()
+        self._pool.rest()
         for _ in range(2):
-            worker = self._crew.worker(self._crew.clock, fresh=True)
+            worker = self._pool.worker(self._pool.clock, fresh=True)
             outcome = worker.answer(request, limit_s=self._limits.measure(10**9))
             if isinstance(outcome, (Lost, Expired)):
-                self._crew.clock.clear(shaken=True)
+                self._pool.clock.clear(disturbed=True)
             if not from_outside(outcome):
                 break
         return outcome

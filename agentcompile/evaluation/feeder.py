@@ -8,22 +8,22 @@ from agentcompile.evaluation.jobs import Failed
 from agentcompile.ir.trial import Crashed, Death
 from agentcompile.system.exhausted import lacking, named
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Limits, WorkerPool, failure, from_outside, shakes
+from agentcompile.worker.pool import Limits, WorkerPool, failure, from_outside, shakes
 from agentcompile.worker.process import Lost, Outcome
 
 
-def feed(crew: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: float = 0.0) -> p.Fed | Failed:
+def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: float = 0.0) -> p.Fed | Failed:
     """Run a whole model on sequences in a fresh process. It has failed when no step, and no part of loading it, ends
     within `patience_s` seconds (0: what its size may take on a busy machine), however long all of them take.
 
     Raises AgentCompileError (environment) where memory or disk runs out, where somebody ends the process twice, and
     where a canary fails, too.
     """
-    crew.rest()
+    pool.rest()
     nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
-    outcome, at = _tried(crew, request, patience_s or limits.measure(nbytes))
+    outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
     if from_outside(outcome):  # whoever runs out of memory kills the nearest
-        outcome, at = _tried(crew, request, patience_s or limits.measure(nbytes))
+        outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
     if isinstance(outcome, p.Fed):
         return outcome
     what = f"checking {request.info.name} as a whole"
@@ -34,18 +34,18 @@ def feed(crew: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
     if isinstance(outcome, Lost) and (resource := named(outcome.detail)) is not None:
         raise lacking(what, resource, outcome.detail)
     if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels' own doing, unless a canary fails, too
-        crew.worker(crew.clock)
+        pool.worker(pool.clock)
         return Failed(at=at, verdict=Crashed(stage="admit", signal=0, detail=outcome.error))
     verdict = failure(outcome, "admit")
     assert isinstance(verdict, Death), verdict
     return Failed(at=at, verdict=verdict)
 
 
-def _tried(crew: WorkerPool, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
+def _tried(pool: WorkerPool, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
     """What became of one try, and the group that ran last."""
-    crew.clock.clear(shaken=True)  # a canary loads PyTorch and the device before the first part's time begins
-    worker = crew.worker(crew.clock)
+    pool.clock.clear(disturbed=True)  # a canary loads PyTorch and the device before the first part's time begins
+    worker = pool.worker(pool.clock)
     outcome = worker.answer(request, limit_s=patience_s)
     at = worker.blamed
-    crew.clock.clear(shaken=shakes(outcome))
+    pool.clock.clear(disturbed=shakes(outcome))
     return outcome, at

@@ -275,7 +275,7 @@ Choice = Kernel | Fallback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A person's word on one region: run what was chosen, run it as captured, or run another candidate."""
+    """A person's decision on one region: run what was chosen, run it as captured, or run another candidate."""
 
     region: str
     word: Literal["approve", "reject", "override"]

@@ -113,7 +113,7 @@ def time_as_is(
     seed: int,
     kind: Kind,
 ) -> Plan:
-    """Time a plan that a person changed beside PyTorch, in fresh processes, and give nothing of it back.
+    """Time a plan that a person changed beside PyTorch, in fresh processes; nothing of it falls back.
 
     Raises AgentCompileError (undecided) for one that cannot be timed.
     """

@@ -82,7 +82,7 @@ class RankedAlternatives:
         """Nothing to note: the few that there are are timed in earnest."""
 
     def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-        """All: they were judged to become runners-up."""
+        """All: they were evaluated before they were ranked."""
         return tuple(choices)
 
     def left(self) -> float:
@@ -118,7 +118,7 @@ class SpaceAlternatives:
         self._sources: dict[str, Source] = {}
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
-        """What has been looked at before, the best `AGAIN`; else every hopeful point that builds. A look is no
+        """What has been looked at before, the best `AGAIN`; else every promising point that builds. A look is no
         judgement: a kernel may be wrong, and is then found out before it is timed in earnest."""
         if not isinstance(part.choice, Kernel):
             return ()
@@ -171,7 +171,7 @@ class SpaceAlternatives:
         return self._others(part, best.values())
 
     def forget(self, part: Part) -> None:
-        """Look at every hopeful point again."""
+        """Look at every promising point again."""
         self._order.pop(part.region, None)
 
     def _near(self, part: Part) -> list[Trial]:

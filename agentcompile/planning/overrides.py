@@ -1,8 +1,8 @@
-"""A person's word on plans that the step admitted: approvals are noted, rejections and overrides change the plan.
+"""A person's decisions on admitted plans: approvals are noted, rejections and overrides change the plan.
 
-In: admitted plans and rulings that hold. Out: the plans as they go into the lock. What a person chose is proved like
-anything that ships: confirmed, validated by the whole correctness suite, and measured in the step; nothing of it is
-given back, and a plan that is slower than PyTorch with it says so.
+In: admitted plans and decisions that hold. Out: the plans as they go into the lock. What a person chose passes what
+anything that ships passes: it is confirmed, accepted by the full suite, and measured in the step. Nothing of it falls
+back, and a plan that is slower than PyTorch with it says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whole steps of one regime on a clock: plans beside one another, and a plan beside PyTorch until it holds.
 
 In: plans that cover one graph. Out: timings, and what of a plan stays: what was measured to be no faster than PyTorch
-is given back, half of the kernels at a time; what others on the machine keep from being told apart stays if its
+falls back, half of the kernels at a time; what others on the machine keep from being told apart stays if its
 estimate is faster, and says so.
 """
 
@@ -129,10 +129,10 @@ class StepTimer:
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
     def confirm_beside_pytorch(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
-        """Time the plan beside PyTorch; while it is not faster, give half of its kernels back, and at last all.
+        """Time the plan beside PyTorch; while it is not faster, let half of its kernels fall back, and at last all.
 
         What others on the machine keep from being told apart is timed again while time is left. If it is faster by its
-        estimate, it stays: only what was measured to be no faster is given back.
+        estimate, it stays: only what was measured to be no faster falls back.
         """
         look = 0
         while True:
@@ -157,7 +157,7 @@ class StepTimer:
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
             self.notes.append(
-                f"the {self._name} with {len(kernels)} kernels was {why}: half of them go back to PyTorch"
+                f"the {self._name} with {len(kernels)} kernels was {why}: half of them fall back to PyTorch"
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
             dropped = set(weakest[: (len(kernels) + 1) // 2])

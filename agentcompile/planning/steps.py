@@ -52,7 +52,7 @@ def tune_steps(
             to_come -= share
             scheduler.limit(left)
             admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, left)
-            # What one step gave back to PyTorch, another may be faster with.
+            # What fell back in one step may be faster in another.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
         if not backend.prompt_kernels:
@@ -92,13 +92,13 @@ def confirm_steps(
 
 
 def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
-    """The plans as they were covered: no step is timed, and none is given back to PyTorch."""
+    """The plans as they were covered: no step is timed, and nothing falls back."""
     with stage(emit, "admit") as say:
         covers = zip((*prepared.decode, prepared.prefill), (*planned.decode, planned.prefill), strict=True)
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
         for one in plans:
             emit(PlanAdmitted(plan=one, layouts=planned.layouts))
-        say("not asked for: the plans are as they were covered")
+        say("rule of choice does not time steps: plans are as covered")
     return plans
 
 

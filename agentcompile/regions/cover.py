@@ -36,7 +36,7 @@ def cover_jointly(
     assignments: int = ASSIGNMENTS,
     width: int = WIDTH,
 ) -> Solution:
-    """Find the cheapest covers that agree on layouts; `forbidden` pairs (region id, choice) yield runners-up.
+    """Find the cheapest covers that agree on layouts; `forbidden` pairs (region id, choice) yield the next best.
 
     `assignments` and `width` bound what is searched exactly. Raises `CoverError` when an operator has no option, or
     when no layout of a tensor serves every plan.

@@ -3,8 +3,8 @@
 Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide. What is FASTER than the
 baseline replaces it, and on a busy machine what others kept from being told apart though its estimate is faster: such a
 kernel says so, and the whole step has the last word. Kernels are ranked within each layout signature, because the cover
-agrees on layouts over all regions that share a weight, and because a winner that the step rejects yields to its
-runner-up.
+agrees on layouts over all regions that share a weight, and because a winner that the step rejects yields to the
+next one.
 """
 
 from __future__ import annotations

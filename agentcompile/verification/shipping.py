@@ -79,7 +79,7 @@ def _timed_again(
     known: Sequence[Plan],
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
-    measured slower than PyTorch now is given back as a whole."""
+    measured slower than PyTorch now falls back as a whole."""
     layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.scheduler)
     *decode, prefill = (plan.parts for plan in plans)
     left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)

@@ -22,7 +22,7 @@ from agentcompile.ops.layouts import fits
 from agentcompile.system.probe import cpus_at_once
 from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
-from agentcompile.worker.crew import Limits, WorkerPool, said
+from agentcompile.worker.pool import Limits, WorkerPool, said
 from agentcompile.worker.process import Expired, Lost
 
 from .subjects import Subject
@@ -160,13 +160,13 @@ class Many:
             torch_threads=min(machine.target.threads, cpus_at_once()) if machine.target.kind == "cpu" else 1,
             device=machine.device,
         )
-        self._crew, self._machine = WorkerPool(setup, _LIMITS, 1), machine
+        self._pool, self._machine = WorkerPool(setup, _LIMITS, 1), machine
 
     def __enter__(self) -> Many:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._crew.close()
+        self._pool.close()
 
     def build(self, subject: Subject) -> Binary | str:
         """The subject's kernel as the store has it, or as it is built now; else why there is none."""
@@ -186,11 +186,11 @@ class Many:
             repeats=16 if depth == "search" else ACCEPT_REPEATS,
             depth=depth,
         )
-        seat = self._crew.seats[0]
-        outcome = self._crew.worker(seat).answer(request, limit_s=_LIMITS.validate(subject.region.cost.bytes))
+        slot = self._pool.slots[0]
+        outcome = self._pool.worker(slot).answer(request, limit_s=_LIMITS.validate(subject.region.cost.bytes))
         if isinstance(outcome, p.Report) and outcome.report.ok:
             return ""
-        seat.clear(shaken=isinstance(outcome, (Lost, Expired)))
+        slot.clear(disturbed=isinstance(outcome, (Lost, Expired)))
         if isinstance(outcome, p.Report):
             return f"{depth}: " + "; ".join(f"{c.name}: {c.detail}" for c in outcome.report.checks if not c.ok)
         return f"{depth}: {said(outcome)}"

@@ -25,7 +25,7 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.overlap import Access, overlapping
 from agentcompile.system.probe import probe_cuda
 from agentcompile.system.store import Store
-from agentcompile.worker.crew import Limits
+from agentcompile.worker.pool import Limits
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG
 

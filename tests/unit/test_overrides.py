@@ -1,4 +1,4 @@
-"""A person's word on admitted plans: noted, or measured in the step and never given back; refused with the reason."""
+"""Decisions on admitted plans: noted, or measured in the step where nothing falls back; refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of one judge: seats that are filled when needed, cleared after any failure, and proved after a crash."""
+"""The workers of one evaluator: slots that are filled when needed, cleared after any failure, checked after a crash."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ class Limits:
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A place for a worker. `shaken`: its last worker crashed or hung."""
+    """A place for a worker. `disturbed`: its last worker crashed or hung."""
 
     worker: Worker | None = None
     disturbed: bool = False
 
-    def clear(self, *, shaken: bool) -> None:
+    def clear(self, *, disturbed: bool) -> None:
         """Kill the worker."""
         if self.worker is not None:
             self.worker.kill()
-        self.worker, self.disturbed = None, shaken
+        self.worker, self.disturbed = None, disturbed
 
 
 class WorkerPool:
     """Seats for preparing and one for the clock, all filled from one zygote. Making it returns at once."""
 
-    def __init__(self, setup: p.Setup, limits: Limits, seats: int) -> None:
+    def __init__(self, setup: p.Setup, limits: Limits, slots: int) -> None:
         self._setup, self._limits = setup, limits
-        self.seats = tuple(WorkerSlot() for _ in range(seats))
+        self.slots = tuple(WorkerSlot() for _ in range(slots))
         self.clock = WorkerSlot()
         self._witnesses: list[WorkerSlot] = []
         self._spares: list[Worker] = []
@@ -64,35 +64,35 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill every worker; idempotent."""
-        for seat in (*self.seats, self.clock, *self._witnesses):
-            seat.clear(shaken=False)
+        for slot in (*self.slots, self.clock, *self._witnesses):
+            slot.clear(disturbed=False)
         for spare in self._spares:
             spare.kill()
         self._spares.clear()
         self._zygote.close()
 
     def rest(self) -> None:
-        """Wait until no seat works; outcomes stay to be taken."""
-        while busy := [s.worker for s in self.seats if s.worker is not None and s.worker.busy and not s.worker.done]:
+        """Wait until no slot works; outcomes stay to be taken."""
+        while busy := [s.worker for s in self.slots if s.worker is not None and s.worker.busy and not s.worker.done]:
             wait(busy)
 
-    def worker(self, seat: WorkerSlot, *, fresh: bool = False) -> Worker:
-        """The seat's worker, or a new one; after a crash or a hang a new one must sing first.
+    def worker(self, slot: WorkerSlot, *, fresh: bool = False) -> Worker:
+        """The slot's worker, or a new one; after a crash or a hang a new one must pass the canary first.
 
         Raises `AgentCompileError` (environment) when no process starts, or two canaries in a row fail.
         """
         if fresh:
-            seat.clear(shaken=seat.disturbed)
-        elif seat.worker is not None and not seat.worker.alive:
-            seat.clear(shaken=True)
-        if seat.worker is None:
-            seat.worker = self._spare() or self._spawn()
-            if seat.disturbed:
-                self._prove(seat)
-        return seat.worker
+            slot.clear(disturbed=slot.disturbed)
+        elif slot.worker is not None and not slot.worker.alive:
+            slot.clear(disturbed=True)
+        if slot.worker is None:
+            slot.worker = self._spare() or self._spawn()
+            if slot.disturbed:
+                self._check_canary(slot)
+        return slot.worker
 
     def witness(self, number: int) -> WorkerSlot:
-        """The seat of a process in which finalists alone are timed, those of one region after another's."""
+        """The slot of a process in which finalists alone are timed, those of one region after another's."""
         while len(self._witnesses) <= number:
             self._witnesses.append(WorkerSlot())
         return self._witnesses[number]
@@ -136,23 +136,23 @@ class WorkerPool:
             self._zygote = Zygote(start_s=self._limits.start_s)
             return Worker(self._zygote, self._setup)
 
-    def _prove(self, seat: WorkerSlot) -> None:
+    def _check_canary(self, slot: WorkerSlot) -> None:
         outcome: Outcome = p.Alive()
         for _ in range(2):
-            seat.worker = seat.worker or self._spawn()
-            outcome = seat.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
+            slot.worker = slot.worker or self._spawn()
+            outcome = slot.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
             if isinstance(outcome, p.Alive):
-                seat.disturbed = False
+                slot.disturbed = False
                 return
-            seat.clear(shaken=True)
+            slot.clear(disturbed=True)
         if isinstance(outcome, p.Fault) and outcome.environment:
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
 
 
 def alive(workers: Sequence[WorkerSlot]) -> list[Worker]:
-    """The workers of filled seats."""
-    return [seat.worker for seat in workers if seat.worker is not None]
+    """The workers of filled slots."""
+    return [slot.worker for slot in workers if slot.worker is not None]
 
 
 def from_outside(outcome: Outcome) -> bool:

@@ -28,8 +28,8 @@ def timed(judge: WorkerEvaluator, processes: int) -> list[int]:
     )
     assert isinstance(found, Timing)
     assert len(found.processes) == processes
-    seats = [judge._crew.clock, *judge._crew._witnesses]
-    return [seat.worker.pid if seat.worker else 0 for seat in seats]
+    slots = [judge._pool.clock, *judge._pool._witnesses]
+    return [slot.worker.pid if slot.worker else 0 for slot in slots]
 
 
 @pytest.mark.alone
@@ -44,7 +44,7 @@ def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_
     assert clock == searching
     assert len({clock, *first}) == 3
     assert timed(judge, 2) == [clock, *first]
-    dead = judge._crew.witness(0).worker
+    dead = judge._pool.witness(0).worker
     assert dead is not None
     dead.kill()
     _, fresh, same = timed(judge, 2)

@@ -54,7 +54,7 @@ def test_a_candidate_that_hangs_is_given_up_and_the_other_is_prepared(
     assert time.monotonic() - begin < 120
     assert isinstance(found[good.candidate.id], Prepared)
     assert isinstance(found[bad.candidate.id], Cancelled)
-    assert [seat.worker for seat in judge._crew.seats if seat.worker is not None and seat.worker.busy] == []
+    assert [slot.worker for slot in judge._pool.slots if slot.worker is not None and slot.worker.busy] == []
 
 
 def test_an_arm_that_is_given_up_while_it_is_timed_is_named_and_the_others_are_timed(

@@ -214,7 +214,7 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
 
 def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerEvaluator) -> None:
     prepared(judge, jobs.job())
-    for worker in [seat.worker for seat in judge._crew.seats if seat.worker]:
+    for worker in [slot.worker for slot in judge._pool.slots if slot.worker]:
         os.kill(worker.pid, signal.SIGKILL)
     time.sleep(0.2)
     assert isinstance(verdict(judge, jobs.job()), Prepared)
@@ -222,7 +222,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerEvaluator
 
 def test_a_zygote_that_is_killed_is_replaced(judge: WorkerEvaluator) -> None:
     prepared(judge, jobs.job())
-    zygote = judge._crew._zygote._process
+    zygote = judge._pool._zygote._process
     zygote.kill()
     zygote.wait()
     time.sleep(0.2)
@@ -250,7 +250,7 @@ from tests.cpu import jobs
 judge = WorkerJudge(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
                     limits=Limits(validate_s=300))
 list(judge.prepare([jobs.job(), jobs.library()]))
-pids = [judge._crew._zygote._process.pid] + [seat.worker.pid for seat in judge._crew.seats if seat.worker]
+pids = [judge._pool._zygote._process.pid] + [slot.worker.pid for slot in judge._pool.slots if slot.worker]
 print(*pids, flush=True)
 list(judge.prepare([jobs.job({HANG!r})]))
 """
@@ -283,15 +283,15 @@ def _lives(pid: int) -> bool:
 
 
 def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerEvaluator) -> None:
-    crew = judge._crew
-    crew.stock(3)
-    spares = [worker.pid for worker in crew._spares]
+    pool = judge._pool
+    pool.stock(3)
+    spares = [worker.pid for worker in pool._spares]
     assert len(set(spares)) == 3
     os.killpg(spares[2], signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while crew._spares[2].alive and time.monotonic() < deadline:
+    while pool._spares[2].alive and time.monotonic() < deadline:
         time.sleep(0.01)
-    used = [crew.worker(crew.clock, fresh=True).pid for _ in range(3)]
+    used = [pool.worker(pool.clock, fresh=True).pid for _ in range(3)]
     assert used[:2] == [spares[1], spares[0]]
     assert used[2] not in spares
     (ready,) = prepared(judge, jobs.job())
@@ -301,8 +301,8 @@ def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: Worke
 
 def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
     judge = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=LIMITS)
-    judge._crew.stock(2)
-    (one, two) = (worker.pid for worker in judge._crew._spares)
+    judge._pool.stock(2)
+    (one, two) = (worker.pid for worker in judge._pool._spares)
     judge.close()
     for pid in (one, two):
         with pytest.raises(ProcessLookupError):

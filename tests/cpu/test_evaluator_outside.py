@@ -136,11 +136,11 @@ ONCE = 'if (rank == 0 && access("{0}", F_OK)) {{ close(creat("{0}", 0600)); for 
 def test_a_candidate_whose_worker_somebody_killed_is_tried_again(
     judge: WorkerEvaluator, tmp_path: Path, number: signal.Signals
 ) -> None:
-    mark, crew = tmp_path / "mark", judge._crew
+    mark, pool = tmp_path / "mark", judge._pool
     head = "#include <fcntl.h>\n"
 
     def kill() -> None:
-        worker = crew.seats[0].worker
+        worker = pool.slots[0].worker
         assert worker is not None
         os.kill(worker.pid, number)
 
@@ -154,7 +154,7 @@ def test_a_candidate_whose_workers_ancestor_somebody_killed_is_tried_again(
     judge: WorkerEvaluator, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    thread = soon(judge._crew._zygote._process.kill, mark.exists)
+    thread = soon(judge._pool._zygote._process.kill, mark.exists)
     found = verdict(judge, jobs.job(ONCE.format(mark), before="#include <fcntl.h>\n"))
     thread.join()
     assert isinstance(found, Prepared), found
