@@ -23,16 +23,15 @@ from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
-from .figures.course import nameless, say, threads_of
-from .figures.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
-from .figures.record import revision
-from .figures.serving import Arm, ArmFailed, own_command
-from .figures.times import Build
-from .figures.trial import LOAD_LIMIT_S, OURS
-from .figures.workload import Workload, make_workload
+from .harness.course import say, threads_of
+from .harness.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
+from .harness.records import nameless, revision
+from .harness.serving import Arm, ArmFailed, own_command
+from .harness.times import Build
+from .harness.trial import LEAST_S, LOAD_LIMIT_S, OURS
+from .harness.workload import Workload, make_workload
+from .harness.workloads import load_workloads
 from .models.locate import MAKERS
-from .suite.finding import LEAST_S
-from .suite.workloads import load_workloads
 
 ARMS = (OURS, "hf-eager")
 """Arms that look at the clock within a generation; the others read it once at the first token."""
@@ -182,7 +181,7 @@ def _pairs(
     found: list[Pair] = []
     with judge_of(machine, asked.seed) as judge:
         for process in range(asked.processes):
-            arm = Arm(asked.arm, own_command("engines", settings), logs / "arm.log")
+            arm = Arm(asked.arm, own_command("harness.engines", settings), logs / "arm.log")
             try:
                 say(f"{asked.arm} loaded in {arm.load(request, LOAD_LIMIT_S):.1f} s")
                 for number in range(asked.rounds):

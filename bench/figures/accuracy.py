@@ -17,7 +17,7 @@ from typing import Any
 from agentcompile.ir.digest import digest
 from agentcompile.measure.student import t_quantile
 
-from .workload import own_sources
+from ..harness.workload import own_sources
 
 WINDOW_TOKENS = 256
 WINDOWS = 64

@@ -25,13 +25,12 @@ from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
-from .course import nameless
-from .rates import estimate
-from .record import revision
-from .serving import Arm, ArmFailed, own_command
-from .times import Build
-from .trial import LOAD_LIMIT_S, OURS
-from .workload import prompt
+from ..harness.rates import estimate
+from ..harness.records import nameless, revision
+from ..harness.serving import Arm, ArmFailed, own_command
+from ..harness.times import Build
+from ..harness.trial import LOAD_LIMIT_S, OURS
+from ..harness.workload import prompt
 
 ARMS = ("hf-eager", "static-reduce-overhead", "static-max-autotune", OURS)
 _ASK_LIMIT_S = 120.0
@@ -112,7 +111,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _start(name: str, build: Build, prompts: Sequence[int], work: Path) -> Arm:
     settings = {**build.settings, "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"), "HF_HUB_OFFLINE": "1"}
-    arm = Arm(name, own_command("engines", settings), work / f"{name}.log")
+    arm = Arm(name, own_command("harness.engines", settings), work / f"{name}.log")
     request = {
         "arm": name,
         "model": str(build.model),

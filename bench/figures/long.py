@@ -23,7 +23,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
-from .record import revision
+from ..harness.records import revision
 
 _CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
 

@@ -22,18 +22,19 @@ from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.lockfile import read_lock
 from agentcompile.options import DEFAULT_CONTEXT, resolve
 
+from ..harness.building import build_of
+from ..harness.course import say, threads_of, whole
+from ..harness.identity import Identity, Job, identity_of
+from ..harness.partial import FIRST_COMPILE, PartialFile, Progress, open_partial
+from ..harness.rates import wait_for_calm
+from ..harness.records import revision
+from ..harness.serving import own_command
+from ..harness.times import Build, Imported, import_time
+from ..harness.trial import LLAMA, OURS, Setup, run_trial
+from ..harness.workload import Workload, make_workload
 from ..models.locate import MAKERS
-from .building import build_of
-from .course import say, threads_of, whole
-from .identity import Identity, Job, identity_of
-from .partial import FIRST_COMPILE, PartialFile, Progress, open_partial
-from .rates import wait_for_calm
-from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
+from .record import Part, arm_rows, choices_of, figures_of, import_figure, record
 from .report import arm_table, figure_table
-from .serving import own_command
-from .times import Build, Imported, import_time
-from .trial import LLAMA, OURS, Setup, run_trial
-from .workload import Workload, make_workload
 
 _ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
 ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -229,7 +230,7 @@ def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
         progress.accuracy_reason = "there is no lock"
         return
     request = json.dumps({"model": str(build.model), "lock": str(build.lock), "threads": setup.threads})
-    command = [*own_command("accuracy", build.settings), request]
+    command = [*own_command("figures.accuracy", build.settings), request]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if ran.returncode == 0:
         progress.accuracy = json.loads(ran.stdout.splitlines()[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,8 +15,11 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
-from .course import nameless
-from .rates import VARIES, Estimate, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.rates import VARIES, Estimate, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.records import nameless
+from ..harness.times import Imported, Took
+from ..harness.trial import OURS, Outcome
+from ..harness.workload import Workload
 from .report import (
     BANDWIDTH,
     FIRST_TOKEN_PEERS,
@@ -30,19 +32,6 @@ from .report import (
     accuracy_figures,
     ratio,
 )
-from .times import Imported, Took
-from .trial import OURS, Outcome
-from .workload import Workload
-
-_SOURCES = (
-    ":/agentcompile",
-    ":/bench",
-    ":/templates",
-    ":/pyproject.toml",
-    ":/constraints.txt",
-    ":(top,exclude)bench/results",
-)
-"""What a result comes from: a new file there is a change too, and a result that is written there is none."""
 
 
 @dataclass(slots=True)
@@ -242,24 +231,3 @@ def _round_record(timed: Round) -> dict[str, Any]:
 
 def _asdict(value: Any) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
-
-
-def revision() -> dict[str, Any]:
-    """The git revision of the sources, and whether they were changed since; nothing for an installed package.
-
-    Sources that were carried to another machine without their repository have it from the file bench/REVISION, a hash
-    with a `+` behind it when they were changed.
-    """
-    here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str:
-        ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
-        return ran.stdout.strip() if ran.returncode == 0 else ""
-
-    carried = here.parent / "REVISION"
-    if carried.exists():  # a repository around the copy is not theirs
-        name = carried.read_text(encoding="utf-8").strip()
-        return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
-    name = git("rev-parse", "HEAD")
-    changed = git("status", "--porcelain", "--untracked-files=all", "--", *_SOURCES)
-    return {"revision": name, "changed_since": bool(changed)}

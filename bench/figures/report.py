@@ -9,7 +9,7 @@ from typing import Literal
 from agentcompile.cli.render import columns
 from agentcompile.runs.tables import Table
 
-from .rates import Estimate
+from ..harness.rates import Estimate
 
 Sense = Literal[">=", "<="]
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..figures.channel import Generation
-from ..figures.static_decoder import Decoder, Layer, _turned
+from ..harness.channel import Generation
+from ..harness.static_decoder import Decoder, Layer, _turned
 
 Made = TypeVar("Made")
 LEAST_S = 0.5

@@ -15,9 +15,9 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import Rule
 
-from ..figures.partial import FIRST_COMPILE, PartialFile, Progress, digest_of_lock
-from ..figures.times import Build, compile_once
-from ..figures.trial import Setup
+from ..harness.partial import FIRST_COMPILE, PartialFile, Progress, digest_of_lock
+from ..harness.times import Build, compile_once
+from ..harness.trial import Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

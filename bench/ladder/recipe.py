@@ -27,19 +27,19 @@ from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.options import resolve
 
-from ..figures.course import nameless, say, threads_of, whole
-from ..figures.identity import Identity, Job, identity_of
-from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import wait_for_calm
-from ..figures.record import revision
-from ..figures.trial import Setup
-from ..figures.workload import Workload, make_workload
+from ..harness.course import say, threads_of, whole
+from ..harness.environment import environment
+from ..harness.found import Samples
+from ..harness.identity import Identity, Job, identity_of
+from ..harness.partial import PartialFile, open_partial
+from ..harness.rates import wait_for_calm
+from ..harness.records import nameless, revision
+from ..harness.result import Case, SuiteResult, write_result, write_text
+from ..harness.trial import Setup
+from ..harness.workload import Workload, make_workload
+from ..harness.workloads import Shape, load_workloads
 from ..models.locate import MAKERS
-from ..suite.environment import environment
-from ..suite.found import Samples
-from ..suite.ladder_tables import gains_table, rungs_table
-from ..suite.result import Case, SuiteResult, write_result, write_text
-from ..suite.workloads import Shape, load_workloads
+from ..report.ladder_tables import gains_table, rungs_table
 from .climb import climb, command_of, context_of
 from .locks import Locks
 from .rungs import RUNGS, RungSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentcompile.ir.trial import Rule
 
-from ..figures.trial import OURS
+from ..harness.trial import OURS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,22 +30,22 @@ from agentcompile.options import resolve, visible_devices
 from agentcompile.runs.tables import Table
 from agentcompile.system.gpus import Meter
 
-from ..figures.course import nameless, say, threads_of, whole
-from ..figures.engines import ENGINES
-from ..figures.identity import Job, identity_of
-from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
-from ..figures.record import revision
-from ..figures.trial import CHECKED_TOKENS, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
-from ..figures.twins import fault, kind_of
-from ..figures.workload import make_workload, mean_cache_bytes
+from ..harness.course import say, threads_of, whole
+from ..harness.engines import ENGINES
+from ..harness.environment import environment, host
+from ..harness.found import widened
+from ..harness.identity import Job, identity_of
+from ..harness.partial import PartialFile, open_partial
+from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
+from ..harness.records import nameless, revision
+from ..harness.result import Case, SuiteResult, write_result, write_text
+from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
+from ..harness.twins import fault, kind_of
+from ..harness.workload import make_workload, mean_cache_bytes
+from ..harness.workloads import Suite, load_workloads
 from ..models.locate import MAKERS
 from . import bounds as committed
-from .environment import environment, host
-from .finding import LEAST_S, Asked, Found, Locks, find
-from .found import widened
-from .result import Case, SuiteResult, write_result, write_text
-from .workloads import Suite, load_workloads
+from .finding import Asked, Found, Locks, find
 
 _EPILOG = """\
 arms: a name, or NAME=ALIAS for the same arm once more in a process of its own (agentcompile=again), or

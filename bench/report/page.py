@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from agentcompile.runs.tables import Table
 
-from ..figures.trial import OURS
+from ..harness.result import Case, SuiteResult
+from ..harness.trial import OURS
 from .cells import NOTHING, number, plain
 from .markdown import device, head, models, parts, revision
-from .result import Case, SuiteResult
 from .sheet import GRID, INK, MUTED, PAPER, Plot
 
 _STYLE = """

@@ -24,6 +24,8 @@ from .times import Build
 from .twins import kind_of, slower
 from .workload import Workload
 
+LEAST_S = 0.3
+"""How long a visit generates at least, in seconds, unless a recipe says otherwise."""
 LOAD_LIMIT_S = 2400.0
 """Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
 TOPS = 5
@@ -69,8 +71,8 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
         settings |= _VLLM_SETTINGS
         if setup.vllm_python is not None:
             return foreign_command(setup.vllm_python, "vllm_engine", settings)
-        return own_command("vllm_engine", settings)
-    return own_command("engines", {**settings, **(build.settings if build and kind == OURS else {})})
+        return own_command("harness.vllm_engine", settings)
+    return own_command("harness.engines", {**settings, **(build.settings if build and kind == OURS else {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

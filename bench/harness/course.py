@@ -7,7 +7,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from agentcompile.cli.exits import Stopped, Terminated
@@ -40,16 +39,6 @@ def whole(
 def threads_of(machine: Machine) -> int:
     """Of every arm: on a GPU, where the host only feeds it, one a processor that this process may run on."""
     return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
-
-
-def nameless(words: Sequence[str]) -> list[str]:
-    """A command's words without this machine's paths: a file that is committed names no folder of whoever made it."""
-    return [_nameless(word) for word in words]
-
-
-def _nameless(word: str) -> str:
-    option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
-    return option + given + (Path(path).name if "/" in path else path)
 
 
 def say(text: str) -> None:

@@ -13,11 +13,11 @@ from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.measure.policy import POLICY
 from agentcompile.replay.open import Opened
 
-from ..figures.rates import Estimate, Round, Visit, estimate, first_s, same_tokens
-from ..figures.trial import CHECKED_TOKENS, FP32, Outcome
-from ..figures.workload import Workload
 from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
+from .rates import Estimate, Round, Visit, estimate, first_s, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
+from .trial import CHECKED_TOKENS, FP32, Outcome
+from .workload import Workload
 
 UNDISTURBED = "no round was undisturbed"
 """Why an arm that works has no times."""
