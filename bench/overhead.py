@@ -23,7 +23,7 @@ from agentcompile.evaluation.machine import Machine, judge_of, this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
-from .harness.course import say, threads_of
+from .harness.course import cache_of, say, threads_of
 from .harness.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
 from .harness.records import nameless, revision
 from .harness.serving import Arm, ArmFailed, own_command
@@ -75,9 +75,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     """
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
-    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    workload = _workload(asked, machine, cache)
+    workload = _workload(asked, machine, cache_of(asked))
     with tempfile.TemporaryDirectory(prefix="overhead.") as logs:
         pairs = _pairs(asked, workload, machine, Path(logs), calm)
     found = summary(pairs)
