@@ -24,7 +24,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
 from .harness.course import cache_of, say, threads_of
-from .harness.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
+from .harness.rates import Visit, bearable_on, estimate, visit, wait_for_calm
 from .harness.records import nameless, revision
 from .harness.serving import Arm, ArmFailed, own_command
 from .harness.times import Build
@@ -109,7 +109,7 @@ def summary(pairs: Sequence[Pair]) -> Found | None:
     kept = [pair for pair in pairs if pair.kept]
     if len(pairs) - len(kept) > _MOST_DROPPED * len(pairs):
         return None
-    ratio: Estimate | None = estimate([math.log(pair.collected_s / pair.plain_s) for pair in kept])
+    ratio = estimate([math.log(pair.collected_s / pair.plain_s) for pair in kept])
     if ratio is None:
         return None
     return Found(overhead=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1, rounds=ratio.rounds)

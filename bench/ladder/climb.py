@@ -20,7 +20,7 @@ from agentcompile.tuning.partitions import graph_of
 from ..harness.found import Samples, case_of
 from ..harness.looks import Looked
 from ..harness.rates import speedup
-from ..harness.result import Case, Gain, Interval, Rung
+from ..harness.result import Case, Gain, Rung
 from ..harness.serving import own_command
 from ..harness.times import Build
 from ..harness.trial import LEAST_S, Outcome, Setup, run_trial
@@ -154,8 +154,4 @@ def _gain(spec: RungSpec, below: str, case: Case, outcome: Outcome, looked: Mapp
     assert upper.token_s is not None
     before, after = lower.token_s.median, upper.token_s.median
     found = gain(below, before, after, looked.get(below), looked.get(spec.name), spec.change)
-    ratio = speedup(outcome.rounds, spec.name, below)
-    if ratio is None:
-        return found
-    interval = Interval(value=ratio.value, low=ratio.low, high=ratio.high, rounds=ratio.rounds)
-    return replace(found, speedup=interval)
+    return replace(found, speedup=speedup(outcome.rounds, spec.name, below))
