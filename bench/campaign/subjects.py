@@ -26,43 +26,10 @@ from agentcompile.regions.partition import partition
 from agentcompile.space import Space
 from agentcompile.tuning.partitions import graph_of, regimes
 
-from ..models.presets import PRESETS, Dtype, Json, Preset, with_layers
+from ..models import presets as models
+from ..models.presets import PRESETS, Dtype, Preset, with_layers
 
-_SMOLLM2: Mapping[str, Json] = {
-    **PRESETS["llama-3.2-1b"].config,
-    "head_dim": 64,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "max_position_embeddings": 8192,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "rope_scaling": None,
-    "rope_theta": 100000.0,
-    "vocab_size": 49152,
-}
-_SAMPLE: Mapping[str, Json] = {
-    **PRESETS["qwen3-0.6b"].config,
-    "hidden_size": 256,
-    "intermediate_size": 768,
-    "max_position_embeddings": 2048,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "rope_theta": 10000.0,
-    "vocab_size": 4096,
-}
-
-_UNEVEN: Mapping[str, Json] = {
-    **PRESETS["tiny-llama"].config,
-    "head_dim": 82,
-    "hidden_size": 330,
-    "intermediate_size": 875,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "vocab_size": 5003,
-}
 UNEVEN = "uneven"
-"""No extent of it is a multiple of any vector or tile, as GPT-2's vocabulary and Phi's heads are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +42,14 @@ class Shape:
 
 
 SHAPES: tuple[Shape, ...] = (
-    Shape(preset=Preset("sample", _SAMPLE), dtype="bf16", context=2048),
-    Shape(preset=Preset("smollm2-135m", _SMOLLM2), dtype="bf16", context=2048),
+    Shape(preset=models.SHAPES["sample"], dtype="bf16", context=2048),
+    Shape(preset=models.SHAPES["smollm2-135m"], dtype="bf16", context=2048),
     Shape(preset=PRESETS["qwen3-0.6b"], dtype="bf16", context=1024),
     Shape(preset=PRESETS["tiny-llama"], dtype="bf16", context=509),
-    Shape(preset=Preset("sample", _SAMPLE), dtype="fp32", context=700),
+    Shape(preset=models.SHAPES["sample"], dtype="fp32", context=700),
     Shape(preset=PRESETS["tiny-llama"], dtype="fp32", context=96),
-    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="bf16", context=300),
-    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="fp32", context=300),
+    Shape(preset=models.SHAPES[UNEVEN], dtype="bf16", context=300),
+    Shape(preset=models.SHAPES[UNEVEN], dtype="fp32", context=300),
 )
 """Biases are the tiny Llama's alone."""
 _LAYERS = 2
