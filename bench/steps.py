@@ -7,7 +7,6 @@ and the read ceiling measured in the same process, as a table and as one JSON fi
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,11 @@ from typing import Any
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import judge_of
-from agentcompile.ir.codec import encode
 from agentcompile.options import Options, resolve
 from agentcompile.replay.open import Opened, open_lock
 from agentcompile.runs.tables import Table
 
-from .harness.records import revision
+from .harness.records import revision, write_record
 from .harness.stepping import POSITION, Bench
 
 
@@ -65,10 +63,6 @@ def run(arguments: Sequence[str]) -> int:
         Row(name=str(program.batch), ns=bench.time(program, at), bytes=bench.bytes(at)) for program in bench.batches
     ]
     found = {
-        "format": 1,
-        "command": f"agentcompile bench steps {asked.lock.name} --positions {asked.positions}",
-        **begun,
-        "machine": encode(opened.here.target),
         "model": opened.lock.model.name,
         "read_bytes_per_s": read,
         "weight_bytes": bench.bytes(0),
@@ -77,7 +71,8 @@ def run(arguments: Sequence[str]) -> int:
         "ladder": _rows(ladder, read),
         "regions": _rows(regions, read),
     }
-    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    words = ["steps", asked.lock.name, "--positions", asked.positions]
+    write_record(asked.out, words, begun, opened.here.target, found)
     bench.trace(asked.trace)
     for title, rows in (
         ("position", by_position),

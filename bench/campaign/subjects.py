@@ -127,21 +127,13 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
 def hollow(shape: Shape, folder: Path) -> Path:
     """A checkpoint of the right names and shapes whose tensors are a hole in a file, which takes no room."""
     preset = with_layers(shape.preset, _LAYERS)
-    kinds = {"bf16": ("bfloat16", "BF16", 2), "fp16": ("float16", "F16", 2), "fp32": ("float32", "F32", 4)}
-    spelled, stored, item = kinds[shape.dtype]
     folder.mkdir(parents=True, exist_ok=True)
-    config = json.dumps({**preset.config, "torch_dtype": spelled})
+    config = json.dumps({**preset.config, "torch_dtype": models.TORCH_DTYPE[shape.dtype]})
     (folder / "config.json").write_text(config, encoding="utf-8")
-    header, at = dict[str, object](), 0
-    for tensor in preset.tensors:
-        end = at + tensor.elements * item
-        header[tensor.name] = {"dtype": stored, "shape": list(tensor.shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    header, size = models.safetensors_header(preset.tensors, shape.dtype)
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        os.truncate(file.fileno(), 8 + len(text) + at)
+        file.write(header)
+        os.truncate(file.fileno(), len(header) + size)
     return folder
 
 

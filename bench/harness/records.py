@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from agentcompile.ir.codec import encode
+from agentcompile.ir.target import Target
 
 _SOURCES = (
     ":/agentcompile",
@@ -16,6 +20,16 @@ _SOURCES = (
     ":(top,exclude)bench/results",
 )
 """What a result comes from: a new file there is a change too, and a result that is written there is none."""
+
+
+def write_record(
+    out: Path, words: Sequence[str], begun: Mapping[str, Any], target: Target, found: Mapping[str, Any]
+) -> None:
+    """Write what a recipe found as JSON, after the command (the recipe and its `words`), the revision, the machine."""
+    command = " ".join(["agentcompile", "bench", *nameless(words)])
+    record = {"format": 1, "command": command, **begun, "machine": encode(target), **found}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def nameless(words: Sequence[str]) -> list[str]:

@@ -17,6 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .times import Build
+
+LOAD_LIMIT_S = 2400.0
+"""Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
 _TAIL_CHARACTERS = 400
 # `agentcompile.bench` here, `bench` where only the folder is there: the neighbours are found either way.
 _BENCH = (__package__ or "bench.harness").rpartition(".")[0]
@@ -122,3 +126,25 @@ class Arm:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def load_alone(
+    name: str, build: Build, logs: Path, *, context: int, prompts: Sequence[int], **settings: str
+) -> tuple[Arm, float]:
+    """An arm of our interpreter outside a trial, and the seconds that it took to load. Raises ArmFailed."""
+    settings |= {"HF_HUB_OFFLINE": "1", **build.settings}
+    arm = Arm(name, own_command("harness.engines", settings), logs / f"{name}.log")
+    request = {
+        "arm": name,
+        "model": str(build.model),
+        "threads": build.threads,
+        "device": build.target,
+        "context": context,
+        "prompts": list(prompts),
+        "lock": str(build.lock),
+    }
+    try:
+        return arm, arm.load(request, LOAD_LIMIT_S)
+    except ArmFailed:
+        arm.close()
+        raise

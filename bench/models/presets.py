@@ -39,7 +39,7 @@ FORMAT_VERSION = 1  # raise it when the bytes of any preset change
 RECEIPT = "preset.json"
 
 _SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
-_TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -159,7 +159,7 @@ def _receipt_matches(directory: Path, receipt: Receipt) -> bool:
 
 
 def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None:
-    config = {**preset.config, "torch_dtype": _TORCH_DTYPE[receipt.dtype]}
+    config = {**preset.config, "torch_dtype": TORCH_DTYPE[receipt.dtype]}
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
     (directory / "config.json").write_text(_json(config), encoding="utf-8")
     (directory / "generation_config.json").write_text(_json(generation), encoding="utf-8")
@@ -198,6 +198,15 @@ def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dt
 
     Written by hand because `safetensors.torch.save_file` wants every tensor in memory.
     """
+    file.write(safetensors_header(tensors, dtype)[0])
+    quantiles = _quantiles()
+    for tensor in tensors:
+        for chunk in _values(tensor, quantiles, dtype, seed):
+            file.write(chunk)
+
+
+def safetensors_header(tensors: Sequence[TensorSpec], dtype: Dtype) -> tuple[bytes, int]:
+    """What stands before the data of a file of `tensors`, and how many bytes of data there are."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
@@ -210,12 +219,7 @@ def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dt
         offset = end
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    file.write(len(encoded).to_bytes(8, "little"))
-    file.write(encoded)
-    quantiles = _quantiles()
-    for tensor in tensors:
-        for chunk in _values(tensor, quantiles, dtype, seed):
-            file.write(chunk)
+    return len(encoded).to_bytes(8, "little") + encoded, offset
 
 
 def _quantiles() -> torch.Tensor:
@@ -231,7 +235,7 @@ def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
     """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
     import torch
 
-    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, _TORCH_DTYPE[dtype]))
+    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, TORCH_DTYPE[dtype]))
     key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
     generator = random.Random(hashlib.sha256(key.encode()).digest())
     for start in range(0, tensor.elements, CHUNK_ELEMENTS):

@@ -23,7 +23,6 @@ from agentcompile.bench.figures.record import arm_rows, figures_of, import_figur
 from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
 from agentcompile.bench.harness import course, rates
 from agentcompile.bench.harness.engines import Eager
-from agentcompile.bench.harness.gguf_file import gguf_name
 from agentcompile.bench.harness.rates import (
     Round,
     Visit,
@@ -38,6 +37,7 @@ from agentcompile.bench.harness.serving import Arm, ArmFailed
 from agentcompile.bench.harness.times import Imported
 from agentcompile.bench.harness.trial import Outcome
 from agentcompile.bench.harness.workload import Workload, make_workload, token_bytes
+from agentcompile.bench.models.gguf_file import gguf_name
 from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
 
