@@ -22,6 +22,7 @@ from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
 from ..harness.records import revision, write_record
+from .accuracy import divergence
 
 _CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
 
@@ -52,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
             "position": position,
             "error": _error(ours[at], reference[at]),
             "eager_error": _error(eager[at], reference[at]),
-            "kl": _divergence(ours[at], reference[at]),
-            "eager_kl": _divergence(eager[at], reference[at]),
+            "kl": float(divergence(reference[at], ours[at])),
+            "eager_kl": float(divergence(reference[at], eager[at])),
         }
         for at, position in enumerate(asked.checkpoints)
     ]
@@ -86,11 +87,6 @@ def _pytorch(
 
 def _error(found: torch.Tensor, reference: torch.Tensor) -> float:
     return float((found - reference).norm() / reference.norm())
-
-
-def _divergence(found: torch.Tensor, reference: torch.Tensor) -> float:
-    wanted, got = torch.log_softmax(reference, -1), torch.log_softmax(found, -1)
-    return float((wanted.exp() * (wanted - got)).sum())
 
 
 def _shown(value: object) -> str:
