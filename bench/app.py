@@ -32,7 +32,7 @@ from agentcompile.ir.trial import Plan
 from agentcompile.options import resolve
 from agentcompile.runs import session
 
-from .figures.record import revision
+from .harness.records import revision
 from .models.locate import SAMPLE
 
 PER_S = 500

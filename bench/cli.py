@@ -12,7 +12,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "run": ("suite.run", "end-to-end workloads beside peers, one result file; `run` may be left out before options"),
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
     "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
-    "harness": ("harness", "the timing protocol judged on the real timer of this machine"),
+    "harness": ("selftest", "the timing protocol judged on the real timer of this machine"),
     "busy": ("busy.recipe", "a compile and its lock on a quiet machine and beside spinning processes"),
     "overhead": ("overhead", "what the suite's own collecting costs a token, on the real timer"),
     "ladder": ("ladder.recipe", "from eager to the normal compile one step at a time, and which region gains what"),
@@ -21,7 +21,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "app": ("app", "the terminal app: first paint, heartbeat under load, opening a long run, a compile beside it"),
     "campaign": ("campaign.recipe", "attacks in bulk: kills, locks, advice, mutants, wrong calls"),
     "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),
-    "report": ("suite.report", "a suite's result as Markdown, plots and one HTML page"),
+    "report": ("report.recipe", "a suite's result as Markdown, plots and one HTML page"),
     "readme": ("readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""

@@ -8,7 +8,6 @@ nothing but two readings of the clock around the whole generation. Out: the rati
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import tempfile
@@ -16,23 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
-from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
-from .figures.course import nameless, say, threads_of
-from .figures.rates import Estimate, Visit, bearable_on, estimate, visit, wait_for_calm
-from .figures.record import revision
-from .figures.serving import Arm, ArmFailed, own_command
-from .figures.times import Build
-from .figures.trial import LOAD_LIMIT_S, OURS
-from .figures.workload import Workload, make_workload
+from .harness.course import cache_of, say, threads_of
+from .harness.rates import Visit, bearable_on, estimate, visit, wait_for_calm
+from .harness.records import revision, write_record
+from .harness.serving import Arm, ArmFailed, load_alone
+from .harness.times import Build
+from .harness.trial import LEAST_S, OURS
+from .harness.workload import Workload, make_workload
+from .harness.workloads import load_workloads
 from .models.locate import MAKERS
-from .suite.finding import LEAST_S
-from .suite.workloads import load_workloads
 
 ARMS = (OURS, "hf-eager")
 """Arms that look at the clock within a generation; the others read it once at the first token."""
@@ -76,9 +72,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     """
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
-    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    workload = _workload(asked, machine, cache)
+    workload = _workload(asked, machine, cache_of(asked))
     with tempfile.TemporaryDirectory(prefix="overhead.") as logs:
         pairs = _pairs(asked, workload, machine, Path(logs), calm)
     found = summary(pairs)
@@ -90,18 +84,13 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     print(f"{asked.arm}, {workload.name}: collecting adds {said}")
     if asked.out:
         written = {
-            "format": 1,
-            "command": " ".join(nameless(["agentcompile", "bench", "overhead", *arguments])),
-            **begun,
-            "machine": encode(machine.target),
             "arm": asked.arm,
             "workload": workload.name,
             "limit": LIMIT,
             "found": asdict(found) if found else None,
             "pairs": [asdict(pair) for pair in pairs],
         }
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        write_record(asked.out, ["overhead", *arguments], begun, machine.target, written)
     if found is None or found.low <= LIMIT < found.high:
         return ExitCode.UNDECIDED
     return ExitCode.OK if found.high <= LIMIT else ExitCode.PERFORMANCE
@@ -112,7 +101,7 @@ def summary(pairs: Sequence[Pair]) -> Found | None:
     kept = [pair for pair in pairs if pair.kept]
     if len(pairs) - len(kept) > _MOST_DROPPED * len(pairs):
         return None
-    ratio: Estimate | None = estimate([math.log(pair.collected_s / pair.plain_s) for pair in kept])
+    ratio = estimate([math.log(pair.collected_s / pair.plain_s) for pair in kept])
     if ratio is None:
         return None
     return Found(overhead=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1, rounds=ratio.rounds)
@@ -178,13 +167,18 @@ def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workl
 def _pairs(
     asked: argparse.Namespace, workload: Workload, machine: Machine, logs: Path, calm: Callable[[float], None]
 ) -> list[Pair]:
-    settings, request = _arm(asked, workload, machine)
     found: list[Pair] = []
+    lock, threads = (asked.lock or Path()).resolve(), threads_of(machine)
+    build = Build(model=workload.model, lock=lock, home=None, threads=threads, target=machine.device)
+    context, prompts = workload.context, [len(workload.ids)]
     with evaluator_of(machine, asked.seed) as judge:
         for process in range(asked.processes):
-            arm = Arm(asked.arm, own_command("engines", settings), logs / "arm.log")
+            arm: Arm | None = None
             try:
-                say(f"{asked.arm} loaded in {arm.load(request, LOAD_LIMIT_S):.1f} s")
+                arm, took_s = load_alone(
+                    asked.arm, build, logs, context=context, prompts=prompts, OMP_NUM_THREADS=str(threads)
+                )
+                say(f"{asked.arm} loaded in {took_s:.1f} s")
                 for number in range(asked.rounds):
                     generator = random.Random(f"{asked.seed}/{process}/{number}")
                     visits = _visits(arm, workload, generator, judge.ceiling, calm, bearable_on(machine.device))
@@ -195,27 +189,9 @@ def _pairs(
             except ArmFailed as failure:
                 raise AgentCompileError(f"{asked.arm}: {failure}", hint="see whether it runs in the suite") from failure
             finally:
-                arm.close()
+                if arm is not None:
+                    arm.close()
     return found
-
-
-def _arm(asked: argparse.Namespace, workload: Workload, machine: Machine) -> tuple[dict[str, str], dict[str, Any]]:
-    """What the environment of the arm's process has besides, and what it is told to load, as in the suite."""
-    threads, device = threads_of(machine), machine.device
-    settings = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    request = {
-        "arm": asked.arm,
-        "model": str(workload.model),
-        "threads": threads,
-        "device": device,
-        "context": workload.context,
-        "prompts": [len(workload.ids)],
-        "lock": str(asked.lock.resolve()) if asked.lock else "",
-    }
-    if asked.lock is not None:
-        build = Build(model=workload.model, lock=asked.lock.resolve(), home=None, threads=threads, target=device)
-        settings |= build.settings
-    return settings, request
 
 
 def _visits(

@@ -12,8 +12,8 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.measure.policy import POLICY
 
 from .figures.report import Figure
-from .suite.markdown import brief, device
-from .suite.result import SuiteResult, read_result
+from .harness.result import SuiteResult, read_result
+from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -26,9 +26,9 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
-from ..figures.course import nameless, say
-from ..figures.record import revision
-from ..figures.serving import command_of
+from ..harness.course import say
+from ..harness.records import nameless, revision
+from ..harness.serving import command_of
 from ..models.locate import MAKERS, SAMPLE
 from .generation import Generation, measure_lock
 from .neighbours import neighbours

@@ -10,22 +10,21 @@ from __future__ import annotations
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
 from ..models.locate import SAMPLE
 from . import wrong
+from .hanging import limited
 from .report import Campaign, Report, Say
 from .wrong import WRONG, Value
 
@@ -58,11 +57,11 @@ def run(campaign: Campaign, say: Say) -> Report:
     figures: dict[str, float | int | str] = {"refused": 0, "answered": 0, "lines": 0, "slowest_cpu_s": 0.0}
     with tempfile.TemporaryDirectory(prefix="agentcompile-api-") as folder, _at(Path(folder)) as lock:
         model = _model(lock)
-        end = time.monotonic() + campaign.seconds if campaign.seconds else float("inf")
+        campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
         tried = 0
         first = _same(model)
         for index in range(campaign.count):
-            if time.monotonic() > end:
+            if campaign.over:
                 break
             call = drawn(model, lock, random.Random(f"{campaign.seed} {index}"))
             outcome, fault, spent = judged(call)
@@ -78,7 +77,7 @@ def run(campaign: Campaign, say: Say) -> Report:
         chosen = random.Random(f"{campaign.seed} lines")
         every = wrong.lines(str(lock))
         for line in chosen.sample(every, min(len(every), campaign.count // LINES)):
-            if time.monotonic() > end:
+            if campaign.over:
                 break
             fault = line_fault(line)
             figures["lines"] = int(figures["lines"]) + 1
@@ -179,7 +178,7 @@ def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 def judged(call: Call) -> tuple[str, str, float]:
     """What came of a call ("refused", "answered" or "wrong"), what is wrong with that or nothing, processor seconds."""
     try:
-        with _bounded():
+        with limited(HUNG_S):
             expected = call.plain() if call.plain is not None else None
     except Exception as error:  # noqa: BLE001 - a defect of ours, whatever it is
         return "wrong", f"the plain call raises {type(error).__name__}: {error}", 0.0
@@ -187,7 +186,7 @@ def judged(call: Call) -> tuple[str, str, float]:
     made: Any = None
     refusal: AgentCompileError | None = None
     try:
-        with _bounded():
+        with limited(HUNG_S):
             made = call.run()
     except AgentCompileError as error:
         refusal = error
@@ -204,26 +203,6 @@ def judged(call: Call) -> tuple[str, str, float]:
     if refusal is None and made != expected:
         return "wrong", f"expected {str(expected)[:80]}, got {str(made)[:80]}", spent
     return outcome, f"took {spent:.1f} s of processor time" if spent > LIMIT_S else "", spent
-
-
-class Hung(Exception):
-    """A call did not come back."""
-
-
-@contextmanager
-def _bounded() -> Iterator[None]:
-    """Raise `Hung` in whatever runs after `HUNG_S`."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise Hung(f"did not come back in {HUNG_S} s")
-
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(HUNG_S)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
 
 
 def line_fault(line: list[str]) -> str:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from agentcompile import catalog
@@ -40,6 +37,7 @@ from agentcompile.regions.partition import Partition
 from agentcompile.replay.open import Opened, cuts_of, opened_with
 from agentcompile.replay.sources import LockSources
 
+from .hanging import HungError, limited
 from .lock_bytes import SPOILS
 from .lock_meanings import FORGERIES, Ground
 from .report import Campaign, Report, Say
@@ -58,26 +56,6 @@ APART = 0.03
 times that."""
 PRESET, CONTEXT, THREADS = "preset:tiny-qwen3", 64, 2
 REFUSALS = (ExitCode.USAGE, ExitCode.DRIFT)
-
-
-class HungError(Exception):
-    """An attempt took longer than it may."""
-
-
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise `HungError` in the main thread when the block takes longer."""
-
-    def ring(_number: int, _frame: FrameType | None) -> None:
-        raise HungError(f"still opening after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,11 +248,12 @@ def attack(
     resealed_share: float = RESEALED,
 ) -> Report:
     """Spoil the lock of `target` as often as asked for, and run up to `runs` of the other plans that open."""
-    begin, ground, original = time.monotonic(), target.ground(), target.opened(target.path, target.lock)
+    campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
+    ground, original = target.ground(), target.opened(target.path, target.lock)
     forged = round(campaign.count * resealed_share)
     counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0
     for at in range(campaign.count):
-        if campaign.seconds and time.monotonic() - begin > campaign.seconds:
+        if campaign.over:
             break
         began = time.monotonic()
         sealed = at < forged

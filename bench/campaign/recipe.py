@@ -16,7 +16,7 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
-from ..figures.record import revision
+from ..harness.records import revision
 from .report import ACCEPT_EVERY, Campaign, Kind, Sharable
 from .shares import side_by_side, threads_of
 

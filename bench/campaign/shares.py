@@ -36,37 +36,14 @@ _ENDING_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one share is to do. `cpus`: those that it and all that it starts may use; `findings`: the file for them."""
+    """What one share is to do. `cpus`: those that it and all that it starts may use; `findings`: the file for them;
+    `partial`: that of its ledger, of which `campaign` says nothing; empty where there is none."""
 
     module: str
-    count: int
-    seed: int
-    seconds: float
-    begun: float
-    share: int
-    shares: int
-    threads: int
-    only: str
-    accept_every: int
+    campaign: Campaign
     cpus: tuple[int, ...]
     partial: str
     findings: str
-
-    @property
-    def campaign(self) -> Campaign:
-        """The share's part of the campaign."""
-        return Campaign(
-            count=self.count,
-            seed=self.seed,
-            seconds=self.seconds,
-            partial=Path(self.partial) if self.partial else None,
-            begun=self.begun,
-            share=self.share,
-            shares=self.shares,
-            threads=self.threads,
-            only=self.only,
-            accept_every=self.accept_every,
-        )
 
 
 def threads_of(jobs: int) -> int:
@@ -89,15 +66,7 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
             _Share(
                 Order(
                     module=kind.__name__,
-                    count=campaign.count,
-                    seed=campaign.seed,
-                    seconds=campaign.seconds,
-                    begun=campaign.begun,
-                    share=index,
-                    shares=campaign.shares,
-                    threads=campaign.threads,
-                    only=campaign.only,
-                    accept_every=campaign.accept_every,
+                    campaign=replace(campaign, share=index, partial=None),
                     cpus=cpus_of(index, campaign.shares, cpus, at_once),
                     partial=_ledger(campaign, index),
                     findings=str(Path(folder) / f"{index}.json"),
@@ -132,7 +101,7 @@ class _Share:
     """The process of one share; its lines go to `say` as they come."""
 
     def __init__(self, order: Order, say: Say) -> None:
-        self._name, self._order, self._say = f"share {order.share + 1} of {order.shares}", order, say
+        self._name, self._order, self._say = f"share {order.campaign.share + 1} of {order.campaign.shares}", order, say
         self._last = deque[str](maxlen=LAST_WORDS)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(encode(order))],
@@ -203,8 +172,9 @@ def main(text: str) -> int:
     os.sched_setaffinity(0, order.cpus)
     _obey()
     kind = cast(Sharable, import_module(order.module))
+    campaign = replace(order.campaign, partial=Path(order.partial) if order.partial else None)
     try:
-        found = kind.find(order.campaign, lambda line: print(line, flush=True))
+        found = kind.find(campaign, lambda line: print(line, flush=True))
     except AgentCompileError as error:
         print(error.message, flush=True)
         return int(error.exit_code)

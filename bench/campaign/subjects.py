@@ -26,43 +26,10 @@ from agentcompile.regions.partition import partition
 from agentcompile.space import Space
 from agentcompile.tuning.partitions import graph_of, regimes
 
-from ..models.presets import PRESETS, Dtype, Json, Preset, with_layers
+from ..models import presets as models
+from ..models.presets import PRESETS, Dtype, Preset, with_layers
 
-_SMOLLM2: Mapping[str, Json] = {
-    **PRESETS["llama-3.2-1b"].config,
-    "head_dim": 64,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "max_position_embeddings": 8192,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "rope_scaling": None,
-    "rope_theta": 100000.0,
-    "vocab_size": 49152,
-}
-_SAMPLE: Mapping[str, Json] = {
-    **PRESETS["qwen3-0.6b"].config,
-    "hidden_size": 256,
-    "intermediate_size": 768,
-    "max_position_embeddings": 2048,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "rope_theta": 10000.0,
-    "vocab_size": 4096,
-}
-
-_UNEVEN: Mapping[str, Json] = {
-    **PRESETS["tiny-llama"].config,
-    "head_dim": 82,
-    "hidden_size": 330,
-    "intermediate_size": 875,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "vocab_size": 5003,
-}
 UNEVEN = "uneven"
-"""No extent of it is a multiple of any vector or tile, as GPT-2's vocabulary and Phi's heads are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +42,14 @@ class Shape:
 
 
 SHAPES: tuple[Shape, ...] = (
-    Shape(preset=Preset("sample", _SAMPLE), dtype="bf16", context=2048),
-    Shape(preset=Preset("smollm2-135m", _SMOLLM2), dtype="bf16", context=2048),
+    Shape(preset=models.SHAPES["sample"], dtype="bf16", context=2048),
+    Shape(preset=models.SHAPES["smollm2-135m"], dtype="bf16", context=2048),
     Shape(preset=PRESETS["qwen3-0.6b"], dtype="bf16", context=1024),
     Shape(preset=PRESETS["tiny-llama"], dtype="bf16", context=509),
-    Shape(preset=Preset("sample", _SAMPLE), dtype="fp32", context=700),
+    Shape(preset=models.SHAPES["sample"], dtype="fp32", context=700),
     Shape(preset=PRESETS["tiny-llama"], dtype="fp32", context=96),
-    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="bf16", context=300),
-    Shape(preset=Preset(UNEVEN, _UNEVEN), dtype="fp32", context=300),
+    Shape(preset=models.SHAPES[UNEVEN], dtype="bf16", context=300),
+    Shape(preset=models.SHAPES[UNEVEN], dtype="fp32", context=300),
 )
 """Biases are the tiny Llama's alone."""
 _LAYERS = 2
@@ -160,21 +127,13 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
 def hollow(shape: Shape, folder: Path) -> Path:
     """A checkpoint of the right names and shapes whose tensors are a hole in a file, which takes no room."""
     preset = with_layers(shape.preset, _LAYERS)
-    kinds = {"bf16": ("bfloat16", "BF16", 2), "fp16": ("float16", "F16", 2), "fp32": ("float32", "F32", 4)}
-    spelled, stored, item = kinds[shape.dtype]
     folder.mkdir(parents=True, exist_ok=True)
-    config = json.dumps({**preset.config, "torch_dtype": spelled})
+    config = json.dumps({**preset.config, "torch_dtype": models.TORCH_DTYPE[shape.dtype]})
     (folder / "config.json").write_text(config, encoding="utf-8")
-    header, at = dict[str, object](), 0
-    for tensor in preset.tensors:
-        end = at + tensor.elements * item
-        header[tensor.name] = {"dtype": stored, "shape": list(tensor.shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    header, size = models.safetensors_header(preset.tensors, shape.dtype)
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        os.truncate(file.fileno(), 8 + len(text) + at)
+        file.write(header)
+        os.truncate(file.fileno(), len(header) + size)
     return folder
 
 

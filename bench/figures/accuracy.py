@@ -11,13 +11,13 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from agentcompile.ir.digest import digest
-from agentcompile.measure.student import t_quantile
 
-from .workload import own_sources
+from ..harness.means import mean_of
+from ..harness.workload import own_sources
 
 WINDOW_TOKENS = 256
 WINDOWS = 64
@@ -51,7 +51,8 @@ def losses(logits: Any, ids: Sequence[int]) -> Any:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean and half width of its 95 % t interval."""
-    return fmean(values), t_quantile(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    mean = mean_of(values)
+    return mean.value, mean.half_width(0.05)
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,17 +21,15 @@ from typing import Any
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import this_machine
-from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
-from .course import nameless
-from .rates import estimate
-from .record import revision
-from .serving import Arm, ArmFailed, own_command
-from .times import Build
-from .trial import LOAD_LIMIT_S, OURS
-from .workload import prompt
+from ..harness.rates import estimate
+from ..harness.records import revision, write_record
+from ..harness.serving import Arm, ArmFailed, load_alone
+from ..harness.times import Build
+from ..harness.trial import OURS
+from ..harness.workload import prompt
 
 ARMS = ("hf-eager", "static-reduce-overhead", "static-max-autotune", OURS)
 _ASK_LIMIT_S = 120.0
@@ -63,7 +61,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         for name in asked.arms:
             try:
-                arms.append(_start(name, build, asked.prompts, work))
+                settings = {"TORCHINDUCTOR_CACHE_DIR": str(work / "inductor")}
+                context = max(asked.prompts) + 2 * _NEW
+                arms.append(load_alone(name, build, work, context=context, prompts=asked.prompts, **settings)[0])
             except ArmFailed as failed:
                 reasons[name] = str(failed)
         vocab = int(json.loads((build.model / "config.json").read_text(encoding="utf-8"))["vocab_size"])
@@ -74,16 +74,12 @@ def run(arguments: Sequence[str]) -> int:
             arm.close()
         shutil.rmtree(work, ignore_errors=True)
     found = {
-        "format": 1,
-        "command": "agentcompile bench firsts " + " ".join(nameless(arguments)),
-        **begun,
-        "machine": encode(machine.target),
         "model": build.model.name,
         "reasons": reasons,
         "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
         "prompts": {str(length): _summary(rounds[length]) for length in asked.prompts},
     }
-    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
     print("\n".join(_table(rounds)))
     for name, reason in reasons.items():
         print(f"{name}: failed: {reason}")
@@ -108,26 +104,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-def _start(name: str, build: Build, prompts: Sequence[int], work: Path) -> Arm:
-    settings = {**build.settings, "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"), "HF_HUB_OFFLINE": "1"}
-    arm = Arm(name, own_command("engines", settings), work / f"{name}.log")
-    request = {
-        "arm": name,
-        "model": str(build.model),
-        "threads": build.threads,
-        "device": build.target,
-        "context": max(prompts) + 2 * _NEW,
-        "prompts": list(prompts),
-        "lock": str(build.lock),
-    }
-    try:
-        arm.load(request, LOAD_LIMIT_S)
-    except ArmFailed:
-        arm.close()
-        raise
-    return arm
 
 
 Rounds = list[dict[str, tuple[Visited, Visited]]]

@@ -7,7 +7,6 @@ relative error of the logits, ‖x − ref‖ / ‖ref‖, and the divergence fr
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,11 @@ import agentcompile
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import this_machine
-from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
-from .record import revision
+from ..harness.records import revision, write_record
+from .accuracy import divergence
 
 _CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
 
@@ -54,20 +53,13 @@ def run(arguments: Sequence[str]) -> int:
             "position": position,
             "error": _error(ours[at], reference[at]),
             "eager_error": _error(eager[at], reference[at]),
-            "kl": _divergence(ours[at], reference[at]),
-            "eager_kl": _divergence(eager[at], reference[at]),
+            "kl": float(divergence(reference[at], ours[at])),
+            "eager_kl": float(divergence(reference[at], eager[at])),
         }
         for at, position in enumerate(asked.checkpoints)
     ]
-    found = {
-        "format": 1,
-        "command": f"agentcompile bench long {asked.lock.name} --model {asked.model.name}",
-        **begun,
-        "machine": encode(machine.target),
-        "model": asked.model.name,
-        "checkpoints": rows,
-    }
-    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    words = ["long", asked.lock.name, "--model", asked.model.name]
+    write_record(asked.out, words, begun, machine.target, {"model": asked.model.name, "checkpoints": rows})
     heads = ("position", "error", "PyTorch's", "KL, nats", "PyTorch's")
     cells = [tuple(_shown(value) for value in row.values()) for row in rows]
     order = [(cell[0], cell[1], cell[2], cell[3], cell[4]) for cell in cells]
@@ -95,11 +87,6 @@ def _pytorch(
 
 def _error(found: torch.Tensor, reference: torch.Tensor) -> float:
     return float((found - reference).norm() / reference.norm())
-
-
-def _divergence(found: torch.Tensor, reference: torch.Tensor) -> float:
-    wanted, got = torch.log_softmax(reference, -1), torch.log_softmax(found, -1)
-    return float((wanted.exp() * (wanted - got)).sum())
 
 
 def _shown(value: object) -> str:

@@ -8,32 +8,29 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import shutil
 import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
-from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.machine import Machine
 from agentcompile.lockfile import read_lock
-from agentcompile.options import DEFAULT_CONTEXT, resolve
+from agentcompile.options import DEFAULT_CONTEXT
 
+from ..harness.building import build_of
+from ..harness.course import Course, add_cutting, say
+from ..harness.identity import Job
+from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
+from ..harness.rates import wait_for_calm
+from ..harness.serving import own_command
+from ..harness.times import Build, Imported, import_time
+from ..harness.trial import LLAMA, OURS, Setup, run_trial
+from ..harness.workload import Workload, make_workload
 from ..models.locate import MAKERS
-from .building import build_of
-from .course import say, threads_of, whole
-from .identity import Identity, Job, identity_of
-from .partial import FIRST_COMPILE, PartialFile, Progress, open_partial
-from .rates import wait_for_calm
-from .record import Part, arm_rows, choices_of, figures_of, import_figure, record, revision
+from .record import Part, arm_rows, choices_of, figures_of, import_figure, record
 from .report import arm_table, figure_table
-from .serving import own_command
-from .times import Build, Imported, import_time
-from .trial import LLAMA, OURS, Setup, run_trial
-from .workload import Workload, make_workload
 
 _ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
 ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -63,18 +60,19 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     for a partial result that cannot be gone on from, and Stopped for a signal.
     """
     asked = _parse(arguments)
-    until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
-    options = resolve({"threads": asked.threads, "target": asked.target}).options
-    machine, begun = this_machine(options), revision()
-    cache = (asked.cache or options.cache / "figures").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    jobs = [_job(name, asked, machine, cache) for name in asked.model]
-    identity = _identity(jobs, asked, machine, begun)
-    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=say) as file:
-        command = ["agentcompile", "bench", "figures", *arguments]
-        rounds = len(jobs) * asked.processes * asked.rounds
-        found = whole(
-            lambda: _find(jobs, asked, machine, file, calm), file, command, minutes=asked.minutes, rounds=rounds
+    course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
+    jobs = [_job(name, asked, course.machine, course.cache) for name in asked.model]
+    llama = (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else ""
+    counts = {"rounds": asked.rounds, "processes": asked.processes}
+    with course.partial(jobs, {"llama-python": llama}, **counts, lock=asked.lock) as file:
+        found = course.found(
+            file,
+            lambda setup, _: _find(jobs, asked, file, setup),
+            cases=len(jobs),
+            **counts,
+            llama_python=asked.llama_python,
+            quiet=_quiet(asked.quiet),
+            calm=calm,
         )
         if found is None:
             return ExitCode.UNDECIDED
@@ -82,7 +80,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
         print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
         print("\n".join(figure_table(figures)))
-        written = record(parts, figures, imported, machine.target, arguments, begun, file.content.resumed)
+        written = record(parts, figures, imported, course.machine.target, arguments, course.begun, file.content.resumed)
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         file.remove()
@@ -107,9 +105,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--cache", type=Path, help="where peers' compiled artefacts, made checkpoints and partial results lie"
     )
     parser.add_argument("--quiet", type=Path, metavar="FILE", help="lock this file while something is timed")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
-    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
-    parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
+    add_cutting(parser)
     asked = parser.parse_args(arguments)
     kind = "cpu" if asked.target == "cpu" else "cuda"
     here = ARMS[kind]
@@ -135,58 +131,18 @@ def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) ->
     return Job(workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms))
 
 
-def _identity(
-    jobs: Sequence[Job], asked: argparse.Namespace, machine: Machine, begun: Mapping[str, object]
-) -> Identity:
-    """Where results are written, who is kept quiet meanwhile and how the run is cut do not enter."""
-    settings = {
-        "device": machine.device,
-        "seed": asked.seed,
-        "rounds": asked.rounds,
-        "processes": asked.processes,
-        "threads": threads_of(machine),
-        "llama-python": (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else "",
-    }
-    return identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
-
-
 def _find(
-    jobs: Sequence[Job],
-    asked: argparse.Namespace,
-    machine: Machine,
-    file: PartialFile,
-    calm: Callable[[float], None],
+    jobs: Sequence[Job], asked: argparse.Namespace, file: PartialFile, setup: Setup
 ) -> tuple[Imported, list[Part]]:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
-    work = Path(tempfile.mkdtemp(prefix="figures."))
-    try:
-        if (imported := file.content.imported) is None:
-            imported = file.content.imported = import_time()
-            file.keep()
-            say(f"import agentcompile: {imported.median_ms:.1f} ms")
-        with evaluator_of(machine, asked.seed) as judge:
-            setup = Setup(
-                threads=threads_of(machine),
-                device=machine.device,
-                rounds=asked.rounds,
-                processes=asked.processes,
-                seed=asked.seed,
-                cache=file.path.parent,
-                logs=work,
-                llama_python=asked.llama_python,
-                quiet=_quiet(asked.quiet),
-                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=say,
-                keep=file.keep,
-                pause=file.pause,
-                calm=calm,
-            )
-            for job in jobs:
-                if asked.retry_failed:
-                    file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
-            return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    if (imported := file.content.imported) is None:
+        imported = file.content.imported = import_time()
+        file.keep()
+        say(f"import agentcompile: {imported.median_ms:.1f} ms")
+    for job in jobs:
+        if asked.retry_failed:
+            file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
+    return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
 
 
 def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
@@ -229,7 +185,7 @@ def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
         progress.accuracy_reason = "there is no lock"
         return
     request = json.dumps({"model": str(build.model), "lock": str(build.lock), "threads": setup.threads})
-    command = [*own_command("accuracy", build.settings), request]
+    command = [*own_command("figures.accuracy", build.settings), request]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if ran.returncode == 0:
         progress.accuracy = json.loads(ran.stdout.splitlines()[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,8 +15,12 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
-from .course import nameless
-from .rates import VARIES, Estimate, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.rates import VARIES, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.records import nameless
+from ..harness.result import Interval
+from ..harness.times import Imported, Took
+from ..harness.trial import OURS, Outcome
+from ..harness.workload import Workload
 from .report import (
     BANDWIDTH,
     FIRST_TOKEN_PEERS,
@@ -28,21 +31,9 @@ from .report import (
     WAITS_S,
     Figure,
     accuracy_figures,
+    figure,
     ratio,
 )
-from .times import Imported, Took
-from .trial import OURS, Outcome
-from .workload import Workload
-
-_SOURCES = (
-    ":/agentcompile",
-    ":/bench",
-    ":/templates",
-    ":/pyproject.toml",
-    ":/constraints.txt",
-    ":(top,exclude)bench/results",
-)
-"""What a result comes from: a new file there is a change too, and a result that is written there is none."""
 
 
 @dataclass(slots=True)
@@ -86,15 +77,8 @@ def record(
 
 def import_figure(imported: Imported) -> Figure:
     """What `import agentcompile` costs; none when it brings PyTorch along."""
-    return Figure(
-        model="-",
-        name="import agentcompile",
-        sense="<=",
-        target=IMPORT_MS,
-        unit="ms",
-        value=None if imported.with_torch else imported.median_ms,
-        note="PyTorch came along" if imported.with_torch else "without PyTorch",
-    )
+    value, note = (None, "PyTorch came along") if imported.with_torch else (imported.median_ms, "without PyTorch")
+    return figure("-", "import agentcompile", "<=", IMPORT_MS, value, note, "ms")
 
 
 def figures_of(part: Part) -> list[Figure]:
@@ -110,24 +94,22 @@ def figures_of(part: Part) -> list[Figure]:
     figures += _device_figures(part)
     for what, most in WAITS_S.get(name, {}).items():
         took = part.times.get(what, Took(seconds=None, reason="not measured"))
-        figures.append(
-            Figure(model=name, name=what, sense="<=", target=most, unit="s", value=took.seconds, note=took.reason)
-        )
-    figures = [_right(figure, part.outcome.agreement) for figure in figures]
+        figures.append(figure(name, what, "<=", most, took.seconds, took.reason, "s"))
+    figures = [_right(one, part.outcome.agreement) for one in figures]
     if name == "sample":
         figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
     return figures
 
 
-def _right(figure: Figure, agreement: Mapping[str, str]) -> Figure:
+def _right(one: Figure, agreement: Mapping[str, str]) -> Figure:
     """The figure; without its value when what was timed computes something else, ours or the peer's."""
-    for arm in (OURS, figure.name.partition(" vs ")[2]):
-        if (wrong := agreement.get(arm)) and figure.name not in WAITS_S.get(figure.model, {}):
-            return replace(figure, value=None, low=None, high=None, note=f"{arm} is wrong: {wrong}")
-    return figure
+    for arm in (OURS, one.name.partition(" vs ")[2]):
+        if (wrong := agreement.get(arm)) and one.name not in WAITS_S.get(one.model, {}):
+            return replace(one, value=None, low=None, high=None, note=f"{arm} is wrong: {wrong}")
+    return one
 
 
-def _beside(rounds: Sequence[Round], peer: str, found: Estimate | None, why: str) -> str:
+def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str) -> str:
     """The note on a figure beside a peer; what is missing has only the reason for that."""
     varies = found is not None and not same_tokens(rounds, peer)
     return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
@@ -140,17 +122,7 @@ def _device_figures(part: Part) -> Iterator[Figure]:
         return
     kept, reason = _kept(rounds, OURS), part.outcome.reasons.get(OURS, "")
     spent = estimate([math.log(timed.token_s(OURS) * 1e3) for timed in kept])
-    yield Figure(
-        model=name,
-        name="time a token",
-        sense="<=",
-        target=TOKEN_MS[name],
-        unit="ms",
-        value=None if spent is None else spent.value,
-        low=None if spent is None else spent.low,
-        high=None if spent is None else spent.high,
-        note=reason or ("" if spent else "too few rounds"),
-    )
+    yield figure(name, "time a token", "<=", TOKEN_MS[name], spent, reason or ("" if spent else "too few rounds"), "ms")
     for peer in FIRST_TOKEN_PEERS:
         both = [timed for timed in kept if peer in timed.visits]
         logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
@@ -158,14 +130,9 @@ def _device_figures(part: Part) -> Iterator[Figure]:
         yield ratio(name, f"first token vs {peer}", 1.0, found, _beside(rounds, peer, found, why))
     held = part.outcome.facts.get(OURS, {}).get("memory_bytes")
     least = part.workload.weight_bytes + part.workload.cache_bytes
-    yield Figure(
-        model=name,
-        name="peak memory / weights and cache",
-        sense="<=",
-        target=MEMORY,
-        value=held / least if isinstance(held, int) else None,
-        note="" if isinstance(held, int) else "not measured",
-    )
+    times = held / least if isinstance(held, int) else None
+    note = "not measured" if times is None else ""
+    yield figure(name, "peak memory / weights and cache", "<=", MEMORY, times, note)
 
 
 def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:
@@ -242,24 +209,3 @@ def _round_record(timed: Round) -> dict[str, Any]:
 
 def _asdict(value: Any) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
-
-
-def revision() -> dict[str, Any]:
-    """The git revision of the sources, and whether they were changed since; nothing for an installed package.
-
-    Sources that were carried to another machine without their repository have it from the file bench/REVISION, a hash
-    with a `+` behind it when they were changed.
-    """
-    here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str:
-        ran = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
-        return ran.stdout.strip() if ran.returncode == 0 else ""
-
-    carried = here.parent / "REVISION"
-    if carried.exists():  # a repository around the copy is not theirs
-        name = carried.read_text(encoding="utf-8").strip()
-        return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
-    name = git("rev-parse", "HEAD")
-    changed = git("status", "--porcelain", "--untracked-files=all", "--", *_SOURCES)
-    return {"revision": name, "changed_since": bool(changed)}

@@ -9,7 +9,7 @@ from typing import Literal
 from agentcompile.cli.render import columns
 from agentcompile.runs.tables import Table
 
-from .rates import Estimate
+from ..harness.result import Interval
 
 Sense = Literal[">=", "<="]
 
@@ -71,39 +71,33 @@ KL_RATIO = 1.25
 LN_PERPLEXITY = 5e-4
 
 
-def ratio(model: str, name: str, target: float, found: Estimate | None, note: str = "") -> Figure:
-    """A figure that is at least `target`, from an estimate."""
-    if found is None:
-        return Figure(model=model, name=name, sense=">=", target=target, note=note or "too few rounds")
+def figure(
+    model: str, name: str, sense: Sense, target: float, found: Interval | float | None, note: str = "", unit: str = ""
+) -> Figure:
+    """A figure from what was found, with its interval where there is one."""
+    if not isinstance(found, Interval):
+        return Figure(model=model, name=name, sense=sense, target=target, unit=unit, value=found, note=note)
+    value, low, high = found.value, found.low, found.high
     return Figure(
-        model=model,
-        name=name,
-        sense=">=",
-        target=target,
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        note=note,
+        model=model, name=name, sense=sense, target=target, unit=unit, value=value, low=low, high=high, note=note
     )
+
+
+def ratio(model: str, name: str, target: float, found: Interval | None, note: str = "") -> Figure:
+    """A figure that is at least `target`, from an estimate."""
+    return figure(model, name, ">=", target, found, note if found else note or "too few rounds")
 
 
 def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -> list[Figure]:
     """The two rules end to end: divergence beside eager's, and the whole interval of the perplexity ratio."""
-    kl = Figure(model=model, name="KL vs fp32 / eager's", sense="<=", target=KL_RATIO, note=note)
-    far = Figure(model=model, name="|ln perplexity ratio|", sense="<=", target=LN_PERPLEXITY, note=note)
+    kl, far = "KL vs fp32 / eager's", "|ln perplexity ratio|"
     if found is None:
-        return [kl, far]
+        return [figure(model, kl, "<=", KL_RATIO, None, note), figure(model, far, "<=", LN_PERPLEXITY, None, note)]
     mean, half = found["ln_perplexity_ratio"], found["ln_perplexity_half_width"]
+    told = f"farthest end of {mean - half:+.2e} … {mean + half:+.2e}"
     return [
-        Figure(model=model, name=kl.name, sense="<=", target=KL_RATIO, value=found["kl_ratio"]),
-        Figure(
-            model=model,
-            name=far.name,
-            sense="<=",
-            target=LN_PERPLEXITY,
-            value=abs(mean) + half,
-            note=f"farthest end of {mean - half:+.2e} … {mean + half:+.2e}",
-        ),
+        figure(model, kl, "<=", KL_RATIO, found["kl_ratio"]),
+        figure(model, far, "<=", LN_PERPLEXITY, abs(mean) + half, told),
     ]
 
 

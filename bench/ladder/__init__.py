@@ -2,5 +2,5 @@
 
 `rungs` names them, `engines` runs each in a process of its own (`decoder` is the one written by hand, `insides` looks
 into steps of locks), `locks` compiles what the upper ones need, `climb` times them all, `gains` says which region
-gained what. Rounds, checks against fp32, resuming, results and reports are those of the other recipes.
+gained what. Rounds, checks against fp32, results and resuming are those of the harness.
 """

@@ -17,23 +17,19 @@ from agentcompile.options import resolve
 from agentcompile.regions.partition import partition
 from agentcompile.tuning.partitions import graph_of
 
-from ..figures.looks import Looked
-from ..figures.rates import speedup
-from ..figures.serving import bench_command
-from ..figures.times import Build
-from ..figures.trial import Outcome, Setup, run_trial
-from ..figures.workload import Workload, mean_cache_bytes
-from ..suite.found import Samples, case_of
-from ..suite.result import Case, Gain, Interval, Rung
-from ..suite.workloads import Shape
+from ..harness.found import Samples, case_of
+from ..harness.looks import Looked
+from ..harness.rates import speedup
+from ..harness.result import Case, Gain, Rung
+from ..harness.serving import own_command
+from ..harness.times import Build
+from ..harness.trial import LEAST_S, Outcome, Setup, run_trial
+from ..harness.workload import Workload, mean_cache_bytes
+from ..harness.workloads import Shape
 from . import insides
 from .gains import gain, shares
 from .locks import Locks
 from .rungs import RungSpec
-
-LEAST_S = 0.3
-"""How long a visit generates at least, in seconds."""
-
 
 CONTEXT = 512
 """Tokens that a lock's cache holds at least: as many as one plan serves on a GPU."""
@@ -49,7 +45,7 @@ def context_of(workload: Workload) -> int:
 def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
     """What starts the process of a rung, or of the reference."""
     settings = {"OMP_NUM_THREADS": str(setup.threads), "HF_HUB_OFFLINE": "1"}
-    return bench_command("ladder.engines", {**settings, **(build.settings if build else {})})
+    return own_command("ladder.engines", {**settings, **(build.settings if build else {})})
 
 
 def climb(
@@ -158,8 +154,4 @@ def _gain(spec: RungSpec, below: str, case: Case, outcome: Outcome, looked: Mapp
     assert upper.token_s is not None
     before, after = lower.token_s.median, upper.token_s.median
     found = gain(below, before, after, looked.get(below), looked.get(spec.name), spec.change)
-    ratio = speedup(outcome.rounds, spec.name, below)
-    if ratio is None:
-        return found
-    interval = Interval(value=ratio.value, low=ratio.low, high=ratio.high, rounds=ratio.rounds)
-    return replace(found, speedup=interval)
+    return replace(found, speedup=speedup(outcome.rounds, spec.name, below))

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..figures.channel import Generation
-from ..figures.static_decoder import Decoder, Layer, _turned
+from ..harness.channel import Generation
+from ..harness.static_decoder import Decoder, Layer, attended
 
 Made = TypeVar("Made")
 LEAST_S = 0.5
@@ -86,8 +86,8 @@ class Stepwise:
         mask, cos, sin = section("position-tables", self._tables, positions)
         for w in self._layers:
             q, k, v = section("rmsnorm-linear", self._projected, w, x)
-            kind = "qknorm-rope-attention-decode" if w.normed else "rope-attention-decode"
-            y = section(kind, self._attended, w, (q, k, v), cos, sin, mask, positions)
+            kind = "qknorm-rope-attention-decode" if w.layer.normed else "rope-attention-decode"
+            y = section(kind, attended, w.layer, w.of, (q, k, v), cos, sin, mask, positions)
             x = section("linear-residual", lambda x, y, o: x + F.linear(y, o), x, y, w.of["o"])
             h = section("rmsnorm-gateup-silu-mul", self._gated, w, x)
             x = section("linear-residual", lambda x, h, down: x + F.linear(h, down), x, h, w.of["down"])
@@ -99,32 +99,13 @@ class Stepwise:
 
     def _projected(self, w: _Weights, x: Tensor) -> tuple[Tensor, ...]:
         """x [1, T, hidden] to q, k and v, [1, T, heads × head_dim] each."""
-        x = F.rms_norm(x, x.shape[-1:], w.of["before"], w.eps)
+        x = F.rms_norm(x, x.shape[-1:], w.of["before"], w.layer.eps)
         if self._merged:
             return torch.split(F.linear(x, w.of["qkv"]), w.sizes, dim=-1)
         return tuple(F.linear(x, one) for one in w.apart)
 
-    def _attended(
-        self, w: _Weights, qkv: tuple[Tensor, ...], cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor
-    ) -> Tensor:
-        """The heads' results, [1, T, heads × head_dim]; the cache is written."""
-        tokens = qkv[0].shape[1]
-        q, k, v = (t.view(1, tokens, -1, w.head_dim) for t in qkv)
-        if w.normed:
-            q = F.rms_norm(q, (w.head_dim,), w.of["q_norm"], w.eps)
-            k = F.rms_norm(k, (w.head_dim,), w.of["k_norm"], w.eps)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        q, k = _turned(q, cos, sin), _turned(k, cos, sin)
-        w.of["keys"].index_copy_(2, positions, k)
-        w.of["values"].index_copy_(2, positions, v)
-        if tokens > 1:  # a prompt begins the cache
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=w.grouped)
-        else:
-            y = F.scaled_dot_product_attention(q, w.of["keys"], w.of["values"], mask, enable_gqa=w.grouped)
-        return y.transpose(1, 2).reshape(1, tokens, -1)
-
     def _gated(self, w: _Weights, x: Tensor) -> Tensor:
-        x = F.rms_norm(x, x.shape[-1:], w.of["between"], w.eps)
+        x = F.rms_norm(x, x.shape[-1:], w.of["between"], w.layer.eps)
         gate, up = F.linear(x, w.of["gateup"]).chunk(2, -1) if self._merged else (F.linear(x, one) for one in w.pair)
         return F.silu(gate) * up
 
@@ -138,9 +119,7 @@ class _Weights:
     """A layer's tensors by name, without a module around them."""
 
     def __init__(self, layer: Layer) -> None:
-        self.of = dict(layer.named_buffers(remove_duplicate=False))
-        self.head_dim, self.eps, self.normed = layer.head_dim, layer.eps, layer.normed
-        self.grouped = layer.heads != layer.kv_heads
+        self.layer, self.of = layer, dict(layer.named_buffers(remove_duplicate=False))
         self.sizes = [heads * layer.head_dim for heads in (layer.heads, layer.kv_heads, layer.kv_heads)]
         self.apart = torch.split(self.of["qkv"], self.sizes)
         self.pair = self.of["gateup"].chunk(2)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..figures.channel import Engine, serve
-from ..figures.engines import ENGINES, Ours
+from ..harness.channel import Engine, serve
+from ..harness.engines import ENGINES, Ours
 from .decoder import LEAST_S, ByHand, cuda_graph
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..figures.looks import Looked, PartTime, numbers_in
-from ..suite.result import Gain, KindShare, Owner
+from ..harness.looks import Looked, PartTime, numbers_in
+from ..harness.result import Gain, KindShare, Owner
 
 REST = "between the regions"
 """What no region takes: loops, launches, waits, and what ends a step."""

@@ -22,7 +22,7 @@ from agentcompile.regions.schedule import schedule
 from agentcompile.replay.open import Opened
 from agentcompile.tuning.partitions import graph_of
 
-from ..figures.looks import ranges
+from ..harness.looks import ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) 
 def left_out(opened: Opened, position: int) -> tuple[list[dict[str, Any]], list[str]]:
     """`looks.PartTime`s as plain values, one a region, from a GPU's step without each in turn; and the kinds that
     cannot be left out, because PyTorch runs them or what reads them."""
-    from ..steps import Bench
+    from ..harness.stepping import Bench
 
     program, sites = stages(opened, position)
     bench = Bench(opened)

@@ -7,7 +7,6 @@ differ by what was chosen, not by what was measured.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import Rule
 
-from ..figures.partial import FIRST_COMPILE, PartialFile, Progress, digest_of_lock
-from ..figures.times import Build, compile_once
-from ..figures.trial import Setup
+from ..harness.building import build_of
+from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
+from ..harness.times import Build
+from ..harness.trial import Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,29 +45,20 @@ class Locks:
         Raises AgentCompileError when it is not what was compiled.
         """
         progress = self.progress(rule)
-        if FIRST_COMPILE not in progress.times:
-            self.setup.pause()
-            # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
-            progress.folder = Path(tempfile.mkdtemp(prefix=f"{rule}-", dir=self.file.folder)).name
-        build = Build(
-            model=self.model,
-            lock=self.file.folder / progress.folder / f"{rule}.lock.toml",
-            home=self.home,
-            threads=self.setup.threads,
-            target=self.setup.device,
+        build = build_of(
+            f"{self.name}, choose = {rule}",
+            self.model,
+            self.setup,
+            progress,
+            self.file.folder,
             context=self.context,
             seconds=self.seconds,
+            waits=False,
+            home=self.home,
             budget=self.budget,
             choose=rule,
         )
-        if FIRST_COMPILE not in progress.times:
-            took = progress.times[FIRST_COMPILE] = compile_once(build, build.lock)
-            progress.lock = digest_of_lock(build.lock)
-            self.setup.keep()
-            self.setup.say(f"{self.name}: lock of choose = {rule}: {took.reason or f'{took.seconds:.1f} s'}")
-        elif not progress.times[FIRST_COMPILE].reason:
-            progress.check(build)
-        return build if build.lock.is_file() and not progress.times[FIRST_COMPILE].reason else None
+        return None if progress.times[FIRST_COMPILE].reason else build
 
     def progress(self, rule: Rule) -> Progress:
         """What is known of a rule's lock."""
@@ -91,7 +82,7 @@ class Locks:
                 continue
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                yield Path(shutil.copyfile(build.lock, folder / build.lock.name))
+                yield Path(shutil.copyfile(build.lock, folder / f"{rule}.lock.toml"))
             except OSError as error:
                 text = f"{folder}: {error.strerror or error}"
                 hint = "make room, or name another file with --out; --resume goes on from what was found"

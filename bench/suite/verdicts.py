@@ -18,8 +18,8 @@ from agentcompile.measure.policy import POLICY
 from agentcompile.measure.rounds import MIN_ROUNDS
 from agentcompile.measure.statistics import verdict
 
-from .means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, luck_of
-from .result import ArmResult, Case, State, SuiteResult
+from ..harness.means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, luck_of
+from ..harness.result import ArmResult, Case, State, SuiteResult
 
 View = Literal["ratio", "absolute", "paired"]
 """Two runs: the speed-ups over the baseline of the same run, or the times themselves. One run: two arms by round."""

@@ -37,9 +37,10 @@ PLANTED = {
     ),
     "packages may not import in a circle": (
         "acyclic",
-        "bench/figures/planted.py",
-        "import bench.suite.result",
+        "bench/harness/planted.py",
+        "import bench.suite.run",
     ),
+    "a recipe may not import another": ("recipes", "bench/ladder/planted.py", "import bench.suite.bounds"),
 }
 
 

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 import torch
-from agentcompile.bench.figures import course, rates, recipe
+from agentcompile.bench.figures import recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
-from agentcompile.bench.figures.engines import Eager
-from agentcompile.bench.figures.gguf_file import gguf_name
-from agentcompile.bench.figures.rates import (
+from agentcompile.bench.figures.record import arm_rows, figures_of, import_figure
+from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
+from agentcompile.bench.harness import course, rates
+from agentcompile.bench.harness.engines import Eager
+from agentcompile.bench.harness.rates import (
     Round,
     Visit,
     agrees,
@@ -31,12 +33,11 @@ from agentcompile.bench.figures.rates import (
     speedup,
     visit,
 )
-from agentcompile.bench.figures.record import arm_rows, figures_of, import_figure
-from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
-from agentcompile.bench.figures.serving import Arm, ArmFailed
-from agentcompile.bench.figures.times import Imported
-from agentcompile.bench.figures.trial import Outcome
-from agentcompile.bench.figures.workload import Workload, make_workload, token_bytes
+from agentcompile.bench.harness.serving import Arm, ArmFailed
+from agentcompile.bench.harness.times import Imported
+from agentcompile.bench.harness.trial import Outcome
+from agentcompile.bench.harness.workload import Workload, make_workload, token_bytes
+from agentcompile.bench.models.gguf_file import gguf_name
 from agentcompile.bench.models.locate import SAMPLE
 from agentcompile.bench.models.presets import PRESETS, materialise
 
@@ -45,7 +46,7 @@ from agentcompile.options import DEFAULT_CONTEXT
 
 FAKE = """
 import sys
-from agentcompile.bench.figures.channel import Generation, serve
+from agentcompile.bench.harness.channel import Generation, serve
 class Fake:
     facts = {{"made up": True}}
     calls = 0
@@ -155,7 +156,7 @@ def test_an_arm_does_not_outlive_the_recipe_that_started_it(tmp_path: Path) -> N
     start = FAKE.format(act="pass", token_s=0.01)
     code = (
         "import sys, os, pathlib\n"
-        "from agentcompile.bench.figures.serving import Arm\n"
+        "from agentcompile.bench.harness.serving import Arm\n"
         f"arm = Arm('orphan', [sys.executable, '-c', {start!r}], pathlib.Path({str(tmp_path)!r}) / 'log')\n"
         "arm.load({}, 60)\n"
         "print(arm.pid, flush=True)\n"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.partial import OutOfTime, Partial, Progress, read_partial
-from agentcompile.bench.figures.trial import Outcome
+from agentcompile.bench.harness.partial import OutOfTime, Partial, Progress, read_partial
+from agentcompile.bench.harness.trial import Outcome
 
 from tests.cpu import flows
 from tests.cpu.trials import ARMS, MEETING, PROCESSES, ROUNDS, Commands, setup, trial

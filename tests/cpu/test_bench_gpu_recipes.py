@@ -11,7 +11,7 @@ import pytest
 
 from agentcompile.errors import AgentCompileError
 from bench.figures import firsts, long
-from bench.figures.serving import ArmFailed
+from bench.harness.serving import ArmFailed
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.rates import Visit
+from agentcompile.bench.harness.rates import Visit
 from agentcompile.bench.overhead import Pair, pair_of, run, summary
 
 from agentcompile.errors import AgentCompileError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentcompile.bench.figures.serving import Arm, ArmFailed, foreign_command
-from agentcompile.bench.figures.trial import command_of, vllm_lacks
+from agentcompile.bench.harness.serving import Arm, ArmFailed, foreign_command
+from agentcompile.bench.harness.trial import command_of, vllm_lacks
 from agentcompile.bench.suite.run import _parse, _suite
 
 from tests.cpu.trials import Commands, setup

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from agentcompile.bench.figures.partial import FIRST_COMPILE, read_partial
+from agentcompile.bench.harness.partial import FIRST_COMPILE, read_partial
+from agentcompile.bench.harness.result import Case, Rung, SuiteResult, read_result
 from agentcompile.bench.ladder import insides
 from agentcompile.bench.ladder.decoder import ByHand, Replayed
 from agentcompile.bench.ladder.rungs import RUNGS
-from agentcompile.bench.suite.result import Case, Rung, SuiteResult, read_result
 
 from agentcompile.ir.program import Program
 from agentcompile.lockfile import read_lock
@@ -205,7 +205,7 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name(warm: Path) -> Non
 
 
 def test_a_lock_that_does_not_compile_is_a_row_with_its_reason(tmp_path: Path, warm: Path) -> None:
-    from agentcompile.bench.figures.partial import Partial, PartialFile
+    from agentcompile.bench.harness.partial import Partial, PartialFile
     from agentcompile.bench.ladder.locks import Locks
 
     from tests.cpu.test_suite_run import setup

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.times import Build
-from agentcompile.bench.figures.trial import Outcome, Setup, run_trial
-from agentcompile.bench.suite.found import case_of
-from agentcompile.bench.suite.markdown import arms_table
-from agentcompile.bench.suite.result import Case
+from agentcompile.bench.harness.found import case_of
+from agentcompile.bench.harness.result import Case
+from agentcompile.bench.harness.times import Build
+from agentcompile.bench.harness.trial import Outcome, Setup, run_trial
+from agentcompile.bench.report.markdown import arms_table
 
 from tests.cpu import flows
 from tests.cpu.test_suite_slow_down import undisturbed

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.times import Build
-from agentcompile.bench.figures.trial import Outcome, Part, Setup, run_trials
+from agentcompile.bench.harness.times import Build
+from agentcompile.bench.harness.trial import Outcome, Part, Setup, run_trials
 
 from tests.cpu.trials import ARMS, PROCESSES, ROUNDS, WORK, Commands, setup
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.partial import FIRST_COMPILE, OutOfTime, Partial, PartialFile, read_partial
-from agentcompile.bench.figures.rates import Round
-from agentcompile.bench.figures.times import Build, Took
-from agentcompile.bench.figures.trial import OURS, Setup, command_of
-from agentcompile.bench.figures.workload import make_workload
+from agentcompile.bench.harness.partial import FIRST_COMPILE, OutOfTime, Partial, PartialFile, read_partial
+from agentcompile.bench.harness.rates import Round
+from agentcompile.bench.harness.result import ArmResult, Case, SuiteResult, read_result, samples_digest
+from agentcompile.bench.harness.times import Build, Took
+from agentcompile.bench.harness.trial import OURS, Setup, command_of
+from agentcompile.bench.harness.workload import make_workload
+from agentcompile.bench.harness.workloads import Shape, Suite, load_workloads
 from agentcompile.bench.suite.finding import Asked, Locks, find
-from agentcompile.bench.suite.result import ArmResult, Case, SuiteResult, read_result, samples_digest
-from agentcompile.bench.suite.workloads import Shape, Suite, load_workloads
 
 from agentcompile.lockfile import read_lock
 from tests.cpu import flows

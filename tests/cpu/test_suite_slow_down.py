@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.rates import Round
-from agentcompile.bench.figures.times import Build
-from agentcompile.bench.figures.trial import Outcome, Setup, run_trial
-from agentcompile.bench.suite.found import case_of
-from agentcompile.bench.suite.result import SuiteResult, read_result, write_result
+from agentcompile.bench.harness.found import case_of
+from agentcompile.bench.harness.rates import Round
+from agentcompile.bench.harness.result import SuiteResult, read_result, write_result
+from agentcompile.bench.harness.times import Build
+from agentcompile.bench.harness.trial import Outcome, Setup, run_trial
 from agentcompile.bench.suite.verdicts import Compared, compare_arms, compare_runs
 
 from agentcompile.ir.target import Target
@@ -28,7 +28,7 @@ PLANTED = "base=slow:0.03"
 TOKEN_S = 0.02 / 8
 ENGINE = """
 import random, time
-from agentcompile.bench.figures.channel import Generation, serve
+from agentcompile.bench.harness.channel import Generation, serve
 class Fake:
     facts = {{"made up": True}}
     noise = random.Random({seed!r})

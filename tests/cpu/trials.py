@@ -14,17 +14,17 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from agentcompile.bench.figures.partial import open_partial
-from agentcompile.bench.figures.times import Build
-from agentcompile.bench.figures.trial import Outcome, Setup, run_trial
-from agentcompile.bench.figures.workload import Workload
+from agentcompile.bench.harness.partial import open_partial
+from agentcompile.bench.harness.times import Build
+from agentcompile.bench.harness.trial import Outcome, Setup, run_trial
+from agentcompile.bench.harness.workload import Workload
 
 ARMS = ("fast", "slow")
 ROUNDS, PROCESSES = 3, 2
 IDENTITY = {"models": "x", "device": "cpu", "seed": "0"}
 FAKE = """
 import random, sys, os
-from agentcompile.bench.figures.channel import Generation, serve
+from agentcompile.bench.harness.channel import Generation, serve
 class Fake:
     facts = {{"made up": True, "pid": os.getpid()}}
     def generate(self, ids, new):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.identity import Identity, Job, differences, identity_of, key_of
-from agentcompile.bench.figures.partial import (
+from agentcompile.bench.harness.identity import Identity, Job, differences, identity_of, key_of
+from agentcompile.bench.harness.partial import (
     OutOfTime,
     Partial,
     PartialFile,
@@ -17,10 +17,10 @@ from agentcompile.bench.figures.partial import (
     open_partial,
     read_partial,
 )
-from agentcompile.bench.figures.rates import Round, Visit
-from agentcompile.bench.figures.times import Build, Imported, Took
-from agentcompile.bench.figures.trial import Outcome
-from agentcompile.bench.figures.workload import Workload
+from agentcompile.bench.harness.rates import Round, Visit
+from agentcompile.bench.harness.times import Build, Imported, Took
+from agentcompile.bench.harness.trial import Outcome
+from agentcompile.bench.harness.workload import Workload
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import decode, encode

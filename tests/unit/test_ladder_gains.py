@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from agentcompile.bench.figures.looks import Looked, PartTime, numbers_in, ranges
+from agentcompile.bench.harness.looks import Looked, PartTime, numbers_in, ranges
+from agentcompile.bench.harness.result import Gain
 from agentcompile.bench.ladder.gains import REST, gain, shares
-from agentcompile.bench.suite.result import Gain
 from hypothesis import given
 from hypothesis import strategies as st
 

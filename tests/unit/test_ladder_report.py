@@ -7,13 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.rates import VARIES
-from agentcompile.bench.ladder.rungs import RUNGS
-from agentcompile.bench.suite.ladder_tables import gains_table, rungs_table, shares_table
-from agentcompile.bench.suite.markdown import markdown
-from agentcompile.bench.suite.page import page
-from agentcompile.bench.suite.plots import draw
-from agentcompile.bench.suite.result import (
+from agentcompile.bench.harness.rates import VARIES
+from agentcompile.bench.harness.result import (
     ArmResult,
     Case,
     Gain,
@@ -26,6 +21,11 @@ from agentcompile.bench.suite.result import (
     read_result,
     write_result,
 )
+from agentcompile.bench.ladder.rungs import RUNGS
+from agentcompile.bench.report.ladder_tables import gains_table, rungs_table, shares_table
+from agentcompile.bench.report.markdown import markdown
+from agentcompile.bench.report.page import page
+from agentcompile.bench.report.plots import draw
 
 from agentcompile.ir.target import Target
 

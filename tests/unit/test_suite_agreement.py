@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from agentcompile.bench.harness.means import Logs
+from agentcompile.bench.harness.result import ArmResult, SuiteResult, write_result
 from agentcompile.bench.suite.compare import run
-from agentcompile.bench.suite.means import Logs
-from agentcompile.bench.suite.result import ArmResult, SuiteResult, write_result
 from agentcompile.bench.suite.verdicts import Compared, change_between, compare_runs
 
 from agentcompile.errors import ExitCode

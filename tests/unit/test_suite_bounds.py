@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agentcompile.bench.harness.found import UNDISTURBED
+from agentcompile.bench.harness.result import ArmResult, Case, Interval, SuiteResult
+from agentcompile.bench.harness.workloads import load_workloads
 from agentcompile.bench.suite.bounds import BOUNDS, Bound, breaches, load_bounds, worst
-from agentcompile.bench.suite.found import UNDISTURBED
-from agentcompile.bench.suite.result import ArmResult, Case, Interval, SuiteResult
-from agentcompile.bench.suite.workloads import load_workloads
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target

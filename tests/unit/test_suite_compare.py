@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentcompile.bench.harness.result import ArmResult, Case, Compiled, RoundTimes, Spread, SuiteResult, write_result
 from agentcompile.bench.suite.compare import differences, run
-from agentcompile.bench.suite.result import ArmResult, Case, Compiled, RoundTimes, Spread, SuiteResult, write_result
 from agentcompile.bench.suite.verdicts import Change, Compared, Report, Unmeasured, compare_arms, compare_runs
 
 from agentcompile.errors import AgentCompileError, ExitCode

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentcompile.bench.figures.rates import Round, Visit, estimate, speedup
-from agentcompile.bench.figures.trial import Outcome
-from agentcompile.bench.figures.workload import Workload
-from agentcompile.bench.suite.found import Samples, case_of, spread
-from agentcompile.bench.suite.result import (
+from agentcompile.bench.harness.found import Samples, case_of, spread
+from agentcompile.bench.harness.rates import Round, Visit, estimate, speedup
+from agentcompile.bench.harness.result import (
     FORMAT,
     ArmResult,
     Case,
@@ -26,6 +24,8 @@ from agentcompile.bench.suite.result import (
     samples_digest,
     write_result,
 )
+from agentcompile.bench.harness.trial import Outcome
+from agentcompile.bench.harness.workload import Workload
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import encode

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from agentcompile.bench.suite.found import widened
-from agentcompile.bench.suite.means import LEAST_MEANS, Logs, apart, luck_of, mean_of
-from agentcompile.bench.suite.result import Case, Interval, RoundTimes
+from agentcompile.bench.harness.found import widened
+from agentcompile.bench.harness.means import LEAST_MEANS, Logs, apart, luck_of, mean_of
+from agentcompile.bench.harness.result import Case, Interval, RoundTimes
 
 from tests.unit.test_suite_compare import EMPTY, case_of, rounds
 

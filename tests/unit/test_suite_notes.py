@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.rates import VARIES
+from agentcompile.bench.harness.rates import VARIES
+from agentcompile.bench.harness.result import Case, SuiteResult, write_result
+from agentcompile.bench.report.markdown import arms_table, brief, markdown
+from agentcompile.bench.report.page import page
 from agentcompile.bench.suite.compare import run
-from agentcompile.bench.suite.markdown import arms_table, brief, markdown
-from agentcompile.bench.suite.page import page
-from agentcompile.bench.suite.result import Case, SuiteResult, write_result
 from agentcompile.bench.suite.run import _table as terminal
 
 from agentcompile.errors import AgentCompileError

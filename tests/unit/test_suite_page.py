@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentcompile.bench.suite.page import _table
+from agentcompile.bench.report.page import _table
 
 from agentcompile.runs.tables import Table
 

@@ -12,13 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.suite import plots
-from agentcompile.bench.suite.cells import number
-from agentcompile.bench.suite.markdown import arms_table, escaped, markdown, regions_table
-from agentcompile.bench.suite.page import page
-from agentcompile.bench.suite.plots import draw
-from agentcompile.bench.suite.report import run
-from agentcompile.bench.suite.result import (
+from agentcompile.bench.harness.result import (
     ArmResult,
     Case,
     Compiled,
@@ -30,7 +24,13 @@ from agentcompile.bench.suite.result import (
     SuiteResult,
     write_result,
 )
-from agentcompile.bench.suite.sheet import DPI, WIDTH_IN, Plot
+from agentcompile.bench.report import plots
+from agentcompile.bench.report.cells import number
+from agentcompile.bench.report.markdown import arms_table, escaped, markdown, regions_table
+from agentcompile.bench.report.page import page
+from agentcompile.bench.report.plots import draw
+from agentcompile.bench.report.recipe import run
+from agentcompile.bench.report.sheet import DPI, WIDTH_IN, Plot
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target
@@ -389,6 +389,6 @@ def test_importing_the_report_does_not_import_matplotlib() -> None:
     import subprocess
 
     code = (
-        "import sys, agentcompile.bench.suite.report; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
+        "import sys, agentcompile.bench.report.recipe; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

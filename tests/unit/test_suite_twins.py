@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.channel import Generation, _slowed, _timed
-from agentcompile.bench.figures.trial import command_of, request_for
-from agentcompile.bench.figures.twins import fault, kind_of, slower
+from agentcompile.bench.harness.channel import Generation, _slowed, _timed
+from agentcompile.bench.harness.trial import command_of, request_for
+from agentcompile.bench.harness.twins import fault, kind_of, slower
 from agentcompile.bench.suite.run import run
 
 from agentcompile.errors import AgentCompileError

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.figures.engines import ENGINES
-from agentcompile.bench.figures.trial import FP32, LLAMA, VLLM
+from agentcompile.bench.harness.engines import ENGINES
+from agentcompile.bench.harness.trial import FP32, LLAMA, VLLM
+from agentcompile.bench.harness.workloads import WORKLOADS, Workloads, load_workloads
 from agentcompile.bench.models.locate import MAKERS
 from agentcompile.bench.suite.run import _parse, _suite, run
-from agentcompile.bench.suite.workloads import WORKLOADS, Workloads, load_workloads
 
 from agentcompile.errors import AgentCompileError, ExitCode
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Literal
 
+from agentcompile.measure.policy import POLICY
 from agentcompile.measure.student import t_quantile
 
-from .result import Case
+from .result import Case, Interval
 
 Quantity = Literal["token", "first"]
 """Time per output token, time to the first token."""
@@ -35,6 +36,12 @@ class Mean:
     def half_width(self, level: float) -> float:
         """Of the two-sided interval that misses with chance `level`."""
         return t_quantile(1 - level / 2, self.freedom) * math.sqrt(self.error)
+
+    def ratio(self, rounds: int) -> Interval:
+        """Of a mean of logarithms over so many rounds: the ratio with its 95 % interval."""
+        half = self.half_width(POLICY.alpha)
+        low, high = math.exp(self.value - half), math.exp(self.value + half)
+        return Interval(value=math.exp(self.value), low=low, high=high, rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

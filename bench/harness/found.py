@@ -10,14 +10,13 @@ from statistics import fmean, median
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.lockfile import Lock, LockChoice
-from agentcompile.measure.policy import POLICY
 from agentcompile.replay.open import Opened
 
-from ..figures.rates import Estimate, Round, Visit, estimate, first_s, same_tokens
-from ..figures.trial import CHECKED_TOKENS, FP32, Outcome
-from ..figures.workload import Workload
 from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
+from .rates import Round, Visit, estimate, first_s, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
+from .trial import CHECKED_TOKENS, FP32, Outcome
+from .workload import Workload
 
 UNDISTURBED = "no round was undisturbed"
 """Why an arm that works has no times."""
@@ -114,8 +113,8 @@ def _arm(
         agrees=wrong,
         same=same,
         times_floor=tokens.median / floor.token_s if floor else None,
-        speedup=_interval([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
-        first_speedup=_interval([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
+        speedup=estimate([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
+        first_speedup=estimate([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
     )
 
 
@@ -139,13 +138,6 @@ def spread(values: Sequence[float]) -> Spread:
     """Median and 95th percentile (the nearest rank) of one or more values."""
     ordered = sorted(values)
     return Spread(median=median(ordered), p95=ordered[math.ceil(0.95 * len(ordered)) - 1], count=len(ordered))
-
-
-def _interval(logs: Sequence[float]) -> Interval | None:
-    found: Estimate | None = estimate(logs)
-    if found is None:
-        return None
-    return Interval(value=found.value, low=found.low, high=found.high, rounds=found.rounds)
 
 
 def _times(timed: Round) -> RoundTimes:
@@ -182,10 +174,7 @@ def _widened(case: Case, arm: ArmResult, quantity: Quantity, luck: float | None)
     known = arm.speedup if quantity == "token" else arm.first_speedup
     if known is None or luck is None:
         return known
-    mean = logs_of(case, quantity, arm.name, case.baseline).mean(luck)
-    half = mean.half_width(POLICY.alpha)
-    low, high = math.exp(mean.value - half), math.exp(mean.value + half)
-    return Interval(value=math.exp(mean.value), low=low, high=high, rounds=known.rounds)
+    return logs_of(case, quantity, arm.name, case.baseline).mean(luck).ratio(known.rounds)
 
 
 def _samples(rounds: Sequence[Round]) -> Samples:

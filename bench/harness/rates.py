@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
-from agentcompile.measure.policy import POLICY
-from agentcompile.measure.student import t_quantile
-
+from .means import mean_of
+from .result import Interval
 from .serving import Arm, ArmFailed
 from .workload import Workload
 
@@ -112,16 +111,6 @@ def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
 def note_of(told: str, *, same: bool) -> str:
     """What is told of an arm's row; unless its tokens were the `same`, also that they vary."""
     return told if same else "; ".join(filter(None, (told, VARIES)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A ratio as the mean of logarithms, back in its own unit, with a two-sided 95 % t interval."""
-
-    value: float
-    low: float
-    high: float
-    rounds: int
 
 
 def bearable_on(device: str) -> float:
@@ -271,12 +260,12 @@ def waited_s(pid: int) -> float:
     return total / 1e9
 
 
-def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Estimate | None:
+def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Interval | None:
     """Time of the baseline over time of the arm, paired by round; None without both or with too few rounds."""
     return estimate([math.log(r.token_s(baseline) / r.token_s(arm)) for r in _kept(rounds, arm, baseline)])
 
 
-def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Estimate | None:
+def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Interval | None:
     """Bytes a second that the arm's rate means at least, over the read bandwidth measured in the same round."""
     return estimate([math.log(token_bytes / r.token_s(arm) / r.read_bytes_per_s) for r in _kept(rounds, arm)])
 
@@ -285,13 +274,9 @@ def _kept(rounds: Sequence[Round], *arms: str) -> Iterator[Round]:
     return (r for r in rounds if not r.contended and all(arm in r.visits for arm in arms))
 
 
-def estimate(logs: Sequence[float]) -> Estimate | None:
+def estimate(logs: Sequence[float]) -> Interval | None:
     """Mean and interval of logarithms, as ratios; None for fewer than three."""
-    if len(logs) < 3:
-        return None
-    mean = fmean(logs)
-    half = t_quantile(1 - POLICY.alpha / 2, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
-    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), rounds=len(logs))
+    return None if len(logs) < 3 else mean_of(logs).ratio(len(logs))
 
 
 def agrees(reference: Tops, other: Tops) -> str:

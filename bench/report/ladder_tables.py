@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from agentcompile.runs.tables import Table
 
-from ..figures.rates import note_of
+from ..harness.rates import note_of
+from ..harness.result import Case, Interval, Owner
 from .cells import NOTHING, number
-from .result import Case, Interval, Owner
 
 ABOUT_RUNGS = (
     "Each rung is the one above it and one thing more; every rung runs in processes of its own, in rounds beside the "

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..models.gguf_file import write_gguf
 from .channel import Generation, serve
-from .gguf_file import write_gguf
 
 
 class Llama:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
+from ..harness.result import read_result
 from . import plots
 from .markdown import markdown
 from .page import page
-from .result import read_result
 
 
 def run(arguments: Sequence[str]) -> int:

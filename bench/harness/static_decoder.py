@@ -57,26 +57,35 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """x [1, T, hidden] at positions [T]; mask [1, 1, T, context]."""
-        tokens, w = x.shape[1], dict(self.named_buffers(remove_duplicate=False))
+        w = dict(self.named_buffers(remove_duplicate=False))
         sizes = [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim]
         merged = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"])
-        q, k, v = torch.split(merged, sizes, dim=-1)
-        q, k, v = (t.view(1, tokens, -1, self.head_dim) for t in (q, k, v))
-        if self.normed:
-            q = F.rms_norm(q, (self.head_dim,), w["q_norm"], self.eps)
-            k = F.rms_norm(k, (self.head_dim,), w["k_norm"], self.eps)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        q, k = _turned(q, cos, sin), _turned(k, cos, sin)
-        w["keys"].index_copy_(2, positions, k)
-        w["values"].index_copy_(2, positions, v)
-        grouped = self.heads != self.kv_heads
-        if tokens > 1:  # a prompt begins the cache: what is causal needs no mask, and the fused kernels like none
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        else:
-            y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=grouped)
-        x = x + F.linear(y.transpose(1, 2).reshape(1, tokens, -1), w["o"])
+        y = attended(self, w, torch.split(merged, sizes, dim=-1), cos, sin, mask, positions)
+        x = x + F.linear(y, w["o"])
         gate, up = F.linear(F.rms_norm(x, x.shape[-1:], w["between"], self.eps), w["gateup"]).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate) * up, w["down"])
+
+
+def attended(
+    layer: Layer, w: Mapping[str, Tensor], qkv: Sequence[Tensor], cos: Tensor, sin: Tensor, mask: Tensor, at: Tensor
+) -> Tensor:
+    """The heads' results [1, T, heads × head_dim] of q, k and v, [1, T, heads × head_dim] each, at positions `at` [T];
+    the cache is written."""
+    tokens = qkv[0].shape[1]
+    q, k, v = (t.view(1, tokens, -1, layer.head_dim) for t in qkv)
+    if layer.normed:
+        q = F.rms_norm(q, (layer.head_dim,), w["q_norm"], layer.eps)
+        k = F.rms_norm(k, (layer.head_dim,), w["k_norm"], layer.eps)
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+    w["keys"].index_copy_(2, at, k)
+    w["values"].index_copy_(2, at, v)
+    grouped = layer.heads != layer.kv_heads
+    if tokens > 1:  # a prompt begins the cache: what is causal needs no mask, and the fused kernels like none
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+    else:
+        y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=grouped)
+    return y.transpose(1, 2).reshape(1, tokens, -1)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from ..figures.trial import OURS
+from ..harness.result import ArmResult, Case, Compiled, SuiteResult
+from ..harness.trial import OURS
 from .cells import number, short
 from .ladder_plot import climb
 from .markdown import Waits, arm_names, device, measured, models, shares, token_times, waits_of
-from .result import ArmResult, Case, Compiled, SuiteResult
 from .sheet import (
     ACCENT,
     HATCHES,

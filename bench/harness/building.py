@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .partial import FIRST_COMPILE, Progress, digest_of_lock
 from .times import Build, Took, compile_once, first_token, replay_once
@@ -22,30 +23,25 @@ def build_of(
     seconds: float = 0,
     waits: bool = True,
     fresh: bool = True,
+    **more: Any,
 ) -> Build | None:
     """Compile the checkpoint at `model`, called `name`, with nothing stored, again with everything stored, replay, and
     generate; each in its own process.
 
     What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
     With a `context` the lock is for so many tokens, else for as many as by default; `seconds` bound the search. Without
-    `waits` only the first compilation is done, and unless it is `fresh`, with the user's store. Raises
-    AgentCompileError when they are not what they were.
+    `waits` only the first compilation is done, and unless it is `fresh`, with the user's store. `more` are other fields
+    of the `Build`. Raises AgentCompileError when lock or store are not what they were.
     """
     if FIRST_COMPILE not in progress.times:
         setup.pause()
         # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
         progress.folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=above)).name
-        (above / progress.folder / "home").mkdir()
     folder = above / progress.folder
-    build = Build(
-        model=model,
-        lock=folder / "first.lock.toml",
-        home=folder / "home" if fresh else None,
-        threads=setup.threads,
-        target=setup.device,
-        context=context,
-        seconds=seconds,
-    )
+    given: dict[str, Any] = {"lock": folder / "first.lock.toml", "home": folder / "home" if fresh else None, **more}
+    build = Build(model=model, threads=setup.threads, target=setup.device, context=context, seconds=seconds, **given)
+    if build.home is not None and FIRST_COMPILE not in progress.times:
+        build.home.mkdir(exist_ok=True)
     steps: dict[str, Callable[[], Took]] = {FIRST_COMPILE: lambda: compile_once(build, build.lock)}
     if waits:
         steps["replay"] = lambda: replay_once(build)

@@ -19,13 +19,13 @@ from agentcompile.ir.codec import decode
 
 from .looks import Looked
 from .rates import LIMIT_S, Round, Tops, agrees, bearable_on, run_round, wait_for_calm
-from .serving import Arm, ArmFailed, foreign_command, own_command
+from .serving import LOAD_LIMIT_S, Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
 from .workload import Workload
 
-LOAD_LIMIT_S = 2400.0
-"""Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
+LEAST_S = 0.3
+"""How long a visit generates at least, in seconds, unless a recipe says otherwise."""
 TOPS = 5
 CHECKED_TOKENS = 256
 """Held against fp32 at most: a long generation's first ones, as the rule looks at the first that differs alone."""
@@ -69,8 +69,8 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
         settings |= _VLLM_SETTINGS
         if setup.vllm_python is not None:
             return foreign_command(setup.vllm_python, "vllm_engine", settings)
-        return own_command("vllm_engine", settings)
-    return own_command("engines", {**settings, **(build.settings if build and kind == OURS else {})})
+        return own_command("harness.vllm_engine", settings)
+    return own_command("harness.engines", {**settings, **(build.settings if build and kind == OURS else {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

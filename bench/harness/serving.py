@@ -17,9 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .times import Build
+
+LOAD_LIMIT_S = 2400.0
+"""Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
 _TAIL_CHARACTERS = 400
 # `agentcompile.bench` here, `bench` where only the folder is there: the neighbours are found either way.
-_PACKAGE = __package__ or "bench.figures"
+_BENCH = (__package__ or "bench.harness").rpartition(".")[0]
 
 
 class ArmFailed(Exception):
@@ -27,13 +31,8 @@ class ArmFailed(Exception):
 
 
 def own_command(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Run a sibling module in our interpreter, with settings added to the environment."""
-    return command_of(f"{_PACKAGE}.{module}", settings)
-
-
-def bench_command(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Run a module of another folder of `bench`, ``ladder.engines``, as `own_command` does its own."""
-    return command_of(f"{_PACKAGE.rpartition('.')[0]}.{module}", settings)
+    """Run a module below `bench`, as ``harness.engines``, in our interpreter, with settings in the environment."""
+    return command_of(f"{_BENCH}.{module}", settings)
 
 
 def command_of(module: str, settings: Mapping[str, str]) -> list[str]:
@@ -47,7 +46,7 @@ def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> l
     The folder above `bench` goes to the end of its path, so that nothing of ours hides anything of its own.
     """
     above = Path(__file__).resolve().parents[2]
-    run = f"runpy.run_module('bench.figures.{module}', run_name='__main__')"
+    run = f"runpy.run_module('bench.harness.{module}', run_name='__main__')"
     code = f"import runpy, sys; sys.path.append({str(above)!r}); {run}"
     return [*_environment(settings), str(python), "-c", code]
 
@@ -127,3 +126,25 @@ class Arm:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def load_alone(
+    name: str, build: Build, logs: Path, *, context: int, prompts: Sequence[int], **settings: str
+) -> tuple[Arm, float]:
+    """An arm of our interpreter outside a trial, and the seconds that it took to load. Raises ArmFailed."""
+    settings |= {"HF_HUB_OFFLINE": "1", **build.settings}
+    arm = Arm(name, own_command("harness.engines", settings), logs / f"{name}.log")
+    request = {
+        "arm": name,
+        "model": str(build.model),
+        "threads": build.threads,
+        "device": build.target,
+        "context": context,
+        "prompts": list(prompts),
+        "lock": str(build.lock),
+    }
+    try:
+        return arm, arm.load(request, LOAD_LIMIT_S)
+    except ArmFailed:
+        arm.close()
+        raise

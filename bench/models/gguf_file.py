@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_NAMES = {
+NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-_LAYER_NAMES = {
+LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -32,11 +32,11 @@ _LAYER_NAMES = {
 
 def gguf_name(name: str) -> str:
     """The name that llama.cpp gives a tensor of a Hugging Face checkpoint; KeyError when it has none."""
-    if name in _NAMES:
-        return _NAMES[name]
+    if name in NAMES:
+        return NAMES[name]
     layer, _, rest = name.removeprefix("model.layers.").partition(".")
     part, _, kind = rest.rpartition(".")
-    return f"blk.{layer}.{_LAYER_NAMES[part]}.{kind}"
+    return f"blk.{layer}.{LAYER_NAMES[part]}.{kind}"
 
 
 def write_gguf(model: Path, out: Path) -> None:

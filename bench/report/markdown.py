@@ -12,11 +12,11 @@ from statistics import median
 
 from agentcompile.runs.tables import Table, amount
 
-from ..figures.rates import note_of
-from ..figures.trial import OURS
+from ..harness.rates import note_of
+from ..harness.result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, SuiteResult
+from ..harness.trial import OURS
 from .cells import NOTHING, number, plain
 from .ladder_tables import ABOUT_GAINS, ABOUT_RUNGS, ABOUT_SHARES, gains_table, rungs_table, shares_table
-from .result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, SuiteResult
 
 Waits = tuple[tuple[float, ...], tuple[float, ...]]
 _BASELINE = "baseline"

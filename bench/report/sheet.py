@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..figures.trial import OURS
+from ..harness.trial import OURS
 from .cells import plain, short
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..harness.result import ArmResult, Case, Rung
 from .cells import number, short
-from .result import ArmResult, Case, Rung
 from .sheet import (
     ACCENT,
     GRID,

@@ -1,6 +1,6 @@
 """The arms that run in our own interpreter: PyTorch eager, PyTorch compiled, and agentcompile.
 
-Run as `python -m agentcompile.bench.figures.engines`; the first request names the arm, the checkpoint and the threads.
+Run as `python -m agentcompile.bench.harness.engines`; the first request names the arm, the checkpoint and the threads.
 PyTorch's arms get a cache that is just long enough, which is in their favour: they attend to all of it.
 """
 

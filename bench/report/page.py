@@ -9,39 +9,17 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 
 from agentcompile.runs.tables import Table
 
-from ..figures.trial import OURS
+from ..harness.result import Case, SuiteResult
+from ..harness.trial import OURS
 from .cells import NOTHING, number, plain
 from .markdown import device, head, models, parts, revision
-from .result import Case, SuiteResult
 from .sheet import GRID, INK, MUTED, PAPER, Plot
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --muted: #626a75; --grid: #d9dce1; --paper: #ffffff;
-  --ours: #fdf0e6; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --muted: #9aa2ad; --grid: #363c45; --paper: #14171b;
-  --ours: #33231a; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 92rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
-p { color: var(--muted); max-width: 60rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
-  overflow-wrap: normal; }
-td { max-width: 36rem; overflow-wrap: break-word; } th { color: var(--muted); font-weight: 600; }
-th { vertical-align: bottom; } .right { text-align: right; } td.right { white-space: nowrap; }
-.ours { background: var(--ours); }
-.first { white-space: nowrap; } .note { color: var(--muted); min-width: 12rem; }
-.begins td { border-top: 2px solid var(--muted); }
-figure { margin: 1.5rem 0; overflow-x: auto; }
-figure svg { display: block; width: 100%; min-width: 36rem; max-width: 54rem; height: auto; }
-figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
-summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
-"""
+_STYLE = "\n" + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 

@@ -1,0 +1,155 @@
+"""One run of a recipe that times arms: what is said, how it is cut and gone on with, and what its result says of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentcompile.cli.exits import Stopped, Terminated
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.options import resolve
+
+from .environment import environment
+from .found import Samples
+from .identity import Job, identity_of
+from .partial import OutOfTime, PartialFile, open_partial
+from .records import nameless, revision
+from .result import Case, SuiteResult, write_result, write_text
+from .trial import Setup
+
+T = TypeVar("T")
+_OF_THE_RESUMED = ("--resume", "--retry-failed")
+
+
+def add_cutting(parser: argparse.ArgumentParser, *, retries: bool = True) -> None:
+    """The options of a run that may be cut and gone on with."""
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
+    parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
+    if retries:
+        parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One run, as it was asked for."""
+
+    command: tuple[str, ...]
+    """What the user typed."""
+    asked: argparse.Namespace
+    machine: Machine
+    begun: Mapping[str, Any]
+    """The revision when it began."""
+    until_s: float | None
+    cache: Path
+
+    @classmethod
+    def begin(cls, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> Course:
+        """A run on `target` from now on. `cache` is the folder within the user's cache, unless one was named."""
+        until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
+        options = resolve({"threads": asked.threads, "target": target}).options
+        made, begun = this_machine(options), revision()
+        folder = cache_of(asked, cache)
+        return cls(command=tuple(command), asked=asked, machine=made, begun=begun, until_s=until_s, cache=folder)
+
+    def partial(
+        self, jobs: Sequence[Job], more: Mapping[str, object], *, rounds: int, processes: int, lock: Path | None = None
+    ) -> AbstractContextManager[PartialFile]:
+        """The partial result of this run, held while the block runs; `more` shapes its result besides. Where results
+        are written, who is kept quiet meanwhile and how the run is cut do not enter."""
+        settings = {
+            "device": self.machine.device,
+            "seed": self.asked.seed,
+            "rounds": rounds,
+            "processes": processes,
+            "threads": threads_of(self.machine),
+            **more,
+        }
+        identity = identity_of(jobs, self.machine.target, self.begun, lock=lock, settings=settings)
+        return open_partial(self.cache, identity, resume=self.asked.resume, until_s=self.until_s, say=say)
+
+    def found(
+        self, file: PartialFile, find: Callable[[Setup, WorkerEvaluator], T], *, cases: int = 1, **settings: Any
+    ) -> T | None:
+        """What `find` makes of what is not in `file` yet; None, once it is said how to go on, when the run's own
+        minutes ended it before all rounds of its `cases` were timed. `settings` are those of the `Setup` beside what
+        every run has. Raises Stopped for a signal."""
+        words = [word for word in self.command if word not in _OF_THE_RESUMED]
+        goes_on = "go on with: " + shlex.join([*words, "--resume"])
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="bench.", ignore_cleanup_errors=True) as logs,
+                evaluator_of(self.machine, self.asked.seed) as judge,
+            ):
+                given: dict[str, Any] = {"llama_python": None, "quiet": nullcontext, **settings}
+                setup = Setup(
+                    threads=threads_of(self.machine),
+                    device=self.machine.device,
+                    seed=self.asked.seed,
+                    cache=file.path.parent,
+                    logs=Path(logs),
+                    bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
+                    say=say,
+                    keep=file.keep,
+                    pause=file.pause,
+                    **given,
+                )
+                return find(setup, judge)
+        except OutOfTime:
+            done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
+            rounds = cases * settings["rounds"] * settings["processes"]
+            say(f"stopped after {self.asked.minutes:g} minutes with {done} of {rounds} rounds; {goes_on}")
+            return None
+        except KeyboardInterrupt as ended:
+            number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
+            raise Stopped(number, f"finished rounds are kept; {goes_on}") from None
+
+    def write(
+        self, file: PartialFile, cases: Sequence[Case], samples: Mapping[str, Samples], **more: Any
+    ) -> tuple[SuiteResult, Path]:
+        """The result of a suite or a ladder, and the file of its single generations, both written."""
+        result = SuiteResult(
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(nameless(self.command)),
+            revision=str(self.begun["revision"]),
+            changed_since=bool(self.begun["changed_since"]),
+            machine=self.machine.target,
+            environment=environment(self.machine, threads_of(self.machine)),
+            seed=self.asked.seed,
+            resumed=file.content.resumed,
+            cases=tuple(cases),
+            **more,
+        )
+        beside = self.asked.out.with_suffix(".samples.json")
+        write_result(self.asked.out, result)
+        write_text(beside, json.dumps(samples, separators=(",", ":")) + "\n")
+        return result, beside
+
+
+def cache_of(asked: argparse.Namespace, name: str = "bench") -> Path:
+    """The folder for what can be made again: the one that was asked for, else `name` in the user's cache."""
+    folder: Path = (asked.cache or resolve({}).options.cache / name).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def threads_of(machine: Machine) -> int:
+    """Of every arm: on a GPU, where the host only feeds it, one a processor that this process may run on."""
+    return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
+
+
+def say(text: str) -> None:
+    """A line for whoever watches."""
+    print(text, file=sys.stderr, flush=True)
