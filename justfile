@@ -33,10 +33,11 @@ test: setup lint types contracts
     "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadscope --durations 12
     "{{ bin }}/python" -m pytest -m "alone and not gpu" --durations 12
 
-# Style: ruff's rules and its formatting.
+# Style: ruff's rules and its formatting, and nothing that is dead.
 lint: setup
     "{{ bin }}/ruff" check .
     "{{ bin }}/ruff" format --check .
+    "{{ bin }}/vulture"
 
 # Types: mypy strict and pyright, beside one another.
 types: setup
