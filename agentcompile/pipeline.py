@@ -215,16 +215,17 @@ def _failed(ready: Ready, survey: Survey, found: Planned) -> tuple[tuple[str, Ch
         graph=ready.model.captured.prefill,
         cut=ready.prefill.partition,
         parts=found.prefill,
-        templates={template.id: template for subject in ready.prompts for template in subject.space.templates},
+        templates={template.digest: template for subject in ready.prompts for template in subject.space.templates},
         target=ready.here.target,
         layouts=found.layouts,
     )
     jobs = chunks.everywhere(capacity(ready.model.captured))
-    wrong = {(candidate.template, candidate.params) for candidate in survey.refused(list(jobs.values()))}
+    wrong = {(candidate.template_digest, candidate.params) for candidate in survey.refused(list(jobs.values()))}
     return tuple(
         (part.region, part.choice)
         for part in found.prefill
-        if isinstance(part.choice, Kernel) and (part.choice.candidate.template, part.choice.candidate.params) in wrong
+        if isinstance(part.choice, Kernel)
+        and (part.choice.candidate.template_digest, part.choice.candidate.params) in wrong
     )
 
 

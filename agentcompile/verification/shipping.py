@@ -43,7 +43,7 @@ def hold(
         constants=ready.model.constants,
         cuts=cuts,
         templates={
-            template.id: template
+            template.digest: template
             for subject in (*ready.subjects, *ready.prompts)
             for template in subject.space.templates
         },
