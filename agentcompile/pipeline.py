@@ -43,6 +43,7 @@ from agentcompile.system.probe import cpus_at_once, others_running
 from agentcompile.tuning.machine_trials import History
 from agentcompile.tuning.pace import Pace
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
+from agentcompile.tuning.renamed import Renamed
 from agentcompile.tuning.scheduler import Survey
 from agentcompile.tuning.tasks import Ready, counsel, prepare, started
 from agentcompile.tuning.trial_database import Past, lengths_key
@@ -93,8 +94,10 @@ def compile_model(
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
         emit = pace = Pace(emit, budget, lambda best: estimate(ready.decode[0], best))
         policy, subjects = policy_digest(ready.prefill.residency), [*ready.subjects, *ready.prompts]
-        known = Past(past, history, policy)
         cuts, spaces = [*ready.decode, ready.prefill], {subject.region.id: subject.space for subject in subjects}
+        renamed = Renamed(spaces.values())
+        past = [renamed.now(trial) for trial in past]
+        known = Past(past, history, policy, renamed)
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         fresh = planned is None or bool(steering.asked)
         with counsel(

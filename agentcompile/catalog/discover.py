@@ -8,21 +8,19 @@ from __future__ import annotations
 import importlib.resources
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.catalog.aliases import ALIASES
+from agentcompile.catalog.aliases import ALIASES, KERNEL_FILES, called
 from agentcompile.catalog.decode import from_toml, hint_of, read_text
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.catalog.semantics import refuse, verify
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.kind import KindFacts
-from agentcompile.ir.template import QUOTED_INCLUDE, Language, Template
+from agentcompile.ir.template import QUOTED_INCLUDE, Template
 
 MANIFEST = "template.toml"
 INCLUDE_FOLDER = "_include"
-KERNEL_FILES: dict[Language, str] = {"cpp": "kernel.cpp", "cuda": "kernel.cu", "triton": "kernel.py"}
-"""The usual name of the kernel file; `library` has none."""
 _KERNEL = re.compile(r"(?:[a-z][a-z0-9-]*/[a-z][a-z0-9-]*/)?kernel\w*\.[a-z]+")
 MAX_SOURCE_BYTES = 1 << 20
 
@@ -62,7 +60,7 @@ class Catalog:
         own = [template for template in self.templates if template.id == id]
         if not own and id in ALIASES:
             now = self.find(*ALIASES[id])
-            return now and replace(now, id=id, source_name=KERNEL_FILES.get(now.language, ""))
+            return called(now, id) if now is not None else None
         return next((template for template in own if dtype in template.dtypes), own[0] if own else None)
 
     def serving(self, kind: str, dtype: str) -> tuple[Template, ...]:

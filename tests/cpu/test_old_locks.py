@@ -8,10 +8,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
-from agentcompile import catalog
+from agentcompile import catalog, pipeline
 from agentcompile.catalog import Catalog
 from agentcompile.catalog.aliases import ALIASES
 from agentcompile.evaluation.machine import this_machine
@@ -106,3 +107,32 @@ def test_a_lock_that_names_templates_of_before_needs_no_bundle(target: Target) -
         job.source.digest: job.template.digest for job in was.jobs
     }
     assert made.decode == was.decode
+
+
+class StoppedError(Exception):
+    """Raised where the search would begin."""
+
+
+def test_a_run_of_before_goes_on_with_its_trials_under_the_names_of_now(
+    warm: Path, checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, taken = checkpoint("tiny-qwen3", "fp32"), list[Any]()
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "load", lambda *_, **__: before())
+        trials = [one for own in flows.plant(warm, model, CONTEXT, tmp_path / "a").trials.values() for one in own]
+    assert {trial.candidate.template for trial in trials} & ALIASES.keys()
+
+    def past(*given: Any) -> NoReturn:
+        taken.extend(given)
+        raise StoppedError
+
+    monkeypatch.setattr(pipeline, "Past", past)
+    with pytest.raises(StoppedError):
+        pipeline.compile_model(flows.options(warm, model, CONTEXT, out=str(tmp_path / "b.lock.toml")), past=trials)
+    found, _, _, renamed = taken
+    assert len(found) == len(trials)
+    for then, now in zip(trials, found, strict=True):
+        old = then.candidate.template
+        assert now.candidate.template == ALIASES.get(old, (old,))[0]
+        assert (now.source == then.source) == (old not in ALIASES)
+        assert (renamed.then(now.candidate) or now.candidate) == then.candidate
