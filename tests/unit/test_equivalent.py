@@ -357,6 +357,17 @@ def test_a_group_of_one_element_has_no_second() -> None:
     assert not excused("embedding", EVEN, two, line, "16 + j", "16")
 
 
+def test_shares_of_a_lookup_are_counted_in_the_groups_of_its_dtype() -> None:
+    line = "const long low = groups * rank / size, high = groups * (rank + 1) / size;"
+    for dtype, file, same in (("fp32", "kernel_fp32.cpp", True), ("bf16", "kernel.cpp", False)):
+        odd = Extents(hidden=66, dtype=dtype)  # 66 groups of one element, 33 of two
+        new = "high = groups / size * (rank + 1)"
+        assert (
+            excused("embedding", odd, f"embedding/packed/{file}", line, "high = groups * (rank + 1) / size", new)
+            == same
+        )
+
+
 def test_floats_keep_their_order_wherever_single_ones_begin() -> None:
     whole, floats = "constexpr long whole = K / (2 * LANES) * (2 * LANES);", Extents(hidden=330, dtype="fp32")
     for new in ("* (2)", "* (2 + LANES)"):
