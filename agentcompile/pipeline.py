@@ -28,6 +28,7 @@ from agentcompile.search import strategy_of
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.pace import Pace
+from agentcompile.tuning.renamed import Renamed
 from agentcompile.tuning.scheduler import TaskScheduler
 from agentcompile.tuning.tasks import PreparedModel, counsel, prepare, started
 from agentcompile.tuning.trial_database import TrialDatabase
@@ -74,16 +75,17 @@ def compile_model(
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
         emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best))
         policy, tasks = policy_digest(prepared.prefill.residency), [*prepared.tasks, *prepared.prompt_tasks]
-        known = TrialDatabase(past, history, policy)
         cuts, spaces = [*prepared.decode, prepared.prefill], {task.region.id: task.space for task in tasks}
+        renamed = Renamed(spaces.values())
+        past = [renamed.now(trial) for trial in past]
+        known = TrialDatabase(past, history, policy, renamed)
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         fresh = planned is None or bool(steering.asked)
         with counsel(
             prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
         ) as counsels:
-            now = counsels.advice
             tuner = Tuner(
-                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: now(one.region.id),
+                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: counsels.advice(one.region.id),
                 steering,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))

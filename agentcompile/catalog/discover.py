@@ -1,43 +1,74 @@
-"""Discovery by glob: ``<root>/<kind>/<variant>/template.toml`` with one kernel file beside it; the path is the id."""
+"""Discovery by glob: ``<root>/<kind>/<variant>/template.toml`` with its kernel file beside it; the path is the id.
+
+A manifest whose dtypes differ becomes several templates of one id, each as regions of its dtypes see it.
+"""
 
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.catalog.aliases import ALIASES, KERNEL_FILES, called
 from agentcompile.catalog.decode import from_toml, hint_of, read_text
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.catalog.semantics import refuse, verify
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.kind import KindFacts
-from agentcompile.ir.template import QUOTED_INCLUDE, Language, Template
+from agentcompile.ir.template import QUOTED_INCLUDE, Template
 
 MANIFEST = "template.toml"
 INCLUDE_FOLDER = "_include"
-KERNEL_FILES: dict[Language, str] = {"cpp": "kernel.cpp", "cuda": "kernel.cu", "triton": "kernel.py"}
-"""The one file that lies beside the manifest; `library` has none."""
+_KERNEL = re.compile(r"(?:[a-z][a-z0-9-]*/[a-z][a-z0-9-]*/)?kernel\w*\.[a-z]+")
 MAX_SOURCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Every template that was found, ordered by id."""
+    """Every template that was found, ordered by id; of one id there is one for each dtype at most."""
 
     templates: tuple[Template, ...]
 
-    def get(self, id: str) -> Template:
-        """The template of that id; raises `AgentCompileError` (usage) with the nearest one."""
-        for template in self.templates:
-            if template.id == id:
-                return template
-        known = [template.id for template in self.templates]
-        raise AgentCompileError(f"no template {id}", hint=hint_of(id, known, what="templates"))
+    def get(self, id: str, dtype: str = "") -> Template:
+        """The template of that id; of one whose dtypes differ, that of `dtype`.
 
-    def serving(self, kind: str) -> tuple[Template, ...]:
-        """The templates of a region kind, in order."""
-        return tuple(template for template in self.templates if template.region == kind)
+        Raises `AgentCompileError` (usage) with the nearest one, or with the dtypes that there are.
+        """
+        own = [template for template in self.templates if template.id == id]
+        found = [template for template in own if not dtype or dtype in template.dtypes]
+        if len(found) == 1:
+            return found[0]
+        if own:
+            served = ", ".join(name for template in own for name in template.dtypes)
+            text = f"{id} does not serve {dtype}" if dtype else f"{id} differs by dtype"
+            raise AgentCompileError(text, hint=f"it serves: {served}")
+        raise AgentCompileError(f"no template {id}", hint=hint_of(id, self.ids, what="templates"))
+
+    @property
+    def ids(self) -> list[str]:
+        """Every id once, in order."""
+        return list(dict.fromkeys(template.id for template in self.templates))
+
+    def find(self, id: str, dtype: str) -> Template | None:
+        """What a region of `dtype` sees of the template that a lock or a recorded run calls `id`; None if it is gone.
+
+        A template of another id now is found as it was called then, so that its digest and its texts are those that
+        were recorded. One that does not serve `dtype` is found too: the rules say so.
+        """
+        own = [template for template in self.templates if template.id == id]
+        if not own and id in ALIASES:
+            now = self.find(*ALIASES[id])
+            return called(now, id) if now is not None else None
+        return next((template for template in own if dtype in template.dtypes), own[0] if own else None)
+
+    def serving(self, kind: str, dtype: str) -> tuple[Template, ...]:
+        """The templates of a region kind as regions of `dtype` see them, in order; one that serves other dtypes alone
+        is among them, for the rules to say so."""
+        own = [template for template in self.templates if template.region == kind]
+        served = {template.id for template in own if dtype in template.dtypes}
+        return tuple(template for template in own if dtype in template.dtypes or template.id not in served)
 
 
 def default_root() -> Path:
@@ -49,22 +80,25 @@ def default_root() -> Path:
 def load(roots: Sequence[Path], *, kinds: Mapping[str, KindFacts], layouts: Collection[str]) -> Catalog:
     """Read and check every template below `roots`.
 
-    `kinds` are the facts of every region kind, `layouts` the names of the layout table. An include is looked for in
-    its own root and then in the others. Raises `AgentCompileError` (usage) for the first fault, naming file and key.
+    `kinds` are the facts of every region kind, `layouts` the names of the layout table. An include, and a kernel file
+    of another template, is looked for in its own root and then in the others. Raises `AgentCompileError` (usage) for
+    the first fault, naming file and key.
     """
-    found: dict[str, tuple[Template, str]] = {}
+    found: dict[str, tuple[tuple[Template, ...], str]] = {}
     for root in roots:
         if not root.is_dir():
             raise AgentCompileError(f"{root}: no such folder of templates", hint="check the path after --templates")
         order = [root, *(other for other in roots if other != root)]
         for manifest in sorted(root.glob(f"*/*/{MANIFEST}")):
-            template, file = _read(manifest, root, order), _shown(manifest, root)
-            verify(template, file=file, kinds=kinds, layouts=layouts)
-            if template.id in found:
-                hint = f"rename one folder; the first is {found[template.id][1]}"
-                raise refuse(file, "", f"{template.id} was found already", hint)
-            found[template.id] = (template, file)
-    return Catalog(templates=tuple(found[id][0] for id in sorted(found)))
+            templates, file = tuple(_read(manifest, root, order)), _shown(manifest, root)
+            for template in templates:
+                where = file if len(templates) == 1 else f"{file}: for {', '.join(template.dtypes)}"
+                verify(template, file=where, kinds=kinds, layouts=layouts)
+            id = manifest.parent.relative_to(root).as_posix()
+            if id in found:
+                raise refuse(file, "", f"{id} was found already", f"rename one folder; the first is {found[id][1]}")
+            found[id] = (templates, file)
+    return Catalog(templates=tuple(template for id in sorted(found) for template in found[id][0]))
 
 
 def _shown(path: Path, root: Path) -> str:
@@ -72,23 +106,57 @@ def _shown(path: Path, root: Path) -> str:
     return f"{root.name}/{path.relative_to(root).as_posix()}"
 
 
-def _read(path: Path, root: Path, order: Sequence[Path]) -> Template:
-    """One template, decoded but not yet checked for meaning."""
-    file = _shown(path, root)
+def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
+    """The templates of one manifest, decoded but not yet checked for meaning."""
+    file, folder = _shown(path, root), path.parent
     manifest = from_toml(Manifest, read_text(path, file=file), file=file)
-    id = path.parent.relative_to(root).as_posix()
-    kernels = [name for name in KERNEL_FILES.values() if (path.parent / name).exists()]
-    wanted = KERNEL_FILES.get(manifest.language)
-    expected = [wanted] if wanted else []
-    if kernels != expected:
-        text = f'"{manifest.language}" with {", ".join(kernels) or "no kernel file"} beside it'
-        raise refuse(file, "language", text, f"it takes {wanted or 'no kernel file'} and no other")
-    if wanted is None:
-        return manifest.template(id=id, source_name="", source="", includes=())
-    source = _source(path.parent / wanted, root)
-    includes: dict[str, str] = {}
-    _include(source, f"{root.name}/{id}/{wanted}", order, includes)
-    return manifest.template(id=id, source_name=wanted, source=source, includes=tuple(includes.items()))
+    id, usual = folder.relative_to(root).as_posix(), KERNEL_FILES.get(manifest.language, "")
+    _check_dtypes(manifest, file)
+    parts = manifest.parts()
+    _check_kernels(manifest, [part.kernel or usual for part in parts], folder, file)
+    for part in parts:
+        if not usual:
+            yield part.template(id=id, source_name="", source="", includes=())
+            continue
+        name = part.kernel or usual
+        foreign = "/" in name
+        place = name if foreign else f"{id}/{name}"
+        base = next((base for base in order if (base / place).is_file()), root) if foreign else root
+        if foreign and not (base / place).is_file():
+            known = sorted(one.relative_to(root).as_posix() for one in root.glob(f"*/*/{usual}"))
+            raise refuse(file, "kernel", f'"{name}": there is no such file', hint_of(name, known, what="kernels"))
+        source, includes = _source(base / place, base), dict[str, str]()
+        _include(source, f"{base.name}/{place}", order, includes)
+        # A kernel of another template goes by the usual name in messages: the manifest there says where it lies.
+        own = usual if foreign else name
+        yield part.template(id=id, source_name=own, source=source, includes=tuple(includes.items()))
+
+
+def _check_dtypes(manifest: Manifest, file: str) -> None:
+    """Refuse a table of a dtype that is not served, and a parameter that there is not."""
+    for name, own in manifest.dtype.items():
+        if name not in manifest.dtypes:
+            raise refuse(file, f"dtype.{name}", "it is none of its dtypes", hint_of(name, manifest.dtypes))
+        for param in own.params:
+            if param not in manifest.params:
+                text = "there is no such parameter"
+                raise refuse(file, f"dtype.{name}.params.{param}", text, hint_of(param, list(manifest.params)))
+
+
+def _check_kernels(manifest: Manifest, names: Sequence[str], folder: Path, file: str) -> None:
+    """Refuse names that are no kernel file of the language, and kernel files in the folder that nothing names."""
+    usual = KERNEL_FILES.get(manifest.language, "")
+    own = {f"dtype.{name}.kernel": table.kernel for name, table in manifest.dtype.items()}
+    for key, name in {"kernel": manifest.kernel, **own}.items():
+        if name and not (usual and _KERNEL.fullmatch(name) and Path(name).suffix == Path(usual).suffix):
+            hint = f"a file beside it or of another template: {usual}, linear/rows/{usual}" if usual else "remove it"
+            raise refuse(file, key, f'"{name}" is no kernel file of a {manifest.language} template', hint)
+    ends = {Path(name).suffix for name in KERNEL_FILES.values()}
+    there = sorted(path.name for path in folder.glob("kernel*") if path.suffix in ends)
+    wanted = sorted({name for name in names if name and "/" not in name})
+    if there != wanted:
+        text = f'"{manifest.language}" with {", ".join(there) or "no kernel file"} beside it'
+        raise refuse(file, "language", text, f"it takes {', '.join(wanted) or 'no kernel file'} and no other")
 
 
 def _source(path: Path, root: Path) -> str:

@@ -1,8 +1,9 @@
-"""The shape of template.toml as people write it, and its translation into a `Template`."""
+"""The shape of template.toml as people write it, and its translation into a `Template` for each of its dtypes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agentcompile.ir.graph import Phase
@@ -10,6 +11,8 @@ from agentcompile.ir.template import Accumulation, Language, Launch, Param, Para
 
 Count = int | str
 """A whole number or an expression."""
+DType = Literal["bf16", "fp16", "fp32"]
+Rounds = tuple[tuple[str, DType], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,27 @@ class ManifestParam:
     domain: tuple[ParamValue, ...]
     default: ParamValue
     about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestDTypeParam:
+    """``[dtype.fp32.params.ROWS]``; what is absent is as in ``[params.ROWS]``."""
+
+    domain: tuple[ParamValue, ...] | None = None
+    default: ParamValue | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestDType:
+    """``[dtype.fp32]``: what regions of one dtype see in place of the common keys; `layouts` and `params` by name."""
+
+    kernel: str | None = None
+    arch: tuple[str, ...] | None = None
+    accumulation: Accumulation | None = None
+    requires: tuple[str, ...] | None = None
+    rounds: Rounds | None = None
+    layouts: dict[str, str] = field(default_factory=dict)
+    params: dict[str, ManifestDTypeParam] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +74,47 @@ class ManifestLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The whole of template.toml."""
+    """The whole of template.toml. `kernel` is a file beside it, or one of another template, as
+    ``linear/rows/kernel.cpp``; empty for the usual name."""
 
     region: str
     language: Language
     about: str
-    dtypes: tuple[Literal["bf16", "fp16", "fp32"], ...]
+    dtypes: tuple[DType, ...]
+    kernel: str = ""
     arch: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ("decode",)
     tokens: tuple[int, int] = (1, 1)
     accumulation: Accumulation = "float32"
     deterministic: bool = True
     requires: tuple[str, ...] = ()
-    rounds: tuple[tuple[str, Literal["bf16", "fp16", "fp32"]], ...] = ()
+    rounds: Rounds = ()
     call: str = ""
     layouts: dict[str, str] = field(default_factory=dict)
     params: dict[str, ManifestParam] = field(default_factory=dict)
     workspaces: tuple[ManifestWorkspace, ...] = ()
     launch: tuple[ManifestLaunch, ...] = ()
+    dtype: dict[str, ManifestDType] = field(default_factory=dict)
+
+    def parts(self) -> tuple[Manifest, ...]:
+        """One manifest without dtype tables for each dtype that has one, and one for all the others, as `dtypes` lists
+        them: what regions of those dtypes see."""
+        groups: dict[str, list[DType]] = {}
+        for name in self.dtypes:
+            groups.setdefault(name if name in self.dtype else "", []).append(name)
+        return tuple(self._seen(own, self.dtype.get(name)) for name, own in (groups or {"": []}).items())
+
+    def _seen(self, dtypes: Sequence[DType], told: ManifestDType | None) -> Manifest:
+        own = told or ManifestDType()
+        given = {name: getattr(own, name) for name in ("kernel", "arch", "accumulation", "requires", "rounds")}
+        return replace(
+            self,
+            dtypes=tuple(dtypes),
+            dtype={},
+            layouts=self.layouts | own.layouts,
+            params={name: _param(param, own.params.get(name)) for name, param in self.params.items()},
+            **{name: value for name, value in given.items() if value is not None},
+        )
 
     def template(self, *, id: str, source_name: str, source: str, includes: tuple[tuple[str, str], ...]) -> Template:
         """The same facts as a `Template`, with the texts that lie beside the manifest."""
@@ -99,6 +146,13 @@ class Manifest:
             source=source,
             includes=includes,
         )
+
+
+def _param(common: ManifestParam, own: ManifestDTypeParam | None) -> ManifestParam:
+    if own is None:
+        return common
+    domain = common.domain if own.domain is None else own.domain
+    return replace(common, domain=domain, default=common.default if own.default is None else own.default)
 
 
 def _launch(launch: ManifestLaunch) -> Launch:

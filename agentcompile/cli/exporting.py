@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile import __version__
 from agentcompile.checkpoint.locate import PRESET
@@ -21,18 +22,22 @@ from agentcompile.interchange.code import UnfitError
 from agentcompile.interchange.tried import Tried, pretty
 from agentcompile.ir.digest import SHORT
 from agentcompile.ir.region import Region
+from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.template import Candidate
 from agentcompile.options import Options, resolve
 from agentcompile.runs import progress, session
+
+if TYPE_CHECKING:
+    from agentcompile.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What a run's events do not hold: its regions with their bodies, and the templates, both by id."""
+    """What a run's events do not hold: its regions with their bodies, by id, and the templates."""
 
     regions: Mapping[str, Region]
-    templates: Mapping[str, Template]
+    templates: Catalog
 
 
 Find = Callable[[Options, progress.State], Kernels]
@@ -201,7 +206,7 @@ def _flashinfer(run: Run, kernels: Kernels) -> Export:
 def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target) -> flashinfer.Made:
     from agentcompile.materialize import specialise
 
-    template = kernels.templates.get(candidate.template)
+    template = kernels.templates.find(candidate.template, region_dtype(region))
     if template is None:
         raise UnfitError(f"there is no template {candidate.template} here")
     if template.digest != candidate.template_digest:
@@ -245,8 +250,7 @@ def recaptured(options: Options, state: progress.State) -> Kernels:
         graph, tokens = graph_of(captured, regime, kind)
         regions |= {region.id: region for region in partition(graph, regime, tokens=tokens).regions}
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=facts(), layouts=LAYOUTS).templates
-    return Kernels(regions=regions, templates={template.id: template for template in templates})
+    return Kernels(regions=regions, templates=catalog.load(roots, kinds=facts(), layouts=LAYOUTS))
 
 
 def _free(out: Path) -> None:

@@ -60,10 +60,11 @@ class Chunks:
     cut: Partition
     parts: tuple[Part, ...]
     templates: Mapping[str, Template]
+    """By digest."""
     target: Target
     layouts: Layouts
     pinned: Mapping[tuple[str, str, Params], Source] = field(default_factory=dict)
-    """Sources that a lock has for a region id, a template and its parameters; else they are made of the template."""
+    """Sources that a lock has for a region id, a template's digest and its parameters; else the template makes them."""
     _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def at(self, tokens: int) -> Chunk:
@@ -127,11 +128,11 @@ class Chunks:
     def _choice(self, choice: Choice, region: Region, jobs: dict[str, EvaluationJob]) -> Choice:
         if isinstance(choice, Fallback):
             return choice
-        template, params = self.templates[choice.candidate.template], choice.candidate.params
+        template, params = self.templates[choice.candidate.template_digest], choice.candidate.params
         if found := check.errors(check.check(region, template, params, self.target, layout_fits=fits)):
             return Fallback(reason=f"{template.id} does not serve this length: {found[0].text}")
         candidate = replace(choice.candidate, region=region.id, regime=region.regime)
-        own = self.pinned.get((region.id, template.id, params))
+        own = self.pinned.get((region.id, choice.candidate.template_digest, params))
         source = own or specialise(template, region, params, self.target)
         jobs[source.digest] = EvaluationJob(candidate=candidate, region=region, template=template, source=source)
         return Kernel(

@@ -113,14 +113,15 @@ def not_accepted(prepared: PreparedModel, scheduler: TaskScheduler, found: Plann
         graph=prepared.model.captured.prefill,
         cut=prepared.prefill.partition,
         parts=found.prefill,
-        templates={template.id: template for task in prepared.prompt_tasks for template in task.space.templates},
+        templates={template.digest: template for task in prepared.prompt_tasks for template in task.space.templates},
         target=prepared.here.target,
         layouts=found.layouts,
     )
     jobs = chunks.everywhere(capacity(prepared.model.captured))
-    wrong = {(candidate.template, candidate.params) for candidate in scheduler.not_accepted(list(jobs.values()))}
+    wrong = {(one.template_digest, one.params) for one in scheduler.not_accepted(list(jobs.values()))}
+    kernels = [(part, part.choice) for part in found.prefill if isinstance(part.choice, Kernel)]
     return tuple(
-        (part.region, part.choice)
-        for part in found.prefill
-        if isinstance(part.choice, Kernel) and (part.choice.candidate.template, part.choice.candidate.params) in wrong
+        (part.region, kernel)
+        for part, kernel in kernels
+        if (kernel.candidate.template_digest, kernel.candidate.params) in wrong
     )

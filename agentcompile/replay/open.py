@@ -128,11 +128,12 @@ def opened_with(
         graph=captured.prefill,
         cut=cut,
         parts=parts,
-        templates={**{template.id: template for template in templates.templates}, **pins.used},
+        templates=pins.used,
         target=lock.target.target(),
         layouts=tuple(sorted(lock.layouts.items())),
         pinned={
-            (job.candidate.region, job.template.id, job.candidate.params): job.source for job in pins.jobs.values()
+            (job.candidate.region, job.candidate.template_digest, job.candidate.params): job.source
+            for job in pins.jobs.values()
         },
     )
     return Opened(

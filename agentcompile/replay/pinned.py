@@ -21,6 +21,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Region
+from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Params, Source, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel
@@ -46,9 +47,9 @@ class Pins:
     jobs: dict[str, EvaluationJob] = field(default_factory=dict)
     """Every kernel, once, by source digest."""
     used: dict[str, Template] = field(default_factory=dict)
-    """The template of every kernel, by its id."""
-    found: dict[str, str] = field(default_factory=dict)
-    """The digest that the lock pins of every template, by its id."""
+    """The template of every kernel, by its digest."""
+    found: dict[tuple[str, str], tuple[str, Template]] = field(default_factory=dict)
+    """By id and dtype of the region, the digest that the lock pins and the template that was found for it."""
     own: dict[str, None] = field(default_factory=dict)
     """Templates here that gave way to the lock's own, or are gone, by id."""
     drift: dict[str, Drift] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Pins:
         if choice.use == "fallback":
             by: Literal["fallback", "human"] = "human" if choice.decided_by == "human" else "fallback"
             return Fallback(reason=choice.reason, decided_by=by, approval=choice.approval)
-        template, target = self._template(choice), self.lock.target.target()
+        template, target = self._template(choice, region_dtype(region)), self.lock.target.target()
         params = _params(template, choice)
         if found := check.errors(check.check(region, template, params, target, layout_fits=fits)):
             raise self._refused(f"{choice.name}: {template.id}: {found[0].text}", _AGAIN)
@@ -76,7 +77,7 @@ class Pins:
             params=params,
             target=target.digest,
         )
-        self.used[template.id] = template
+        self.used[candidate.template_digest] = template
         self.jobs[source.digest] = EvaluationJob(candidate=candidate, region=region, template=template, source=source)
         return Kernel(
             candidate=candidate,
@@ -88,14 +89,18 @@ class Pins:
             approval=choice.approval,
         )
 
-    def _template(self, choice: LockChoice) -> Template:
-        """The template of a choice; of one id there is one, however many choices name it."""
-        pinned = self.found.setdefault(choice.template, choice.template_digest)
-        if pinned != choice.template_digest:
+    def _template(self, choice: LockChoice, dtype: str) -> Template:
+        """The template of a choice; of one id there is one for a dtype, however many choices name it."""
+        key, pinned = (choice.template, dtype), choice.template_digest
+        if key not in self.found:
+            self.found[key] = (pinned, self._find(choice, dtype))
+        before, template = self.found[key]
+        if pinned != before:
             raise self._refused(f"{choice.name}: two templates are called {choice.template[:100]}", _AGAIN)
-        if choice.template in self.used:
-            return self.used[choice.template]
-        here = next((one for one in self.templates.templates if one.id == choice.template), None)
+        return template
+
+    def _find(self, choice: LockChoice, dtype: str) -> Template:
+        pinned, here = choice.template_digest, self.templates.find(choice.template, dtype)
         if here is not None and here.digest == pinned:
             return here
         own = self.kept.template(pinned)
@@ -115,8 +120,7 @@ class Pins:
         return here
 
     def _missing(self, choice: LockChoice) -> AgentCompileError:
-        known = [template.id for template in self.templates.templates]
-        near = hint_of(choice.template, known, what="templates")
+        near = hint_of(choice.template, self.templates.ids, what="templates")
         hint = f"give its folder with --templates or put the lock's bundle beside it, or compile again; {near}"
         return self._refused(f"{choice.name}: no template {choice.template[:100]}", hint)
 
@@ -201,7 +205,7 @@ def check_ports(path: Path, lock: Lock, graph: Graph, steps: Sequence[Step], use
     for step in steps:
         if not isinstance(step.choice, Kernel):
             continue
-        template, bindings = used[step.choice.candidate.template], dict(step.site.bindings)
+        template, bindings = used[step.choice.candidate.template_digest], dict(step.site.bindings)
         for port in step.region.ports:
             if port.role not in ("weight", "state"):
                 continue

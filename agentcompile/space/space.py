@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
 from agentcompile.ir.expr import Expr, canonical, free_names, parse
 from agentcompile.ir.region import Region
-from agentcompile.ir.scope import scope
+from agentcompile.ir.scope import region_dtype, scope
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Params, ParamValue, Template
 
@@ -50,12 +50,13 @@ class _Constraint:
 class Space:
     """The legal candidates of one region on one target.
 
-    `templates` of other kinds are left out. Sizes and exclusions are counted on first use and remembered; iterating
-    makes candidates one at a time.
+    `templates` of other kinds and dtypes are left out. Sizes and exclusions are counted on first use and remembered;
+    iterating makes candidates one at a time.
     """
 
     def __init__(self, region: Region, templates: Sequence[Template], target: Target) -> None:
-        own = [template for template in templates if template.region == region.kind]
+        dtype = region_dtype(region)
+        own = [template for template in templates if template.region == region.kind and dtype in template.dtypes]
         self.region = region
         self.target = target
         self.templates = tuple(sorted(own, key=lambda template: template.id))
@@ -110,9 +111,11 @@ class Space:
         return self._made(template, ordered)
 
     def default(self, template: str) -> Candidate | None:
-        """The candidate with every parameter at its default; None when a constraint rejects that point."""
+        """The candidate with every parameter at its default; None when a constraint rejects that point, or there is no
+        such template here."""
+        found = self._by_id.get(template)
         try:
-            return self.candidate(template, dict(self._by_id[template].defaults))
+            return self.candidate(template, dict(found.defaults)) if found is not None else None
         except OutsideError:
             return None
 

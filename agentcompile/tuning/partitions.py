@@ -18,7 +18,7 @@ from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Off
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import TOKENS, Graph
 from agentcompile.ir.region import Port, Regime, Region
-from agentcompile.ir.scope import scope
+from agentcompile.ir.scope import region_dtype, scope
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Template
 from agentcompile.ops.layouts import fits
@@ -156,7 +156,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
         region = own.regions[row.id]
         refused: list[str] = []
         templates = []
-        for template in catalog.serving(region.kind):
+        for template in catalog.serving(region.kind, region_dtype(region)):
             if not check.meant_for(template, target):
                 continue
             findings = check.errors(check.applicable(region, template, target, layout_fits=fits))

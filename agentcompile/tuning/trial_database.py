@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from agentcompile import validate
@@ -17,17 +17,22 @@ from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Mea
 from agentcompile.measure import POLICY
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.renamed import Renamed
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
 class TrialDatabase:
-    """Trials that are already known: those of this run, and those of earlier runs under the same policy."""
+    """Trials that are already known: those of this run, and those of earlier runs under the same policy. Those of
+    earlier runs are found under the names that templates had then, where `renamed` knows these."""
 
-    def __init__(self, trials: Sequence[Trial], history: MachineTrials | None, policy: str) -> None:
+    def __init__(
+        self, trials: Sequence[Trial], history: MachineTrials | None, policy: str, renamed: Renamed | None = None
+    ) -> None:
         self._own: dict[tuple[str, str, str], list[Trial]] = {}
         for trial in trials:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
         self._history = history
+        self._renamed = renamed or Renamed()
         self._afresh: set[str] = set()
         self.policy = policy
 
@@ -45,9 +50,21 @@ class TrialDatabase:
             return min(enough, key=lambda trial: trial.rounds), True
         if self._history is not None and candidate.id not in self._afresh:
             known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
+            known = known or self._of_before(candidate, source, fidelity, rounds)
             if known is not None:
                 return known, False
         return None
+
+    def _of_before(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> Trial | None:
+        """The shortest trial that is long enough and was made when the candidate's template had another name."""
+        found = (one for one in self._earlier([candidate]) if (one.source, one.fidelity) == (source, fidelity))
+        return next((one for one in found if one.rounds >= rounds), None)
+
+    def _earlier(self, candidates: Iterable[Candidate]) -> list[Trial]:
+        """What earlier runs know of candidates under names of before, as trials of what they are called now."""
+        then = [old.id for one in candidates if (old := self._renamed.then(one)) is not None]
+        found = self._history.about(then, self.policy) if self._history is not None and then else ()
+        return [self._renamed.now(one) for one in found]
 
     def failure(self, candidate: Candidate, source: str) -> Trial | None:
         """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
@@ -65,7 +82,9 @@ class TrialDatabase:
         points = {candidate.id: candidate for candidate in space}
         earlier: tuple[Trial, ...] = ()
         if self._history is not None:
-            earlier = self._history.about([id for id in points if id not in self._afresh], self.policy)
+            asked = [id for id in points if id not in self._afresh]
+            before = [one for one in self._earlier(points[id] for id in asked) if one.candidate.id in points]
+            earlier = (*before, *self._history.about(asked, self.policy))
         own = (trial for (candidate, _, _), some in self._own.items() if candidate in points for trial in some)
         known = [
             trial for trial in (*earlier, *own) if not isinstance(trial.verdict, Cancelled) and not disturbed(trial)

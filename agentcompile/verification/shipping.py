@@ -43,7 +43,7 @@ def hold_against_reference(
         constants=prepared.model.constants,
         cuts=cuts,
         templates={
-            template.id: template
+            template.digest: template
             for task in (*prepared.tasks, *prepared.prompt_tasks)
             for template in task.space.templates
         },

@@ -66,6 +66,7 @@ class WholeModelGate:
     cuts: Sequence[Cut]
     """By regime, the prefill's last."""
     templates: Mapping[str, Template]
+    """By digest."""
     """By id."""
     judge: Feeder
     emit: Emit
@@ -269,7 +270,7 @@ class WholeModelGate:
             for part in plan.parts:
                 if isinstance(part.choice, Kernel) and part.choice.source not in found:
                     candidate = part.choice.candidate
-                    template, region = self.templates[candidate.template], cut.regions[part.region]
+                    template, region = self.templates[candidate.template_digest], cut.regions[part.region]
                     source = specialise(template, region, candidate.params, self.here.target)
                     assert source.digest == part.choice.source, f"{region.name}: {candidate.label} is another now"
                     found[source.digest] = source

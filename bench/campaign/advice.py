@@ -35,6 +35,7 @@ from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import encode
 from agentcompile.ir.region import Regime
+from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.target import Ceiling
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import resolve
@@ -99,7 +100,7 @@ def _questions(model: Path) -> dict[str, tuple[Question, Advice]]:
     graph = capture(model, context=CONTEXT).decode
     found: dict[str, tuple[Question, Advice]] = {}
     for region in partition(graph, Regime(phase="decode", context=(1, CONTEXT))).regions:
-        space = Space(region, known.serving(region.kind), target)
+        space = Space(region, known.serving(region.kind, region_dtype(region)), target)
         if len(space) > 1:
             question = question_of(space, _CEILING, "cache")
             found[region.id] = (question, Heuristic().advise(question))

@@ -126,7 +126,7 @@ OTHERS: tuple[Row, ...] = (
         why="every head here has a norm: the other branch serves regions without",
     ),
     Row(
-        file=r"embedding/packed(-fp32)?/kernel\.cpp",
+        file=r"embedding/packed/kernel(_fp32)?\.cpp",
         before=r"for \(long k = low; k < high; \+\+k\)",
         after=r"k (<=|!=) high;",
         why=f"one turn more is the next share's first; behind the last share the inner loop has none. {AGAIN}",
@@ -258,14 +258,14 @@ OTHERS: tuple[Row, ...] = (
         "in another split of them, and again only where that writes the same",
     ),
     Row(
-        file=r"(qknorm-)?rope-attention-decode/split(-fp32)?/kernel\.cpp",
+        file=r"(qknorm-)?rope-attention-decode/split/kernel\.cpp",
         before=r"^long loaded = -1;",
         after=r"^signed char loaded = -1;",
         where=few_heads,
         why="it holds the number of a key-value head, of which there are fewer than a signed byte counts",
     ),
     Row(
-        file=r"embedding/packed-fp32/kernel\.cpp",
+        file=r"embedding/packed/kernel_fp32\.cpp",
         before=r"for \(long j = 0; j < group && k \* group \+ j < hidden; \+\+j\)",
         after=r"k \* group( - j)? < hidden;|\+ j <= hidden;|a\.y\[k \* group( - j)?\] ="
         r"|tile\[k \* group \* 16( - j)?\];",

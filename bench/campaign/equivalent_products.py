@@ -274,7 +274,7 @@ PRODUCTS: tuple[Row, ...] = (
         why="the 16 sums of a tile are one whole vector where this passes: there is no second turn",
     ),
     Row(
-        file=r"(rmsnorm-)?linear(-merged)?/(packed|rows)(-fp32)?/kernel\.cpp",
+        file=r"(rmsnorm-)?linear(-merged)?/(packed|rows)/kernel\.cpp",
         before=r"bias = has_b \? item\(a\.b, i\) : nullptr;",
         after=r"bias = (!\(has_b\) \? item\(a\.b, i\) : nullptr|has_b \? nullptr : item\(a\.b, i\));",
         where=no_bias,

@@ -48,13 +48,13 @@ RANGES: tuple[Row, ...] = (
         why=f"the three loops still take every column once, {_ALL}: each sums for itself",
     ),
     Row(
-        file=r"(qknorm-)?rope-attention-decode/split(-fp32)?/kernel\.cpp",
+        file=r"(qknorm-)?rope-attention-decode/split/kernel\.cpp",
         before=r"^const long length = position \+ 1 - low, part = ",
         counts=same_parts,
         why="the parts still hold all slots at every length, each once: another size is another order of sums",
     ),
     Row(
-        file=r"(add|silu-mul)/plain/kernel\.cpp|embedding/packed(-fp32)?/kernel\.cpp",
+        file=r"(add|silu-mul)/plain/kernel\.cpp|embedding/packed/kernel(_fp32)?\.cpp",
         before=r"^const long (begin|low) = ",
         counts=same_share,
         why=f"the ranks still take the whole vector and nothing else, {_ALL}. {AGAIN}",
@@ -156,13 +156,13 @@ RANGES: tuple[Row, ...] = (
         why="a block of no slots has no score, keeps what is there and adds nothing",
     ),
     Row(
-        file=r"(qknorm-)?rope-attention-decode/split(-fp32)?/kernel\.cpp",
+        file=r"(qknorm-)?rope-attention-decode/split/kernel\.cpp",
         before=r"^long loaded = -1;",
         after=r"^long loaded = -2;",
         why="neither is the number of a head",
     ),
     Row(
-        file=r"(qknorm-)?rope-attention-decode/split(-fp32)?/kernel\.cpp",
+        file=r"(qknorm-)?rope-attention-decode/split/kernel\.cpp",
         before=r"^if \(begin < end\) (\{|std::memcpy\(record \+ 16)|^if \(end == position \+ 1\) append"
         r"|here > top \|\|",
         after=r"^if \(begin <= end\)|^if \(end >= position|here >= top \|\|",

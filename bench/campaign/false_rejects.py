@@ -82,7 +82,7 @@ def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campai
     by_template: dict[str, list[Subject]] = {}
     for these in made.values():
         for subject in these:
-            by_template.setdefault(subject.template.id, []).append(subject)
+            by_template.setdefault(subject.variant, []).append(subject)
     tried, accepted, failures = dict.fromkeys(by_template, 0), 0, list[str]()
     for turn in _turns(by_template, campaign):
         told = ledger.known(turn.key)
@@ -97,7 +97,7 @@ def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campai
             told = {"refused": refused}
             ledger.keep(turn.key, told)
             say(f"{turn.subject.name}: seeds {turn.seeds.start} to {turn.seeds.stop - 1}: {len(refused)} refused")
-        tried[turn.subject.template.id] += len(turn.seeds)
+        tried[turn.subject.variant] += len(turn.seeds)
         accepted += sum(_depth(seed, every) == "accept" for seed in turn.seeds)
         rows = told["refused"]
         assert isinstance(rows, list)

@@ -232,7 +232,7 @@ def another_kernel(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
     def change(choice: LockChoice) -> LockChoice:
         region = ground.regions.get(choice.region)
-        serving = ground.templates.serving(region.kind) if region else ()
+        serving = [one for one in ground.templates.templates if region is not None and one.region == region.kind]
         if region is None or not serving:
             return choice
         template = draw.choice(serving)

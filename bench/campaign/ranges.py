@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from agentcompile.ir.evaluate import EvaluationError
 from agentcompile.ir.expr import ExprError
+from agentcompile.ir.scope import region_dtype
 
 from .extents import BYTE, TILE, elements, matrices, shares, tiles_are_shared, widths
 from .loops import Asked, number, packed, visits
@@ -209,7 +210,7 @@ def same_share(asked: Asked) -> bool:
     lookup = asked.region.kind == "embedding"
     total = dims["hidden"] if lookup else sum(elements(asked.region, asked.threads))
     names = {"numel": total, "width": total, "size": asked.threads, "lines": -(-total // 32)}
-    group = 1 if "fp32" in asked.kernel else 2
+    group = 1 if region_dtype(asked.region) == "fp32" else 2
     names["groups"] = -(-total // group)
     seen = set[int]()
     for rank in range(asked.threads):

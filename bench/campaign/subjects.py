@@ -78,6 +78,11 @@ class Subject:
         return f"{self.candidate.label} of {self.model}{isa}"
 
     @property
+    def variant(self) -> str:
+        """The template as regions of some dtypes see it: ``linear/packed (fp32)``."""
+        return f"{self.template.id} ({', '.join(self.template.dtypes)})"
+
+    @property
     def lanes(self) -> int:
         """Floats in a vector, as `_include/simd.h` has it."""
         return 16 if "avx512f" in self.target.isa else 8 if "avx2" in self.target.isa else 4

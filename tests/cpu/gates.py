@@ -39,7 +39,7 @@ def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *f
         captured=made.model.captured,
         constants=made.model.constants,
         cuts=made.cuts,
-        templates={template.id: template for template in found.templates},
+        templates={template.digest: template for template in found.templates},
         judge=judge,
         emit=events.append,
         seed=0,

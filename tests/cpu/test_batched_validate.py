@@ -167,7 +167,7 @@ CALLS = [
 
 @pytest.mark.parametrize(("id", "form", "dtype"), CALLS)
 def test_library_calls_are_right_for_a_batch(id: str, form: ParamValue, dtype: DType) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     assert template.tokens == (1, 8)
     for made in (shaped(template.region, dtype=dtype), odd(template.region, dtype, 97, 22, batch=8)):
         call = library.bind(template.call, made, (("FORM", form),))

@@ -245,9 +245,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from agentcompile.build import find_toolchain
-from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerJudge
+from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from tests.cpu import jobs
-judge = WorkerJudge(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
+judge = WorkerEvaluator(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
                     limits=Limits(validate_s=300))
 list(judge.prepare([jobs.job(), jobs.library()]))
 pids = [judge._pool._zygote._process.pid] + [slot.worker.pid for slot in judge._pool.slots if slot.worker]

@@ -83,7 +83,7 @@ def written(home: Path, model: Path, folder: Path, *, chosen: bool, step_ns: int
     decode, _ = cut(made.model.captured, target, flows.CEILING, told.append, asked.batch)
     found = catalog.load([catalog.default_root(), templates], kinds=kinds(), layouts=LAYOUTS)
     bound(decode, found, target, told.append)
-    template = next(one for one in found.templates if one.id == kernel.candidate.template)
+    template = next(one for one in found.templates if one.digest == kernel.candidate.template_digest)
     where = decode[0].regions[region]
     source = specialise(template, where, kernel.candidate.params, target)
     note_accepted(

@@ -117,7 +117,7 @@ def test_a_false_reject_fails_its_campaign_and_no_seed_is_tried_twice(subject: S
 
 
 def test_shares_try_all_turns_once_and_each_share_every_template(subject: Subject) -> None:
-    other = replace(subject, template=replace(subject.template, id="other/plain"))
+    other = replace(subject, template=replace(subject.template, dtypes=("fp16",)))
     made, found, tried = {"silu-mul": [subject, other]}, list[false_rejects.Findings](), list[tuple[int, Depth]]()
     for share in range(2):
         asked, many = Campaign(count=70, seed=1, seconds=0.0, share=share, shares=2), RefusesOneSeed()

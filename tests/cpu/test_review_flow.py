@@ -110,10 +110,11 @@ class Templates:
     """What the layouts of a plan are worked out from."""
 
     def __init__(self) -> None:
-        self._known = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
+        known = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
+        self._known = {template.digest: template for template in known.templates}
 
     def layouts(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
-        return self._known.get(candidate.template).layouts
+        return self._known[candidate.template_digest].layouts
 
 
 def test_layouts_worked_out_of_a_plan_are_those_of_its_cover(reviewed: Reviewed) -> None:

@@ -53,15 +53,15 @@ def plain(kind: str, dtype: DType, batch: int) -> Region:
 
 @pytest.mark.parametrize(("id", "dtype", "batch"), CASES)
 def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     regions = [odd(template.region, dtype, hidden=104, head_dim=head_dim, batch=batch) for head_dim in (24, 48)]
     made = next(made for made in regions if not problems(made, template, template.defaults, target))
     assert faults(template, made, template.defaults, target, store) == []
 
 
-@pytest.mark.parametrize(("id", "dtype", "batch"), [case for case in CASES if CATALOG.get(case[0]).params])
+@pytest.mark.parametrize(("id", "dtype", "batch"), [case for case in CASES if CATALOG.get(*case[:2]).params])
 def test_points_drawn_from_the_space_are_right(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     made = plain(template.region, dtype, batch)
     points = legal(made, template, target)
     for drawn in random.Random(zlib.crc32(f"{id} {dtype}".encode())).sample(points, min(3, len(points))):

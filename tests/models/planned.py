@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agentcompile import check
 from agentcompile.capture import Captured
 from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel
 from agentcompile.materialize import specialise
@@ -23,7 +24,7 @@ GPU = gpu("sm_90a")
 
 def template_for(region: Region) -> Template | None:
     """The first CUDA template whose default serves the region."""
-    for template in CATALOG.serving(region.kind):
+    for template in CATALOG.serving(region.kind, region_dtype(region)):
         if template.language == "cuda" and not check.errors(
             check.check(region, template, template.defaults, GPU, layout_fits=fits)
         ):
@@ -58,7 +59,7 @@ def plan_of(captured: Captured, context: int) -> Chunks:
         graph=captured.prefill,
         cut=cut,
         parts=found.parts[0],
-        templates={template.id: template for template in CATALOG.templates},
+        templates={template.digest: template for template in CATALOG.templates},
         target=GPU,
         layouts=(),
     )

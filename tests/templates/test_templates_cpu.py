@@ -27,8 +27,8 @@ from tests.templates.suite import CATALOG, FAMILIES, build, failed, odd
 
 HERE = [t for t in CATALOG.templates if t.language == "cpp" or (t.language == "library" and not t.arch)]
 CASES = [(template.id, dtype) for template in HERE for dtype in template.dtypes]
-HOT = [(id, dtype) for id, dtype in CASES if CATALOG.get(id).region in hot_kinds()]
-COMPILED = [(id, dtype) for id, dtype in HOT if CATALOG.get(id).language == "cpp"]
+HOT = [(id, dtype) for id, dtype in CASES if CATALOG.get(id, dtype).region in hot_kinds()]
+COMPILED = [(id, dtype) for id, dtype in HOT if CATALOG.get(id, dtype).language == "cpp"]
 ODD = (97, 22)
 """A width and a head that no vector divides."""
 
@@ -72,13 +72,13 @@ def plain(kind: str, dtype: DType) -> Region:
 
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_default_is_right_where_nothing_divides(bench: Bench, id: str, dtype: DType) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     assert bench.faults(template, odd(template.region, dtype, *ODD), template.defaults) == []
 
 
 @pytest.mark.parametrize(("id", "dtype"), HOT)
 def test_a_point_drawn_from_the_space_is_right(bench: Bench, id: str, dtype: DType) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     made = plain(template.region, dtype)
     points = list(Space(made, [template], bench.target))
     drawn = random.Random(zlib.crc32(f"{id} {dtype}".encode())).choice(points)
@@ -88,7 +88,7 @@ def test_a_point_drawn_from_the_space_is_right(bench: Bench, id: str, dtype: DTy
 @pytest.mark.parametrize(("id", "dtype"), COMPILED)
 @pytest.mark.parametrize("isa", ["avx2", "none"])
 def test_it_is_right_with_fewer_instructions_than_the_host_has(bench: Bench, id: str, dtype: DType, isa: str) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     fewer = {"avx2": tuple(name for name in bench.target.isa if not name.startswith(("avx512", "amx"))), "none": ()}
     lesser = Target(
         kind="cpu",
@@ -113,7 +113,7 @@ ATTENTION = [id for id, dtype in CASES if "attention" in id and dtype == "bf16"]
 def test_attention_is_right_for_every_group_and_width(
     bench: Bench, id: str, q_heads: int, kv_heads: int, head_dim: int, context: int
 ) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, "bf16")
     extents = Extents(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, context=context)
     assert bench.faults(template, region(template.region, extents), template.defaults) == []
 
@@ -125,7 +125,7 @@ def test_attention_is_right_for_every_group_and_width(
 def test_argmax_takes_the_first_of_equals_and_a_nan_before_all(
     bench: Bench, id: str, values: tuple[float, ...], wanted: int
 ) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, "bf16")
     made = region("linear-argmax", Extents(hidden=2, rows=(40,)))
     source, binary = bench.source(template, made, template.defaults, bench.target)
     weights = torch.full((40, 2), -8.0)

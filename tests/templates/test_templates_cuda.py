@@ -61,16 +61,16 @@ def within_limits(source: Source, cubin: Cubin, arch: str) -> None:
 
 @pytest.mark.parametrize(("id", "arch", "dtype", "batch"), CASES)
 def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType, batch: int) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     source, cubin = built(template, shape(template, dtype, batch), template.defaults, arch)
     assert cubin.image[:4] == b"\x7fELF"
     within_limits(source, cubin, arch)
 
 
-@pytest.mark.parametrize("id", [template.id for template in CUDA if template.params])
-def test_points_drawn_from_the_space_compile_and_fit(id: str) -> None:
-    template = CATALOG.get(id)
-    made = shape(template, template.dtypes[0])  # type: ignore[arg-type]
+@pytest.mark.parametrize(("id", "dtype"), [(template.id, template.dtypes[0]) for template in CUDA if template.params])
+def test_points_drawn_from_the_space_compile_and_fit(id: str, dtype: DType) -> None:
+    template = CATALOG.get(id, dtype)
+    made = shape(template, dtype)
     points = legal(made, template, gpu("sm_90a"))
     assert points
     for point in random.Random(zlib.crc32(id.encode())).sample(points, min(3, len(points))):

@@ -58,9 +58,9 @@ def code(template: Template, arch: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
-@pytest.mark.parametrize("id", [template.id for template in HOT])
-def test_weights_or_the_past_are_asked_for_before_the_wait(id: str, arch: str, tmp_path: Path) -> None:
-    lines = code(CATALOG.get(id), arch, tmp_path)
+@pytest.mark.parametrize(("id", "dtype"), [(template.id, template.dtypes[0]) for template in HOT])
+def test_weights_or_the_past_are_asked_for_before_the_wait(id: str, dtype: DType, arch: str, tmp_path: Path) -> None:
+    lines = code(CATALOG.get(id, dtype), arch, tmp_path)
     wait = next(at for at, line in enumerate(lines) if WAITS.search(line))
     start = next(at for at, line in enumerate(lines) if STARTS_NEXT.search(line))
     first = next(at for at, line in enumerate(lines) if ASKS.search(line))

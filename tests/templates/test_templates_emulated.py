@@ -51,7 +51,7 @@ def shape(template: Template, dtype: DType, batch: int, hidden: int = 104) -> Re
 
 @pytest.mark.parametrize(("id", "dtype", "batch", "drawn"), CASES)
 def test_a_template_is_right_on_the_host(id: str, dtype: DType, batch: int, drawn: bool, tmp_path: Path) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     made = shape(template, dtype, batch, hidden=600 if drawn else 104)  # several steps and parts of a row
     params = template.defaults
     if drawn or problems(made, template, params, TARGET):

@@ -55,7 +55,7 @@ def test_every_kind_that_only_a_prefill_has_is_served_on_cuda() -> None:
 
 @pytest.mark.parametrize(("id", "arch", "dtype"), CASES)
 def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: DType) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     compiled(template, chunk(template, dtype), template.defaults, arch)
 
 

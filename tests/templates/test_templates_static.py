@@ -22,7 +22,7 @@ from agentcompile.space import Space
 ROOT = Path(__file__).parents[2] / "templates"
 FOLDERS = sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*/template.toml"))
 KINDS = facts()
-CATALOG = {template.id: template for template in load([ROOT], kinds=KINDS, layouts=tuple(LAYOUTS)).templates}
+CATALOG = load([ROOT], kinds=KINDS, layouts=tuple(LAYOUTS))
 TARGET = Target(
     kind="cpu",
     device="any",
@@ -55,34 +55,35 @@ def region_of(kind: KindFacts, dtype: DType) -> Region:
     )
 
 
-CASES = [(id, dtype) for id, template in CATALOG.items() for dtype in template.dtypes]
+EACH = [(template.id, template.dtypes[0]) for template in CATALOG.templates]
+CASES = [(template.id, dtype) for template in CATALOG.templates for dtype in template.dtypes]
 
 
 def test_the_glob_and_the_catalog_agree() -> None:
-    assert sorted(CATALOG) == FOLDERS
+    assert CATALOG.ids == FOLDERS
     assert default_root().resolve() == ROOT
 
 
-@pytest.mark.parametrize("id", FOLDERS)
-def test_a_template_names_only_what_exists(id: str) -> None:
-    template = CATALOG[id]
+@pytest.mark.parametrize(("id", "dtype"), EACH)
+def test_a_template_names_only_what_exists(id: str, dtype: DType) -> None:
+    template = CATALOG.get(id, dtype)
     allowed = {*names_of(KINDS[template.region]), *(param.name for param in template.params)}
     texts = [*template.requires, *(space.count for space in template.workspaces)]
     assert {name for text in texts for name in free_names(parse(text))} <= allowed
     assert template.language == "library" or template.language in PROLOGUES
 
 
-@pytest.mark.parametrize("id", FOLDERS)
-def test_a_template_passes_every_port_that_its_kind_always_has(id: str) -> None:
-    template = CATALOG[id]
+@pytest.mark.parametrize(("id", "dtype"), EACH)
+def test_a_template_passes_every_port_that_its_kind_always_has(id: str, dtype: DType) -> None:
+    template = CATALOG.get(id, dtype)
     passed = {name for launch in template.launches for name in launch.arguments}
     needed = {port.family for port in KINDS[template.region].ports if not port.optional}
     assert template.language == "library" or needed <= passed
 
 
-@pytest.mark.parametrize("id", FOLDERS)
-def test_every_parameter_is_read_by_the_kernel_or_its_launch(id: str) -> None:
-    template = CATALOG[id]
+@pytest.mark.parametrize(("id", "dtype"), EACH)
+def test_every_parameter_is_read_by_the_kernel_or_its_launch(id: str, dtype: DType) -> None:
+    template = CATALOG.get(id, dtype)
     geometry = [" ".join((*launch.grid, *launch.block)) for launch in template.launches]
     text = "\n".join([template.source, *(text for _, text in template.includes), *geometry])
     unread = [param.name for param in template.params if param.name not in text]
@@ -91,17 +92,17 @@ def test_every_parameter_is_read_by_the_kernel_or_its_launch(id: str) -> None:
 
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_default_is_inside_the_space(id: str, dtype: DType) -> None:
-    template = CATALOG[id]
+    template = CATALOG.get(id, dtype)
     space = Space(region_of(KINDS[template.region], dtype), [template], TARGET)
     assert space.default(id) is not None, space.exclusions
 
 
 @pytest.mark.parametrize(("id", "dtype"), CASES)
 def test_the_same_point_gives_the_same_bytes_twice(id: str, dtype: DType) -> None:
-    template = CATALOG[id]
+    template = CATALOG.get(id, dtype)
     region = region_of(KINDS[template.region], dtype)
     first = specialise(template, region, template.defaults, TARGET)
-    again = load([ROOT], kinds=KINDS, layouts=tuple(LAYOUTS)).get(id) if id == FOLDERS[0] else template
+    again = load([ROOT], kinds=KINDS, layouts=tuple(LAYOUTS)).get(id, dtype) if id == FOLDERS[0] else template
     assert specialise(again, region, template.defaults, TARGET) == first
     assert str(ROOT) not in first.text
     assert str(Path.home()) not in first.text
@@ -110,7 +111,7 @@ def test_the_same_point_gives_the_same_bytes_twice(id: str, dtype: DType) -> Non
 @pytest.mark.parametrize("kind", sorted(hot_kinds()))
 def test_a_hot_region_has_two_real_variants_and_thirty_two_points(kind: str) -> None:
     for dtype in ("bf16", "fp32"):
-        serving = [t for t in CATALOG.values() if t.region == kind and dtype in t.dtypes]
+        serving = [template for template in CATALOG.serving(kind, dtype) if dtype in template.dtypes]
         real = [template for template in serving if template.language == "cpp"]
         region = region_of(KINDS[kind], dtype)
         assert len(real) >= 2, kind
@@ -121,5 +122,12 @@ def test_no_two_templates_are_the_same_text() -> None:
     def text(template: Template) -> tuple[object, ...]:
         return template.region, template.source, template.layouts, template.params, template.dtypes, template.call
 
-    texts = [text(template) for template in CATALOG.values()]
+    texts = [text(template) for template in CATALOG.templates]
     assert len(set(texts)) == len(texts)
+
+
+def test_no_two_files_are_the_same_text() -> None:
+    files = [path for end in ("cpp", "cu", "h", "cuh", "py", "toml") for path in ROOT.rglob(f"?*.{end}")]
+    once = {path.read_bytes(): path for path in files}
+    assert len(once) > 100
+    assert [path for path in files if once[path.read_bytes()] != path] == []

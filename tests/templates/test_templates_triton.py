@@ -73,7 +73,7 @@ def within_limits(source: Source, image: Image, arch: str, folder: Path) -> None
 
 @pytest.mark.parametrize(("id", "arch", "dtype"), CASES)
 def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: str, store: Store) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     source, image = built(template, shape(template, dtype), template.defaults, arch, store)  # type: ignore[arg-type]
     assert image.code[:4] == b"\x7fELF"
     assert image.entry == source.launches[0].entry

@@ -88,16 +88,17 @@ def test_what_a_warp_leaves_and_takes_of_sums_meets_each_bank_once() -> None:
 
 @pytest.mark.parametrize(("id", "dtype", "batch"), CASES)
 def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, tmp_path: Path) -> None:
-    template = CATALOG.get(id)
+    template = CATALOG.get(id, dtype)
     made = odd(template.region, dtype, hidden=104, head_dim=24, batch=batch)
     assert faults(template, made, template.defaults, tmp_path) == []
 
 
-@pytest.mark.parametrize("id", [template.id for template in THIN])
-def test_points_drawn_from_the_space_are_right_where_rows_take_several_steps(id: str, tmp_path: Path) -> None:
-    template, rng = CATALOG.get(id), random.Random(zlib.crc32(id.encode()))
+@pytest.mark.parametrize(("id", "dtype"), [(template.id, template.dtypes[0]) for template in THIN])
+def test_points_drawn_from_the_space_are_right_where_rows_take_several_steps(
+    id: str, dtype: DType, tmp_path: Path
+) -> None:
+    template, rng = CATALOG.get(id, dtype), random.Random(zlib.crc32(f"{id} {dtype}".encode()))
     batch = rng.randint(*template.tokens)
-    dtype: DType = template.dtypes[0]  # type: ignore[assignment]
     made = odd(template.region, dtype, hidden=1096, head_dim=24, batch=batch)
     points = legal(made, template, TARGET)
     for point in rng.sample(points, 2):
@@ -116,7 +117,7 @@ def test_points_drawn_from_the_space_are_right_where_rows_take_several_steps(id:
     ],
 )
 def test_a_planted_fault_is_caught(file: str, right: str, wrong: str, tmp_path: Path) -> None:
-    template = CATALOG.get("rmsnorm-linear/thin-rows")
+    template = CATALOG.get("rmsnorm-linear/thin-rows", "bf16")
     assert right in dict(template.includes)[file]
     includes = tuple((name, text.replace(right, wrong) if name == file else text) for name, text in template.includes)
     made = odd(template.region, "bf16", hidden=104, head_dim=24, batch=5)

@@ -106,7 +106,7 @@ def test_templates_are_ordered_by_id_and_found_by_id_and_kind(tmp_path: Path) ->
         "rmsnorm-linear/alpha",
         "rmsnorm-linear/zeta",
     ]
-    assert [template.id for template in found.serving("linear")] == ["linear/library"]
+    assert [template.id for template in found.serving("linear", "bf16")] == ["linear/library"]
     assert found.get("rmsnorm-linear/zeta").id == "rmsnorm-linear/zeta"
     with pytest.raises(AgentCompileError) as caught:
         found.get("rmsnorm-linear/zeto")

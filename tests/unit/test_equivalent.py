@@ -342,19 +342,30 @@ def test_any_rank_may_choose_the_token_but_none_is_no_choice() -> None:
 
 
 def test_a_missing_bias_is_null_in_both_branches() -> None:
-    file, line = "linear/packed-fp32/kernel.cpp", "const b_t* bias = has_b ? item(a.b, i) : nullptr;"
+    file, line = "linear/packed/kernel.cpp", "const b_t* bias = has_b ? item(a.b, i) : nullptr;"
     assert excused("linear", EVEN, file, line, "has_b", "!(has_b)")
     assert not excused("linear", Extents(bias=True), file, line, "has_b", "!(has_b)")
 
 
 def test_a_group_of_one_element_has_no_second() -> None:
     line = "for (long j = 0; j < group && k * group + j < hidden; ++j) a.y[k * group + j] = tile[k * group * 16 + j];"
-    one, two = "embedding/packed-fp32/kernel.cpp", "embedding/packed/kernel.cpp"
+    one, two = "embedding/packed/kernel_fp32.cpp", "embedding/packed/kernel.cpp"
     assert excused("embedding", EVEN, one, line, "16 + j", "16")
     assert excused("embedding", EVEN, one, line, "j < hidden", "j <= hidden")
     assert not excused("embedding", EVEN, one, line, "k * group * 16", "k * group")
     assert not excused("embedding", EVEN, one, line, "j < group", "j <= group")
     assert not excused("embedding", EVEN, two, line, "16 + j", "16")
+
+
+def test_shares_of_a_lookup_are_counted_in_the_groups_of_its_dtype() -> None:
+    line = "const long low = groups * rank / size, high = groups * (rank + 1) / size;"
+    for dtype, file, same in (("fp32", "kernel_fp32.cpp", True), ("bf16", "kernel.cpp", False)):
+        odd = Extents(hidden=66, dtype=dtype)  # 66 groups of one element, 33 of two
+        new = "high = groups / size * (rank + 1)"
+        assert (
+            excused("embedding", odd, f"embedding/packed/{file}", line, "high = groups * (rank + 1) / size", new)
+            == same
+        )
 
 
 def test_floats_keep_their_order_wherever_single_ones_begin() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.catalog import Catalog
 from agentcompile.cli import exporting
 from agentcompile.cli.exporting import Kernels
 from agentcompile.cli.main import main
@@ -19,6 +20,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, GraphCaptured, RegionFound, RunStarted, TrialFinished
 from agentcompile.ir.codec import encode
 from agentcompile.ir.region import Region
+from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.options import Options
 from agentcompile.runs.progress import State
@@ -68,9 +70,9 @@ def make() -> Make:
     return made
 
 
-def find(*regions: Region, **templates: object) -> exporting.Find:
-    kept = {TEMPLATE.id: TEMPLATE, **templates}
-    return lambda options, state: Kernels(regions={region.id: region for region in regions}, templates=kept)  # type: ignore[arg-type]
+def find(*regions: Region, templates: tuple[Template, ...] = (TEMPLATE,)) -> exporting.Find:
+    kept = Catalog(templates=templates)
+    return lambda options, state: Kernels(regions={region.id: region for region in regions}, templates=kept)
 
 
 BOTH = find(REGION, OTHER)
@@ -156,7 +158,7 @@ def test_what_cannot_be_said_is_left_out_counted_and_explained(make: Make, tmp_p
         other(trial, target="other"),
         TrialFinished(trial=replace(trial, source="other")),
     )
-    said, warned = export("", "flashinfer", tmp_path / "out", find=find(REGION, **{library.id: library}))
+    said, warned = export("", "flashinfer", tmp_path / "out", find=find(REGION, templates=(TEMPLATE, library)))
     assert ": 3 trials of 2 regions" in said
     assert warned.splitlines() == [
         "warning: trials left out: 1: they were made on another machine, before the run went on here",

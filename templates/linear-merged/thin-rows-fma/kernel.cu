@@ -1,6 +1,0 @@
-#include "thin_fma.cuh"
-#include "thin_family.cuh"
-
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm(const __grid_constant__ gemm_args a) {
-    thin_family<w_t, hidden>(a, w_rows, Plain<x_t>{a.x});
-}

@@ -1,7 +1,0 @@
-#include "thin_normalised.cuh"
-#include "thin.cuh"
-#include "thin_gated.cuh"
-
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm(const __grid_constant__ gemm_args a) {
-    thin_gated<wg_t, hidden>(a, wg_rows, Normalised<x_t, norm_t>{a.x, a.norm, eps, offset});
-}

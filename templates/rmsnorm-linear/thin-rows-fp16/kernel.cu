@@ -1,7 +1,0 @@
-#include "thin_normalised.cuh"
-#include "thin.cuh"
-#include "thin_family.cuh"
-
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm(const __grid_constant__ gemm_args a) {
-    thin_family<w_t, hidden>(a, w_rows, Normalised<x_t, norm_t>{a.x, a.norm, eps, offset});
-}
