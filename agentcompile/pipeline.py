@@ -85,8 +85,8 @@ def compile_model(
             prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
         ) as counsels:
             tuner = Tuner(
-                here.target, judge, known, Notes(here.store), emit, options.seed, lambda one: counsels.advice(one.region.id),
-                steering,
+                here.target, judge, known, Notes(here.store), emit, options.seed,
+                lambda one: counsels.advice(one.region.id), steering,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             scheduler = TaskScheduler(cuts, tasks, tuner, budget.searching, budget.confirming, pace.improved)
