@@ -126,7 +126,7 @@ def test_a_run_of_before_goes_on_with_its_trials_under_the_names_of_now(
         taken.extend(given)
         raise StoppedError
 
-    monkeypatch.setattr(pipeline, "Past", past)
+    monkeypatch.setattr(pipeline, "TrialDatabase", past)
     with pytest.raises(StoppedError):
         pipeline.compile_model(flows.options(warm, model, CONTEXT, out=str(tmp_path / "b.lock.toml")), past=trials)
     found, _, _, renamed = taken

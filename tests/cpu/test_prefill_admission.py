@@ -93,6 +93,9 @@ class Known:
     def sources(self) -> Mapping[str, Source]:
         return self.found
 
+    def limit(self, left: Callable[[], float]) -> None:
+        """It searches nothing."""
+
 
 @dataclass(frozen=True)
 class Rig:

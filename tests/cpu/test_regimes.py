@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentcompile.backends.cpu import Cpu
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile import Lock, read_lock
 from agentcompile.lockfile.order import ordered
@@ -17,7 +18,6 @@ from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.native import Made
 from agentcompile.runtime.regimes import Regimes
-from agentcompile.tuning import partitions
 from agentcompile.tuning.partitions import regimes
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
@@ -32,7 +32,7 @@ def parts(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lock of the sample whose decode plans end at `ENDS` and at the end of the cache."""
     out = tmp_path_factory.mktemp("regimes") / "agentcompile.lock.toml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "ENDS", {"cpu": ENDS})
+        patch.setattr(Cpu, "context_ends", ENDS)
         return flows.write(warm, flows.SAMPLE, SAMPLE_CONTEXT, out)
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from agentcompile.bench.models.presets import materialise
 
+from agentcompile.backends.cuda import Cuda
 from agentcompile.capture import capture
 from agentcompile.lockfile import read_lock
 from agentcompile.options import Options
 from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
-from agentcompile.tuning import partitions
 from tests.cpu import flows
 from tests.models.tiny import Stepper
 
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def lock(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "ENDS", {"cuda": ENDS})
+        patch.setattr(Cuda, "context_ends", ENDS)
         out = folder / "many.lock.toml"
         return flows.write(folder, folder / "model", CONTEXT, out, target="cuda:0", batch=BATCHES)
 
