@@ -63,7 +63,7 @@ def compile_model(
             hint="compile with the command line, whose run waits for a person, or set review to false",
         )
     check(options)
-    strategy_of(options.strategy)
+    strategy = strategy_of(options.strategy)
     begin, steering, emit = time.monotonic(), steering or Steering(), shared(emit)[0]
     here = this_machine(options)
     emit(started(options, here))
@@ -94,7 +94,7 @@ def compile_model(
                 scheduler.resume_from(past)
             if fresh and options.choose in TIMED:
                 tried = 0 if planned else options.budget * len(options.batch)
-                scheduler = search(prepared, scheduler, tried, strategy_of(options.strategy), emit)
+                scheduler = search(prepared, scheduler, tried, strategy, emit)
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
             counsels.settle(scheduler.trials)
         if fresh or planned is None:

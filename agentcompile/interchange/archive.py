@@ -174,7 +174,7 @@ def _exchanges(path: Path) -> tuple[Exchange, ...]:
 def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     """Keys of the ceilings and of the notes that a run of these events reads and leaves behind.
 
-    They are those under which `probe.ceiling` and `tune.Tuner` keep each fact.
+    They are those under which `probe.ceiling` and `tuner.Tuner` keep each fact.
     """
     from agentcompile.evaluation.step_clock import policy_digest
     from agentcompile.system.probe import ceiling_key

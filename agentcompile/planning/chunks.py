@@ -1,7 +1,8 @@
 """A prefill plan at other lengths than the one that it was made at.
 
-A kernel is made for one number of tokens, so the plan is found at one (`cuts.CHUNK`) and carried over: node ids are the
-same at every length, so each choice finds its sites again, and its template is specialised with the same parameters.
+A kernel is made for one number of tokens, so the plan is found at one (`partitions.CHUNK`) and carried over: node ids
+are the same at every length, so each choice finds its sites again, and its template is specialised with the same
+parameters.
 """
 
 from __future__ import annotations

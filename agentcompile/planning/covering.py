@@ -6,11 +6,7 @@ from collections.abc import Mapping
 
 from agentcompile.backends import backend_of
 from agentcompile.evaluation.time_budget import floor_of
-from agentcompile.events import (
-    ChoiceMade,
-    Emit,
-    Warned,
-)
+from agentcompile.events import ChoiceMade, Emit, Warned
 from agentcompile.ir.trial import Choice, Kernel, Rule
 from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.planning.plans import NEAR, Planned, contenders, plan

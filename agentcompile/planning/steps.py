@@ -1,4 +1,4 @@
-"""The plans of all regimes as their steps admit them: tuned and timed, confirmed again, or as they were covered."""
+"""The plans of all regimes as their steps admit them: tuned and timed, confirmed again, or untimed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from agentcompile.backends import backend_of
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.evaluation.time_budget import TimeBudget, part_of
-from agentcompile.events import (
-    Emit,
-    PlanAdmitted,
-    Warned,
-)
+from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan
 from agentcompile.planning.admission import admit, admit_chunk, confirm
 from agentcompile.planning.alternatives import RankedAlternatives, SpaceAlternatives
@@ -76,10 +72,8 @@ def confirm_steps(
 ) -> tuple[Plan, ...]:
     """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
     with stage(emit, "admit") as say:
-        kind, clock = (
-            prepared.here.target.kind,
-            StepClock(prepared.here, judge, prepared.model, scheduler.sources, scheduler.steering),
-        )
+        kind = prepared.here.target.kind
+        clock = StepClock(prepared.here, judge, prepared.model, scheduler.sources, scheduler.steering)
         found = [
             _reported(confirm(cut, plan, planned, scheduler, clock, emit, seed, kind), planned, emit)
             if plan.contended
@@ -92,7 +86,7 @@ def confirm_steps(
 
 
 def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
-    """The plans as they were covered: no step is timed, and nothing falls back."""
+    """The plans of the cover: no step is timed, and nothing falls back."""
     with stage(emit, "admit") as say:
         covers = zip((*prepared.decode, prepared.prefill), (*planned.decode, planned.prefill), strict=True)
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)

@@ -44,7 +44,7 @@ class Opened:
     here: Machine
     model: Model
     decode: tuple[tuple[Regime, Program], ...]
-    """By regime, as `cuts.regimes` orders them: of one sequence by context, then larger batches."""
+    """By regime, as `partitions.regimes` orders them: of one sequence by context, then larger batches."""
     prefill: Program
     """Of any number of tokens; on a GPU of those that the plan was made at."""
     chunks: Chunks

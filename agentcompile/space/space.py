@@ -88,11 +88,15 @@ class Space:
         for params in self._walk(self._by_id[template], {}):
             yield self._made(template, params)
 
+    def template(self, id: str) -> Template:
+        """The template of that id; raises `OutsideError` when the space has none."""
+        if id not in self._by_id:
+            raise OutsideError(f"{id} is not a template of {self.region.kind} here")
+        return self._by_id[id]
+
     def candidate(self, template: str, params: Mapping[str, ParamValue]) -> Candidate:
         """The point of `template` at `params`, in any order; raises `OutsideError` with the reason there is none."""
-        found = self._by_id.get(template)
-        if found is None:
-            raise OutsideError(f"{template} is not a template of {self.region.kind} here")
+        found = self.template(template)
         known = [param.name for param in found.params]
         if unknown := sorted(set(params) - set(known)):
             raise OutsideError(f"{template} has no parameter {unknown[0]}")

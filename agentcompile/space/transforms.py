@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from agentcompile.ir.template import Candidate, ParamValue, Template
+from agentcompile.ir.template import Candidate, ParamValue
 from agentcompile.ir.transform import SetParams, SwitchTemplate, Trace, Transform
 from agentcompile.space.space import OutsideError, Space
 
@@ -34,7 +34,7 @@ def start(space: Space, template: str) -> Candidate:
     the fewest parameters, the first of them in the space's order. Raises `OutsideError` when no point is legal."""
     if (default := space.default(template)) is not None:
         return default
-    wanted = dict(_template(space, template).defaults)
+    wanted = dict(space.template(template).defaults)
     points = list(space.of(template))
     if not points:
         raise OutsideError(f"{template} has no legal point here")
@@ -57,7 +57,7 @@ def menu(space: Space, candidate: Candidate) -> tuple[Transform, ...]:
     have = dict(candidate.params)
     changes: list[Transform] = [
         SetParams(values=((param.name, value),))
-        for param in _template(space, candidate.template).params
+        for param in space.template(candidate.template).params
         for value in param.domain
         if value != have[param.name]
     ]
@@ -107,12 +107,5 @@ def _mapped(space: Space, candidate: Candidate, template: str) -> dict[str, Para
         param.name: have[param.name]
         if any(type(value) is type(have.get(param.name)) and value == have[param.name] for value in param.domain)
         else param.default
-        for param in _template(space, template).params
+        for param in space.template(template).params
     }
-
-
-def _template(space: Space, id: str) -> Template:
-    for template in space.templates:
-        if template.id == id:
-            return template
-    raise OutsideError(f"{id} is not a template of {space.region.kind} here")

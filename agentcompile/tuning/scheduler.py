@@ -23,7 +23,7 @@ from agentcompile.tuning.untimed import first_of_layouts, in_pytorch, ranked
 FIRST_CANDIDATES = 8
 """Templates of a region whose most promising candidate is looked at."""
 PACE_SHARE = 0.5
-"""Of the search's time, for the heads of all regions."""
+"""Of the search's time, for the first candidates of all regions."""
 LEAST = 6
 """Candidates that a searched region may spend however small its share."""
 MOST = 48
@@ -37,7 +37,8 @@ among the adviser's first 37 of its template."""
 
 
 class TaskScheduler:
-    """Trials by region, and what follows from them. The order of calls is `look`, `search`, `confirm`, `rankings`."""
+    """Trials by region, and what follows from them. The order of calls is `try_first_candidates`, `search`, `confirm`,
+    `rankings`."""
 
     def __init__(
         self,
@@ -48,9 +49,9 @@ class TaskScheduler:
         confirming: Left = any_time,
         say: Callable[[Mapping[str, float]], None] = lambda best: None,
     ) -> None:
-        """`seconds_left` says how long the search may go on; then only heads and finalists are judged. `confirming`
-        says how long finalists may be timed; then no longer than an interval needs. `say` is told the best times of
-        regions whenever they may have changed."""
+        """`seconds_left` says how long the search may go on; then only first candidates and finalists are evaluated.
+        `confirming` says how long finalists may be timed; then no longer than an interval needs. `say` is told the best
+        times of regions whenever they may have changed."""
         self._left = seconds_left
         self.confirm_left = confirming
         """Seconds in which finalists may still be timed."""
@@ -76,7 +77,7 @@ class TaskScheduler:
 
     @property
     def candidates(self) -> int:
-        """Distinct candidates judged."""
+        """Distinct candidates evaluated."""
         return len({trial.candidate.id for trials in self.trials.values() for trial in trials})
 
     def try_first_candidates(self, budget: int) -> None:

@@ -9,11 +9,7 @@ from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.step_clock import StepClock
-from agentcompile.events import (
-    Emit,
-    ReviewOpened,
-    Warned,
-)
+from agentcompile.events import Emit, ReviewOpened, Warned
 from agentcompile.ir.trial import Plan
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.planning.covering import not_accepted

@@ -26,7 +26,7 @@ class RungSpec:
 
 
 def _by_kind(told: Any) -> dict[str, Any]:
-    """What is told once is of both kinds of device."""
+    """A text that stands once is about both kinds of device."""
     return told if isinstance(told, dict) else {"cpu": told, "cuda": told}
 
 
