@@ -62,10 +62,10 @@ def run(campaign: Campaign, say: Say) -> Report:
 def find(campaign: Campaign, say: Say) -> Findings:
     """The turns of one share."""
     machine = this_machine(resolve({"threads": campaign.threads or None}).options)
-    language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
+    languages: tuple[Language, ...] = ("cuda", "triton") if machine.target.kind == "cuda" else ("cpp",)
     with tempfile.TemporaryDirectory() as folder:
         rng = random.Random(f"false rejects {campaign.seed}")
-        made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, language, rng)
+        made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, languages, rng)
         made = {kind: [s for s in these if campaign.only in s.template.id] for kind, these in made.items()}
         with Many(machine) as many:
             # All shares need all kernels: each builds some of them first, and finds the others in the store.

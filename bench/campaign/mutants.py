@@ -111,7 +111,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 def _subjects(target: Target, language: Language, campaign: Campaign, folder: Path) -> dict[str, list[Subject]]:
     rng = random.Random(f"subjects {campaign.seed}")
-    return sliced(subjects(regions(target, folder), shipped(), target, language, rng), campaign)
+    return sliced(subjects(regions(target, folder), shipped(), target, (language,), rng), campaign)
 
 
 def sliced(made: Mapping[str, Sequence[Subject]], campaign: Campaign) -> dict[str, list[Subject]]:

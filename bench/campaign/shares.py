@@ -1,4 +1,4 @@
-"""A campaign in shares: processes side by side on CPUs of their own, whose findings make one report.
+"""A campaign in shares: processes on CPUs of their own and on the GPUs in turn, whose findings make one report.
 
 In: a kind that is `Sharable`, and a campaign of several shares. Out: the report of everything that they found. A share
 that ends without findings is a failure of the report, and what it found until then is in its ledger. Each is a process
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.options import visible_devices
 from agentcompile.system.probe import cpus_at_once, default_threads
 
 from .report import Campaign, Report, Say, Sharable
@@ -58,9 +59,24 @@ def cpus_of(share: int, shares: int, cpus: Sequence[int], at_once: int) -> tuple
     return tuple(cpus[(share * each + i) % len(cpus)] for i in range(each))
 
 
+def gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; empty where there is none."""
+    visible = visible_devices()
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name)
+    import torch
+
+    return tuple(str(index) for index in range(torch.cuda.device_count()))
+
+
+def environment_of(share: int, devices: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` for a share: it sees one of `devices`, in turn, as its first and only one."""
+    return {**environ, "CUDA_VISIBLE_DEVICES": devices[share % len(devices)]} if devices else dict(environ)
+
+
 def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Report:
     """Run every share of `campaign` in a process of its own, and report what all of them found together."""
-    cpus, at_once = sorted(os.sched_getaffinity(0)), cpus_at_once()
+    cpus, at_once, devices = sorted(os.sched_getaffinity(0)), cpus_at_once(), gpus()
     with tempfile.TemporaryDirectory(prefix="shares") as folder:
         shares = [
             _Share(
@@ -71,6 +87,7 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
                     partial=_ledger(campaign, index),
                     findings=str(Path(folder) / f"{index}.json"),
                 ),
+                environment_of(index, devices, os.environ),  # noqa: TID251
                 say,
             )
             for index in range(campaign.shares)
@@ -100,11 +117,12 @@ def _ledger(campaign: Campaign, index: int) -> str:
 class _Share:
     """The process of one share; its lines go to `say` as they come."""
 
-    def __init__(self, order: Order, say: Say) -> None:
+    def __init__(self, order: Order, environ: Mapping[str, str], say: Say) -> None:
         self._name, self._order, self._say = f"share {order.campaign.share + 1} of {order.campaign.shares}", order, say
         self._last = deque[str](maxlen=LAST_WORDS)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(encode(order))],
+            env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

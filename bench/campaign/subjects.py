@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,15 +151,15 @@ def subjects(
     found: Mapping[str, list[tuple[str, Region]]],
     catalog: Catalog,
     target: Target,
-    language: Language,
+    languages: Collection[Language],
     rng: random.Random,
 ) -> dict[str, list[Subject]]:
-    """For every kind, for every template of it that is written in `language`: its default at a drawn region, a point
-    that is drawn, on a CPU with wide vectors for a host without them, and another where no extent is a multiple."""
+    """For every kind, for every template of it in one of `languages`: its default at a drawn region, a point that is
+    drawn, on a CPU with wide vectors for a host without them, and another where no extent is a multiple."""
     made: dict[str, list[Subject]] = {}
-    fewer = lesser(target) if language == "cpp" else None
+    fewer = lesser(target) if "cpp" in languages else None
     for template in catalog.templates:
-        if template.language != language or not meant_for(template, target):
+        if template.language not in languages or not meant_for(template, target):
             continue
         served = [(name, r) for name, r in found.get(template.region, []) if _serves(template, r, target)]
         if not served:

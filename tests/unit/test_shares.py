@@ -11,7 +11,7 @@ from agentcompile.errors import AgentCompileError
 from bench.campaign import kills
 from bench.campaign.recipe import run
 from bench.campaign.report import Campaign, Report, Sharable
-from bench.campaign.shares import cpus_of, side_by_side
+from bench.campaign.shares import cpus_of, environment_of, gpus, side_by_side
 from tests.unit import shared_kind
 
 
@@ -45,6 +45,15 @@ def test_shares_have_cpus_of_their_own_within_the_quota() -> None:
     assert [cpus_of(i, 3, range(8), 8) for i in range(3)] == [(0, 1), (2, 3), (4, 5)]
     assert [cpus_of(i, 2, range(64), 16)[::7] for i in range(2)] == [(0, 7), (8, 15)]
     assert [cpus_of(i, 3, [4, 6], 2) for i in range(3)] == [(4,), (6,), (4,)]
+
+
+def test_shares_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
+    given = [environment_of(share, gpus(), {"HOME": "here", "CUDA_VISIBLE_DEVICES": "2,GPU-5"}) for share in range(3)]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["2", "GPU-5", "2"]
+    assert {one["HOME"] for one in given} == {"here"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert environment_of(0, gpus(), {"CUDA_VISIBLE_DEVICES": ""}) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_kills_of_all_shares_are_one_report_of_courses_in_order() -> None:
