@@ -77,7 +77,7 @@ bench *ARGS: setup
 wheels DIR:
     #!/usr/bin/env bash
     set -euo pipefail
-    rm -rf "{{ DIR }}" && mkdir -p "{{ DIR }}"
+    rm -rf "{{ DIR }}" build && mkdir -p "{{ DIR }}"  # a build folder keeps files that the checkout has no more
     need=(pytest-xdist execnet annotated-types platformdirs pydantic pydantic-core tomli-w typer typing-extensions typing-inspection rich)
     pinned=()
     for name in "${need[@]}"; do pinned+=("$(grep -i "^${name//-/[-_]}==" constraints.txt)"); done
