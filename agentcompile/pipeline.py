@@ -12,27 +12,26 @@ from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import evaluator_of, this_machine
-from agentcompile.evaluation.step_clock import policy_digest
+from agentcompile.evaluation.step_clock import StepClock, policy_digest
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Emit, RunFinished, Warned, silent
 from agentcompile.ir.trial import Plan, Trial
 from agentcompile.lockfile import Lock, reserve_lock
 from agentcompile.options import Options
+from agentcompile.planning.alternatives import alternatives_of
 from agentcompile.planning.covering import TIMED, choose, cover, search
 from agentcompile.planning.overrides import known_plan, legal
 from agentcompile.planning.plans import Planned, estimate
 from agentcompile.planning.steps import confirm_steps, tune_steps, untimed_steps
 from agentcompile.replay.write import write
 from agentcompile.runs.stages import shared
-from agentcompile.search import strategy_of
-from agentcompile.system.notes import Notes
+from agentcompile.search import SearchMethod, strategy_of
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.pace import Pace
+from agentcompile.tuning.prepared import PreparedModel, counsel, prepare, started
 from agentcompile.tuning.renamed import Renamed
-from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel, counsel, prepare, started
+from agentcompile.tuning.session import TuningSession, tuning_session
 from agentcompile.tuning.trial_database import TrialDatabase
-from agentcompile.tuning.tuner import Tuner
 from agentcompile.verification.decisions import decided
 
 if TYPE_CHECKING:
@@ -84,42 +83,48 @@ def compile_model(
         with counsel(
             prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
         ) as counsels:
-            tuner = Tuner(
-                here.target, judge, known, Notes(here.store), emit, options.seed,
-                lambda one: counsels.advice(one.region.id), steering,
+            tuning = tuning_session(
+                prepared, judge, known, budget, lambda one: counsels.advice(one.region.id), steering, emit,
+                options.seed, pace.improved,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
-            scheduler = TaskScheduler(cuts, tasks, tuner, budget.searching, budget.confirming, pace.improved)
             if planned is not None:
-                scheduler.resume_from(past)
+                tuning.trials.resume_from(past)
             if fresh and options.choose in TIMED:
                 tried = 0 if planned else options.budget * len(options.batch)
-                scheduler = search(prepared, scheduler, tried, strategy, emit)
+                search(prepared, tuning.scheduler, tried, strategy.regions, budget, emit)
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
-            counsels.settle(scheduler.trials)
+            counsels.settle(tuning.trials.by_region)
         if fresh or planned is None:
-            planned, plans = settle(prepared, scheduler, options, judge, emit, budget)
+            planned, plans = settle(prepared, tuning, strategy, options, judge, steering, emit, budget)
         elif any(plan.contended for plan in plans):
-            plans = confirm_steps(prepared, scheduler, planned, plans, judge, options.seed, emit)
+            clock = StepClock(here, judge, prepared.model, tuning.trials.sources, steering)
+            plans = confirm_steps(prepared, planned, plans, tuning.trials, clock, options.seed, emit)
         planned, plans, found = decided(
-            prepared, scheduler, planned, plans, judge, options.seed, emit, steering, module
+            prepared, tuning.scheduler, tuning.acceptance, planned, plans, judge, options.seed, emit, steering, module
         )
-        lock = write(prepared, scheduler, planned, plans, policy, options, emit, counsels.digests, found)
+        lock = write(
+            prepared, tuning.trials, tuning.acceptance, planned, plans, policy, options, emit, counsels.digests, found
+        )
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
 
 
 def settle(
     prepared: PreparedModel,
-    scheduler: TaskScheduler,
+    tuning: TuningSession,
+    strategy: SearchMethod,
     options: Options,
     judge: WorkerEvaluator,
+    steering: Steering,
     emit: Emit,
     budget: TimeBudget,
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """The cover that the rule of choice makes of what was searched, and its plans as the step admits them."""
-    rankings = choose(scheduler, options.choose, emit)
-    planned = cover(prepared, scheduler, rankings, options.choose, emit)
+    rankings = choose(tuning.ranker, options.choose, emit)
+    planned = cover(prepared, tuning.scheduler, tuning.ranker, tuning.acceptance, rankings, options.choose, emit)
     if options.choose != "admitted":
         return planned, untimed_steps(prepared, planned, emit)
-    return planned, tune_steps(prepared, scheduler, rankings, planned, judge, options.seed, emit, budget)
+    alternatives = alternatives_of(prepared, tuning, rankings)
+    clock = StepClock(prepared.here, judge, prepared.model, alternatives.sources, steering, budget.left)
+    return planned, tune_steps(prepared, planned, alternatives, strategy.step, clock, options.seed, emit, budget)

@@ -1,9 +1,9 @@
 """The step decides: alternatives of each region are tried inside the whole step, and the whole must beat PyTorch.
 
 In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
-baseline's. Coordinate descent (one region at a time, largest share first): a kernel that is fastest alone is not always
-fastest between its neighbours, whose weights and barriers it shares. Where many alternatives stand beside a choice,
-short looks pick the few that are evaluated and timed long. A prompt's step is a chunk of tokens.
+baseline's. A strategy says which moves are made: the alternatives of one region, or of two neighbours, timed inside the
+step. Where many alternatives stand beside a choice, short looks pick the few that are evaluated and timed long. A
+prompt's step is a chunk of tokens.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from agentcompile.events import Emit, RoundsProgress
 from agentcompile.ir.trial import Choice, Death, Kernel, Part, Plan
 from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.alternatives import Alternatives
-from agentcompile.planning.arms import Arm, candidate_of, fastest, gains, labelled, order, swap, template_of
+from agentcompile.planning.arms import Arm, fastest, gains, labelled, order, swap, template_of
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, as_fallback
 from agentcompile.regions.schedule import schedule
+from agentcompile.search import Budget, Move, StepStrategy, StepTask, StepTrial
 from agentcompile.tuning.partitions import Cut
 
 LOOK_ROUNDS = 2
@@ -47,24 +48,18 @@ def admit(
     seed: int,
     kind: Kind,
     settled: Mapping[str, Choice],
+    strategy: StepStrategy,
     left: Left = any_time,
 ) -> Admitted:
     """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
-    processes. `settled` are choices by region that steps of other regimes have made already: they are taken over, and
-    change only together with a neighbour that is this step's own. When no seconds are `left` none is tried."""
-    step, rules = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left), backend_of(kind).step
+    processes.
+
+    `settled` are choices by region that steps of other regimes have made already: they are taken over, and change only
+    together with a neighbour that is this step's own. When no seconds are `left` no alternative is tried.
+    """
+    step = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
-    free = frozenset(part.region for part in start if part.region not in settled)
-    wider = free | step.beside(start, free) if rules.whole_space else free
-    found, untried = start, wider
-    for number in range(rules.passes):
-        found, stirred = step.one_pass(found, untried, free, seed + (number << 8))
-        untried = wider & stirred
-    paired = step.pair_up(found, free, seed + (rules.passes << 8))
-    if paired != found:  # what was found beside other neighbours is looked for anew beside these
-        changed = step.changed_regions(found, paired)
-        untried = wider & (changed | step.beside(paired, changed))
-        found, _ = step.one_pass(paired, untried, free, seed + ((rules.passes + 1) << 8))
+    found = step.tune(start, frozenset(settled), strategy, seed)
     known = zip(found, start, strict=True)
     found = tuple(replace(part, choice=alternatives.shippable(part, before.choice)) for part, before in known)
     return step.admitted(found, planned.exact, seed)
@@ -107,7 +102,7 @@ def time_as_is(
     cut: Cut,
     parts: Sequence[Part],
     planned: Planned,
-    alternatives: Alternatives,
+    sources: Sources,
     clock: StepClock,
     emit: Emit,
     seed: int,
@@ -117,13 +112,12 @@ def time_as_is(
 
     Raises AgentCompileError (undecided) for one that cannot be timed.
     """
-    return StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind).timed_as_is(
-        tuple(parts), planned.exact, seed
-    )
+    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
+    return step.timed_as_is(tuple(parts), planned.exact, seed)
 
 
 class StepTuner(StepTimer):
-    """The step of one regime, whose parts are tried in it one after another."""
+    """The step of one regime, in which a strategy's moves are made one after another."""
 
     def __init__(
         self,
@@ -138,38 +132,86 @@ class StepTuner(StepTimer):
         super().__init__(cut, layouts, alternatives, clock, emit, kind, left)
         self._alternatives, self._rules = alternatives, backend_of(kind).step
 
-    def one_pass(
-        self, parts: Arm, untried: Collection[str], free: Collection[str], seed: int
-    ) -> tuple[Arm, frozenset[str]]:
-        """One pass over the `untried` regions: each gets the alternative that makes the whole step fastest. Also the
-        regions that changed since they were tried, or whose neighbours did. The `free` come first: a neighbour that
-        was chosen beside others would adapt to a kernel that has won alone only, and hold it there."""
-        tried = [at for at in _worth_trying(self._cut, parts, self._rules) if parts[at].region in untried]
-        tried.sort(key=lambda at: parts[at].region not in free)
-        stirred = frozenset[str]()
-        for done, index in enumerate(tried):
-            if self._left() <= 0:
-                self.notes.append(
-                    f"the {self._name}: alternatives of {len(tried) - done} regions not tried: time is up"
-                )
-                break
-            region = self._cut.regions[parts[index].region]
-            self._emit(RoundsProgress(region=region.id, done=done, total=len(tried)))
-            alternatives = self._alternatives.candidates_for(parts[index])
-            near = self._nearest(parts, index, alternatives, seed + done, region.name)
-            arms = [parts, *(swap(parts, index, choice) for choice in near)]
-            found = self._fastest(
-                arms, len(alternatives), seed + done, region.name, "alternatives", "an alternative makes"
-            )
-            stirred -= {region.id}
-            if found != parts:
-                stirred |= {region.id} | self.beside(parts, {region.id})
-            parts = found
-        return parts, stirred
+    def tune(self, start: Arm, settled: Collection[str], strategy: StepStrategy, seed: int) -> Arm:
+        """Make the moves that `strategy` proposes, while time is left; returns what the step has then.
 
-    def beside(self, parts: Sequence[Part], regions: Collection[str]) -> frozenset[str]:
-        """`regions`, where they run, and what runs right before or after a site of theirs."""
-        return frozenset[str]().union(*(pair for pair in self._neighbours(parts) if pair & set(regions)))
+        `settled` are the regions that other steps chose first.
+        """
+        free = frozenset(part.region for part in start if part.region not in settled)
+        neighbours = self._neighbours(start)
+        task, parts, trials = self._task(start, free, neighbours), start, list[StepTrial]()
+        budget = Budget(trials=(task.passes + 2) * len(task.candidates), seed=seed, rounds=self._rules.rounds)
+        while len(trials) < budget.trials:
+            moves = strategy.propose(task, trials, budget).candidates
+            for move in moves:
+                if self._left() <= 0:
+                    self._note_untried(task, trials)
+                    return parts
+                total = len(task.candidates)
+                self._emit(RoundsProgress(region=move.regions[0], done=min(len(trials), total), total=total))
+                found, log_ratio = self._made(parts, move, free, seed + len(trials))
+                changed = self._changed(parts, found, together=len(move.regions) > 1)
+                touched = changed.union(*(pair for pair in neighbours if pair & changed))
+                trials.append(StepTrial(candidate=move, log_ratio=log_ratio, touched=touched))
+                parts = found
+            if not moves:
+                break
+        return parts
+
+    def _task(self, start: Arm, free: frozenset[str], neighbours: Collection[frozenset[str]]) -> StepTask:
+        """What may be tried: of regions that are settled those alone that run right before or after one that is not."""
+        whole = self._rules.whole_space
+        wider = free.union(*(pair for pair in neighbours if pair & free)) if whole else free
+        worth = [part for part in _worth_trying(self._cut, start, self._rules) if part.region in wider]
+        singles = [part.region for part in sorted(worth, key=lambda part: part.region not in free)]
+        several = [part.region for part in _worth_trying(self._cut, start, self._rules) if len(part.sites) > 1]
+        pairs = [
+            pair
+            for pair in itertools.combinations(several, 2)
+            if whole and free & set(pair) and frozenset(pair) in neighbours
+        ]
+        return StepTask(
+            singles=tuple(Move(regions=(region,)) for region in singles),
+            pairs=tuple(Move(regions=pair) for pair in pairs),
+            passes=self._rules.passes,
+        )
+
+    def _made(self, parts: Arm, move: Move, free: Collection[str], seed: int) -> tuple[Arm, float]:
+        """What the step has after a move, and the logarithm of how much faster that made it.
+
+        A region that fell back since the task was made stays as it is.
+        """
+        at = [index for index, part in enumerate(parts) if part.region in move.regions]
+        at.sort(key=lambda index: move.regions.index(parts[index].region))
+        if not all(isinstance(parts[index].choice, Kernel) for index in at):
+            return parts, 0.0
+        return self._single(parts, at[0], seed) if len(at) == 1 else self._pair(parts, at[0], at[1], free, seed)
+
+    def _single(self, parts: Arm, index: int, seed: int) -> tuple[Arm, float]:
+        """Try the alternatives of one part."""
+        name = self._cut.regions[parts[index].region].name
+        alternatives = self._alternatives.candidates_for(parts[index])
+        near = self._nearest(parts, index, alternatives, seed, name)
+        arms = [parts, *(swap(parts, index, choice) for choice in near)]
+        return self._fastest(arms, len(alternatives), seed, name, "alternatives", "an alternative makes")
+
+    def _pair(self, parts: Arm, one: int, other: int, free: Collection[str], seed: int) -> tuple[Arm, float]:
+        """Try the alternatives of two parts that follow one another, each with each.
+
+        A kernel that takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are in
+        flight beside it.
+        """
+        firsts, seconds = (
+            (
+                parts[at].choice,
+                *self._alternatives.partners(parts[at], first=parts[at].region in free),
+            )
+            for at in (one, other)
+        )
+        both = itertools.product(firsts, seconds)  # the first is what the step has now
+        arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
+        names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
+        return self._fastest(arms, len(arms) - 1, seed, names, "alternatives of both", "alternatives of both make")
 
     def _nearest(
         self, parts: Arm, index: int, alternatives: Sequence[Choice], seed: int, name: str
@@ -179,7 +221,7 @@ class StepTuner(StepTimer):
             return self._alternatives.correct_of(parts[index], alternatives)
         looks: dict[int, float] = {}
         for first in range(0, len(alternatives), ABREAST):
-            if self._alternatives.left() <= 0 and looks:
+            if self._left() <= 0 and looks:
                 break
             some = range(len(alternatives))[first : first + ABREAST]
             arms = [parts, *(swap(parts, index, alternatives[at]) for at in some)]
@@ -187,57 +229,36 @@ class StepTuner(StepTimer):
             if isinstance(look, dict):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
-                self.notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
+                self._notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
         self._alternatives.note_order(parts[index], [alternatives[at] for at in order(looks)])
         best = [alternatives[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
         return self._alternatives.correct_of(parts[index], best)[:FEW]
 
-    def pair_up(self, parts: Arm, free: Collection[str], seed: int) -> Arm:
-        """Try every two regions together, one of them `free`, that follow one another at several sites: a kernel that
-        takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are on their way
-        beside it."""
-        neighbours = self._neighbours(parts)
-        several = [at for at in _worth_trying(self._cut, parts, self._rules) if len(parts[at].sites) > 1]
-        pairs = [
-            (one, other)
-            for one, other in itertools.combinations(several, 2)
-            if {parts[one].region, parts[other].region} & set(free)
-            and frozenset((parts[one].region, parts[other].region)) in neighbours
-        ]
-        for done, (one, other) in enumerate(pairs):
-            if self._left() <= 0:
-                break
-            self._emit(RoundsProgress(region=parts[one].region, done=done, total=len(pairs)))
-            firsts, seconds = ((parts[at].choice, *self._partners(parts[at], free)) for at in (one, other))
-            both = itertools.product(firsts, seconds)  # the first is what the step has now
-            arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
-            names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
-            parts = self._fastest(
-                arms, len(arms) - 1, seed + done, names, "alternatives of both", "alternatives of both make"
-            )
-        return parts
-
-    def _partners(self, part: Part, free: Collection[str]) -> tuple[Choice, ...]:
-        """What to try of a part together with another's: lean ones, and of a `free` one every kind."""
-        kinds = self._alternatives.other_templates(part) if part.region in free else ()
-        return tuple({candidate_of(one): one for one in (*kinds, *self._alternatives.sparing(part))}.values())
-
-    def changed_regions(self, before: Arm, after: Arm) -> frozenset[str]:
-        """The regions whose choice is another. Where it is of another template, what was known of its alternatives is
-        forgotten."""
+    def _changed(self, before: Arm, after: Arm, *, together: bool) -> frozenset[str]:
+        """The regions whose choice is another. What is known of the alternatives of one that turned to another template
+        `together` with a neighbour is forgotten: beside these neighbours others may be best."""
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
         for old, new in changed:
-            if template_of(old.choice) != template_of(new.choice):
+            if together and template_of(old.choice) != template_of(new.choice):
                 self._alternatives.forget(new)
         return frozenset(new.region for _, new in changed)
+
+    def _note_untried(self, task: StepTask, trials: Sequence[StepTrial]) -> None:
+        """Say how many regions were not tried at all, if there are any."""
+        tried = {trial.candidate.id for trial in trials}
+        if left := sum(move.id not in tried for move in task.singles):
+            self._notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
         """Every two regions of which one runs right after a site of the other."""
         ids = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
         return frozenset(frozenset(pair) for pair in itertools.pairwise(ids))
 
-    def _fastest(self, arms: Sequence[Arm], among: int, seed: int, name: str, who: str, makes: str) -> Arm:
-        """The first of `arms`, or the fastest step of those that were chosen `among` so many; `who` is for notes."""
+    def _fastest(
+        self, arms: Sequence[Arm], among: int, seed: int, name: str, who: str, makes: str
+    ) -> tuple[Arm, float]:
+        """The first of `arms`, or the fastest step of those that were chosen `among` so many, and the logarithm of its
+        gain; `who` and `makes` are for notes."""
         kept, unseen = list(arms), ""
         if self._rules.whole_space and len(arms) > FEW + 1:
             look = self._glance(arms, seed, trusted=True)
@@ -251,13 +272,13 @@ class StepTuner(StepTimer):
                 best = fastest(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
-                    self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
-                    return kept[at]
+                    self._notes.append(f"{name}: {makes} the step {gain:.1%} faster")
+                    return kept[at], gain
             else:
                 unseen = timing.kind
         if unseen:
-            self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
-        return arms[0]
+            self._notes.append(f"{name}: {who} not tried in the step: {unseen}")
+        return arms[0], 0.0
 
     def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:
         """How much faster than the first of `arms` every other looks, as a logarithm."""
@@ -267,12 +288,8 @@ class StepTuner(StepTimer):
         return {arm: found.log_ratio for arm, found in gains(look, len(arms), POLICY.search_claim, 1).items()}
 
 
-def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[int]:
-    """Indices of parts that run a kernel, largest share first."""
+def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[Part]:
+    """The parts that run a kernel and take enough of the step, largest share first."""
     shares = {row.id: row.share for row in cut.summary.rows}
-    found = [
-        index
-        for index, part in enumerate(parts)
-        if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share
-    ]
-    return sorted(found, key=lambda index: -shares[parts[index].region])
+    found = [part for part in parts if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share]
+    return sorted(found, key=lambda part: -shares[part.region])

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentcompile.backends import backend_of
-from agentcompile.evaluation.time_budget import floor_of
+from agentcompile.evaluation.time_budget import TimeBudget, floor_of
 from agentcompile.events import ChoiceMade, Emit, Warned
 from agentcompile.ir.trial import Choice, Kernel, Rule
 from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.planning.plans import NEAR, Planned, contenders, plan
 from agentcompile.runs.stages import stage
-from agentcompile.search import Strategy
+from agentcompile.search import RegionStrategy
 from agentcompile.system.probe import cpus_at_once, others_running
+from agentcompile.tuning.acceptance import Acceptance
+from agentcompile.tuning.prepared import PreparedModel
+from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
 from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel
 from agentcompile.tuning.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
@@ -25,37 +27,42 @@ CONFIRM_S = 3.0
 
 
 def search(
-    prepared: PreparedModel, scheduler: TaskScheduler, budget: int, strategy: Strategy, emit: Emit
-) -> TaskScheduler:
-    """Search regions that could enter the cover; check, build, validate, measure; confirm finalists afresh."""
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
+    tried: int,
+    strategy: RegionStrategy,
+    budget: TimeBudget,
+    emit: Emit,
+) -> None:
+    """Search regions that could enter the cover, with `tried` trials at most: check, build, validate, measure; confirm
+    finalists afresh."""
     with stage(emit, "search") as say:
-        if least := floor_of(len(prepared.tasks), scheduler.left(), others_running(), cpus_at_once()):
+        if least := floor_of(len(prepared.tasks), budget.searching(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
-        scheduler.try_first_candidates(budget)
+        scheduler.try_first_candidates(tried)
         chosen = (
-            contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns) if budget else ()
+            contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns) if tried else ()
         )
-        scheduler.search(chosen, budget, strategy)
+        scheduler.search(chosen, tried, strategy)
         near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, NEAR)
-        if scheduler.confirm_left() < CONFIRM_S * len(near):  # then what the cheapest cover has now
+        if budget.confirming() < CONFIRM_S * len(near):  # then what the cheapest cover has now
             near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, 1.0)
         scheduler.confirm([*near, *prepared.prompt_tasks])
-        say(f"{scheduler.candidates} candidates, {len(chosen)} regions searched")
-    return scheduler
+        say(f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched")
 
 
-def choose(scheduler: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Ranking]:
+def choose(ranker: Ranker, rule: Rule, emit: Emit) -> dict[str, Ranking]:
     """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
     rule takes."""
     with stage(emit, "choose") as say:
         match rule:
             case "pytorch":
-                rankings = scheduler.all_fallback()
+                rankings = ranker.all_fallback()
             case "first":
-                rankings = scheduler.first_by_order()
+                rankings = ranker.by_order()
             case "isolated" | "admitted":
-                rankings = scheduler.rankings()
+                rankings = ranker.by_time()
         for region, ranking in rankings.items():
             emit(ChoiceMade(region=region, choice=ranking.best))
         what = "a faster kernel" if rule in TIMED else "a kernel"
@@ -64,21 +71,27 @@ def choose(scheduler: TaskScheduler, rule: Rule, emit: Emit) -> dict[str, Rankin
 
 
 def cover(
-    prepared: PreparedModel, scheduler: TaskScheduler, rankings: Mapping[str, Ranking], rule: Rule, emit: Emit
+    prepared: PreparedModel,
+    scheduler: TaskScheduler,
+    ranker: Ranker,
+    acceptance: Acceptance,
+    rankings: Mapping[str, Ranking],
+    rule: Rule,
+    emit: Emit,
 ) -> Planned:
     """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
     timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
-        ranked = scheduler.first_by_order(rejected) if rule == "first" else rankings
+        ranked = ranker.by_order(rejected) if rule == "first" else rankings
         about = Estimates(ceiling=prepared.ceiling, residency=prepared.prefill.residency, rankings=ranked)
         return plan(
             prepared.decode,
             prepared.prefill,
             [*prepared.tasks, *prepared.prompt_tasks],
             ranked,
-            scheduler.trials,
+            scheduler.trials.by_region,
             scheduler.fallback_ns if rule in TIMED else about.fallback_ns,
             prepared.ceiling,
             prepared.here.target.kind,
@@ -89,7 +102,7 @@ def cover(
 
     with stage(emit, "cover") as say:
         found = planned()
-        while failed := not_accepted(prepared, scheduler, found):
+        while failed := not_accepted(prepared, acceptance, found):
             rejected.update(failed)
             found = planned()
         for part in {part.region: part for parts in found.decode for part in parts}.values():
@@ -99,9 +112,9 @@ def cover(
     return found
 
 
-def not_accepted(prepared: PreparedModel, scheduler: TaskScheduler, found: Planned) -> tuple[tuple[str, Choice], ...]:
+def not_accepted(prepared: PreparedModel, acceptance: Acceptance, found: Planned) -> tuple[tuple[str, Choice], ...]:
     """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
-    if failed := scheduler.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
+    if failed := acceptance.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
         return failed
     if not prepared.prompt_tasks:
         return ()
@@ -114,7 +127,7 @@ def not_accepted(prepared: PreparedModel, scheduler: TaskScheduler, found: Plann
         layouts=found.layouts,
     )
     jobs = chunks.everywhere(capacity(prepared.model.captured))
-    wrong = {(one.template_digest, one.params) for one in scheduler.not_accepted(list(jobs.values()))}
+    wrong = {(one.template_digest, one.params) for one in acceptance.failing(list(jobs.values()))}
     kernels = [(part, part.choice) for part in found.prefill if isinstance(part.choice, Kernel)]
     return tuple(
         (part.region, kernel)

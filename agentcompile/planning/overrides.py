@@ -15,14 +15,12 @@ from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, reason
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, Trial, reason
 from agentcompile.planning.admission import time_as_is
-from agentcompile.planning.alternatives import RankedAlternatives
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Kind, StepClock
+from agentcompile.planning.step_timer import Kind, Sources, StepClock
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
-from agentcompile.tuning.scheduler import TaskScheduler
 
 UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
 
@@ -31,7 +29,11 @@ UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
 class PlanChecks:
     """What a changed plan is proved with."""
 
-    scheduler: TaskScheduler
+    confirmation_of: Callable[[str, Candidate], Trial | None]
+    """The trial that confirmed a candidate of a region id; None for a point that is in no space."""
+    layouts: Callable[[Candidate], Layouts]
+    """The layouts that a candidate's template wants, by port family."""
+    sources: Sources
     clock: StepClock
     emit: Emit
     seed: int
@@ -55,14 +57,12 @@ def apply_decisions(
     kernel beside it.
     """
     _say_what_applies_nowhere(plans, rulings, bench.emit)
-    choices = {
-        region: _choice(ruling, bench.scheduler) for region, ruling in rulings.items() if ruling.word != "approve"
-    }
+    choices = {region: _choice(ruling, bench) for region, ruling in rulings.items() if ruling.word != "approve"}
     covers = [tuple(_part(part, rulings, choices) for part in plan.parts) for plan in plans]
     if all(_bare(cover) == _bare(plan.parts) for cover, plan in zip(covers, plans, strict=True)):
         same = tuple(replace(plan, parts=cover) for plan, cover in zip(plans, covers, strict=True))
         return replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1]), same
-    layouts = layouts_of(cuts, covers, bench.scheduler)
+    layouts = layouts_of(cuts, covers, bench.layouts)
     changed = replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1], layouts=layouts, exact=False)
     if failed := bench.refused(changed):
         name = _names(cuts)[failed[0][0]]
@@ -85,12 +85,12 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Rulin
             )
 
 
-def _choice(ruling: Ruling, scheduler: TaskScheduler) -> Choice:
+def _choice(ruling: Ruling, bench: PlanChecks) -> Choice:
     """What a rejection or an override runs."""
     if ruling.word == "reject" or ruling.candidate is None:
         why = f": {ruling.reason}" if ruling.reason else ""
         return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=ruling.approval)
-    trial = scheduler.confirming(ruling.region, ruling.candidate)
+    trial = bench.confirmation_of(ruling.region, ruling.candidate)
     if trial is None:
         raise _undecided(f"{ruling.candidate.label}: the override names a point that is in no space here")
     if not isinstance(trial.verdict, Measured):
@@ -125,7 +125,7 @@ def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate |
     ]
 
 
-def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], scheduler: TaskScheduler) -> Layouts:
+def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Callable[[Candidate], Layouts]) -> Layouts:
     """The resident layout of every weight that a kernel wants other than row-major; PyTorch unpacks what it reads."""
     wanted: dict[str, tuple[str, str]] = {}
     for cut, cover in zip(cuts, covers, strict=True):
@@ -133,7 +133,7 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], scheduler:
         for part in cover:
             if not isinstance(part.choice, Kernel):
                 continue
-            region, layouts = cut.regions[part.region], dict(scheduler.layouts(part.choice.candidate))
+            region, layouts = cut.regions[part.region], dict(wants(part.choice.candidate))
             for at in part.sites or range(len(region.sites)):
                 bound = dict(region.sites[at].bindings)
                 for port in region.ports:
@@ -156,9 +156,8 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Se
         return before
     if plan.phase == "prefill" and not backend_of(bench.kind).prompt_kernels:
         return Plan(regime=plan.regime, parts=plan.parts, exact=False)
-    alternatives = RankedAlternatives(bench.scheduler, {})
     seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)
-    found = time_as_is(cut, plan.parts, planned, alternatives, bench.clock, bench.emit, seed, bench.kind)
+    found = time_as_is(cut, plan.parts, planned, bench.sources, bench.clock, bench.emit, seed, bench.kind)
     bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
     if found.log_ratio - found.half_width <= 0:
         text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"

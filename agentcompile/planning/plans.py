@@ -18,7 +18,7 @@ from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import CHUNK, Cut
 from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.tuner import TuneTask, templates_of
+from agentcompile.tuning.tasks import TuneTask, templates_of
 
 STEPS_PER_CHUNK = 128
 """Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""

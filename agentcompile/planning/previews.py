@@ -20,7 +20,7 @@ from agentcompile.options import Options
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import shared
 from agentcompile.tuning.partitions import bound, cut
-from agentcompile.tuning.tasks import hot, informed, prepare, questions, started
+from agentcompile.tuning.prepared import hot, informed, prepare, questions, started
 from agentcompile.tuning.trial_database import TrialDatabase
 
 

@@ -86,12 +86,17 @@ class StepTimer:
         self._kind: Kind = kind
         self._chunk = _chunk_of(cut.graph)
         self._name = "chunk" if self._chunk else "step"
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What happened on the way, for people."""
+        return tuple(self._notes)
 
     def admitted(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
         parts, ratio = self.confirm_beside_pytorch(parts, seed)
-        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self._notes))
 
     def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
@@ -147,7 +152,7 @@ class StepTimer:
                     if look < LOOKS and self._left() > 0:
                         continue
                     if found.log_ratio > 0:
-                        self.notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
+                        self._notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
                         return parts, found
                 why = f"measured {_estimate(found)}"
             else:
@@ -156,7 +161,7 @@ class StepTimer:
                     text = f"the captured {self._name} itself cannot be timed: {_cause(timing)}"
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            self.notes.append(
+            self._notes.append(
                 f"the {self._name} with {len(kernels)} kernels was {why}: half of them fall back to PyTorch"
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]

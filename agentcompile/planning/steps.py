@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from agentcompile.backends import backend_of
-from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.evaluation.time_budget import TimeBudget, part_of
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan
 from agentcompile.planning.admission import admit, admit_chunk, confirm
-from agentcompile.planning.alternatives import RankedAlternatives, SpaceAlternatives
+from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import Admitted
 from agentcompile.runs.stages import stage
-from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.search import StepStrategy
+from agentcompile.tuning.prepared import PreparedModel
+from agentcompile.tuning.run_trials import RunTrials
 
 
 def tune_steps(
     prepared: PreparedModel,
-    scheduler: TaskScheduler,
-    rankings: Mapping[str, Ranking],
     planned: Planned,
-    judge: WorkerEvaluator,
+    alternatives: Alternatives,
+    strategy: StepStrategy,
+    clock: StepClock,
     seed: int,
     emit: Emit,
     budget: TimeBudget,
@@ -38,16 +37,12 @@ def tune_steps(
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
         kind, backend = prepared.here.target.kind, backend_of(prepared.here.device)
-        whole, blocks = backend.step.whole_space, prepared.here.target.threads
-        alternatives = SpaceAlternatives(scheduler, blocks) if whole else RankedAlternatives(scheduler, rankings)
-        steering = scheduler.steering
-        clock = StepClock(prepared.here, judge, prepared.model, alternatives.sources, steering, budget.left)
         to_come = 1.0
         for cut, parts, share in zip(prepared.decode, planned.decode, _shares(planned.decode), strict=True):
             left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
             to_come -= share
-            scheduler.limit(left)
-            admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, left)
+            alternatives.limit(left)
+            admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, strategy, left)
             # What fell back in one step may be faster in another.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
@@ -63,19 +58,18 @@ def tune_steps(
 
 def confirm_steps(
     prepared: PreparedModel,
-    scheduler: TaskScheduler,
     planned: Planned,
     plans: Sequence[Plan],
-    judge: WorkerEvaluator,
+    trials: RunTrials,
+    clock: StepClock,
     seed: int,
     emit: Emit,
 ) -> tuple[Plan, ...]:
     """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
     with stage(emit, "admit") as say:
         kind = prepared.here.target.kind
-        clock = StepClock(prepared.here, judge, prepared.model, scheduler.sources, scheduler.steering)
         found = [
-            _reported(confirm(cut, plan, planned, scheduler, clock, emit, seed, kind), planned, emit)
+            _reported(confirm(cut, plan, planned, trials, clock, emit, seed, kind), planned, emit)
             if plan.contended
             else plan
             for cut, plan in zip([*prepared.decode, prepared.prefill], plans, strict=True)

@@ -34,9 +34,10 @@ from agentcompile.planning.plans import Planned
 from agentcompile.replay.sources import LockSources
 from agentcompile.runs.stages import stage
 from agentcompile.system.notes import Notes
+from agentcompile.tuning.acceptance import Acceptance
 from agentcompile.tuning.partitions import Cut
-from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.prepared import PreparedModel
+from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.trial_database import lengths_key
 
 KL_RESOLUTION = 1e-12
@@ -221,7 +222,8 @@ def _figure(value: float, resolution: float) -> str:
 
 def write(
     prepared: PreparedModel,
-    scheduler: TaskScheduler,
+    trials: RunTrials,
+    acceptance: Acceptance,
     planned: Planned,
     plans: Sequence[Plan],
     policy: str,
@@ -243,8 +245,8 @@ def write(
             advice=exchanges,
             check=found,
         )
-        lock = lock_of(about, [*prepared.decode, prepared.prefill], plans, planned.layouts, scheduler.trials)
-        LockSources(store=prepared.here.store).keep(scheduler.jobs(part for plan in plans for part in plan.parts))
+        lock = lock_of(about, [*prepared.decode, prepared.prefill], plans, planned.layouts, trials.by_region)
+        LockSources(store=prepared.here.store).keep(acceptance.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
         if prepared.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
             Notes(prepared.here.store).put(lengths_key(hashed, prepared.here.target.digest), 1)

@@ -7,30 +7,59 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.search.descent import Descent
 from agentcompile.search.exhaustive import Exhaustive
 from agentcompile.search.halving import Halving
 from agentcompile.search.random_order import RandomOrder
-from agentcompile.search.strategy import Budget, Proposal, SearchTask, Strategy
+from agentcompile.search.step import Move, StepStrategy, StepTask, StepTrial
+from agentcompile.search.strategy import Budget, Proposal, RegionStrategy, SearchTask, Strategy
 
-STRATEGIES: Mapping[str, Strategy] = {
-    "halving": Halving(),
-    "exhaustive": Exhaustive(),
-    "random": RandomOrder(),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchMethod:
+    """A row of `STRATEGIES`: what searches the space of a region, and what searches the whole step."""
+
+    regions: RegionStrategy
+    step: StepStrategy
+
+
+STRATEGIES: Mapping[str, SearchMethod] = {
+    "halving": SearchMethod(regions=Halving(), step=Descent()),
+    "exhaustive": SearchMethod(regions=Exhaustive(), step=Exhaustive()),
+    "random": SearchMethod(regions=RandomOrder(), step=RandomOrder()),
 }
 """By the name that `--strategy` takes; the first is the default."""
 
 
-def strategy_of(name: str) -> Strategy:
-    """The strategy of that name; raises `AgentCompileError` (usage) with the nearest one."""
-    if name in STRATEGIES:
-        return STRATEGIES[name]
-    near = difflib.get_close_matches(name, list(STRATEGIES), n=1)
+def strategy_of(name: str, strategies: Mapping[str, SearchMethod] = STRATEGIES) -> SearchMethod:
+    """Return the strategies of that name.
+
+    Raises:
+        AgentCompileError: there is no such name (usage); the hint has the nearest one.
+    """
+    if name in strategies:
+        return strategies[name]
+    near = difflib.get_close_matches(name, list(strategies), n=1)
     meant = f"did you mean {near[0]}? " if near else ""
     raise AgentCompileError(
-        f"--strategy: {name[:80]!r} is no strategy", hint=f"{meant}strategies: {', '.join(STRATEGIES)}"
+        f"--strategy: {name[:80]!r} is no strategy", hint=f"{meant}strategies: {', '.join(strategies)}"
     )
 
 
-__all__ = ["STRATEGIES", "Budget", "Proposal", "SearchTask", "Strategy", "strategy_of"]
+__all__ = [
+    "STRATEGIES",
+    "Budget",
+    "Move",
+    "Proposal",
+    "RegionStrategy",
+    "SearchMethod",
+    "SearchTask",
+    "StepStrategy",
+    "StepTask",
+    "StepTrial",
+    "Strategy",
+    "strategy_of",
+]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcompile.ir.trial import Trial
-from agentcompile.search.strategy import Budget, Proposal, SearchTask, untried
+from agentcompile.search.strategy import Budget, P, Proposal, Task, Tried, untried
 
 
 class Exhaustive:
     """Every candidate once, in the advised order, as far as the budget reaches."""
 
-    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
-        """The next candidates of the order."""
+    def propose(self, task: Task[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
+        """Return the next candidates of the order."""
         return untried(task.advised, trials, budget)

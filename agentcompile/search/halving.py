@@ -25,8 +25,8 @@ class Halving:
     template that only fails is put off before it eats the budget.
     """
 
-    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
-        """What the rung that the trials have reached still lacks."""
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
+        """Return what the rung that the trials have reached still lacks."""
         history = by_candidate(trials)
         order = {candidate.id: candidate for candidate in _with_every_template(task.advised)}
         chosen: list[str] = []

@@ -1,24 +1,58 @@
 """What every strategy is: a pure function of a task, the trials so far and the budget.
 
-A strategy holds no state: after a crash it proposes exactly what is missing, and trials from the measurement database
-count like fresh ones. An empty proposal ends the search of a task. How a candidate fared is read from its trials alone,
-compared within a rung by the paired ratio to the baseline of the same rounds.
+The same interface searches a region, whose candidates are points of its space, and a whole step, whose candidates are
+moves that replace one choice or two. A strategy holds no state: after a crash it proposes exactly what is missing, and
+trials from the measurement database count like fresh ones. An empty proposal ends the search of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Measured, Trial
 
 
+class Point(Protocol):
+    """What can be tried: a candidate of a region, a move of a step."""
+
+    @property
+    def id(self) -> str:
+        """Its identity among the candidates of the task."""
+
+
+P = TypeVar("P", bound=Point)
+P_co = TypeVar("P_co", bound=Point, covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Task(Protocol[P_co]):
+    """What a strategy that works at both levels sees of a task."""
+
+    @property
+    def candidates(self) -> tuple[P_co, ...]:
+        """Everything that is legal."""
+
+    @property
+    def advised(self) -> tuple[P_co, ...]:
+        """The candidates, the most promising first."""
+
+
+class Tried(Protocol):
+    """What a strategy that works at both levels sees of a trial."""
+
+    @property
+    def candidate(self) -> Point:
+        """What was tried."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTask:
-    """What a strategy chooses from: the legal candidates of one region, and the advice that holds now."""
+    """The task of a region: its legal candidates, and the advice that holds now."""
 
     candidates: tuple[Candidate, ...]
     advice: Advice
@@ -42,22 +76,26 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Generic[P_co]):
     """Candidates to evaluate next, each with this many paired rounds; none: the search is over."""
 
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[P_co, ...] = ()
     rounds: int = 0
 
 
-class Strategy(Protocol):
+class Strategy(Protocol[T_contra, R_contra, P_co]):
     """Says what to try next."""
 
-    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
-        """What to evaluate next, after `trials` of the task."""
+    def propose(self, task: T_contra, trials: Sequence[R_contra], budget: Budget) -> Proposal[P_co]:
+        """Return what to evaluate next, after `trials` of the task."""
 
 
-def untried(order: Sequence[Candidate], trials: Sequence[Trial], budget: Budget) -> Proposal:
-    """The first of `order` that have no trial, as many as the budget has left."""
+RegionStrategy = Strategy[SearchTask, Trial, Candidate]
+"""Searches the space of one region."""
+
+
+def untried(order: Sequence[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
+    """Return the first of `order` that have no trial, as many as the budget has left."""
     tried = {trial.candidate.id for trial in trials}
     left = budget.trials - len(tried)
     if left <= 0:
@@ -67,7 +105,10 @@ def untried(order: Sequence[Candidate], trials: Sequence[Trial], budget: Budget)
 
 
 def by_candidate(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
-    """Search trials only: what confirmation found later must not change what the search would have done."""
+    """Group the search trials by candidate id.
+
+    Confirming trials are left out: what they found must not change what the search would have done.
+    """
     history: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.fidelity == "search":
@@ -76,15 +117,15 @@ def by_candidate(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
 
 
 def failed(trials: Iterable[Trial]) -> bool:
-    """Whether a candidate did not come to a time."""
+    """Return whether any of a candidate's trials ended without a time."""
     return any(not isinstance(trial.verdict, Measured) for trial in trials)
 
 
 def reached(trials: Iterable[Trial], rounds: int, level: int) -> float | None:
-    """The log ratio with which a candidate stands in a rung; None when it is still to be measured there.
+    """Return the log ratio with which a candidate stands in a rung; None when it is still to be measured there.
 
-    The shortest measurement of at least `rounds` rounds, so that later and longer ones do not reorder past rungs; or
-    the one of that rung by count, when the judge made fewer rounds than were asked.
+    It is the shortest measurement of at least `rounds` rounds, so that later and longer ones do not reorder past
+    rungs; or the one of that rung by count, when fewer rounds were made than were asked.
     """
     measured = [trial.verdict.measurement for trial in trials if isinstance(trial.verdict, Measured)]
     enough = [one for one in measured if one.rounds + one.dropped >= rounds]

@@ -51,7 +51,7 @@ class MachineTrials:
 
         Raises `AgentCompileError` (environment) when the file can neither be written nor created.
         """
-        self.path, self.warning = path, ""
+        self._path, self._warning = path, ""
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -61,6 +61,11 @@ class MachineTrials:
                     raise
                 self._put_aside(str(error))
                 self._db = self._open()
+
+    @property
+    def warning(self) -> str:
+        """What is wrong with the file, for people; empty while it can be used as it is."""
+        return self._warning
 
     def __enter__(self) -> MachineTrials:
         return self
@@ -124,12 +129,12 @@ class MachineTrials:
             with self._explained():
                 return [str(text) for (text,) in self._db.execute(f"select trial from trial where {where}", values)]
         except sqlite3.DatabaseError as error:
-            self.warning = self.warning or f"{self.path}: unreadable: {error}"
+            self._warning = self._warning or f"{self._path}: unreadable: {error}"
             return []
 
     def _open(self) -> sqlite3.Connection:
         # Autocommit but for `with db`; one connection is used by one thread at a time.
-        db = sqlite3.connect(self.path, timeout=_BUSY_S, check_same_thread=False)
+        db = sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
         try:
             _write_ahead(db)
             db.execute("pragma synchronous = full")
@@ -149,12 +154,12 @@ class MachineTrials:
         return db
 
     def _put_aside(self, why: str) -> None:
-        aside = self.path.with_name(f"{self.path.name}.damaged")
-        self.path.replace(aside)
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        self._path.replace(aside)
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).unlink()
-        self.warning = f"{self.path}: {why}; put aside as {aside.name}, and a new database begun"
+                self._path.with_name(self._path.name + suffix).unlink()
+        self._warning = f"{self._path}: {why}; put aside as {aside.name}, and a new database begun"
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -162,7 +167,7 @@ class MachineTrials:
             yield
         except (sqlite3.OperationalError, OSError) as error:
             raise AgentCompileError(
-                f"{self.path}: the measurement database cannot be used: {error}",
+                f"{self._path}: the measurement database cannot be used: {error}",
                 exit_code=ExitCode.ENVIRONMENT,
                 hint="free some space or make the file writable, or point the cache to another directory",
             ) from error

@@ -25,7 +25,7 @@ from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.summary import Row, Summary, summarise
 from agentcompile.space import Space
-from agentcompile.tuning.tuner import TuneTask
+from agentcompile.tuning.tasks import TuneTask
 
 CHUNK = 256
 """Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""

@@ -7,36 +7,24 @@ or the measurement database already has are used as they are, so a killed run re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from agentcompile import check
 from agentcompile.control.steering import Steering
-from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.region import Region
-from agentcompile.ir.target import Ceiling, Residency, Target
-from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import (
-    Cancelled,
-    Death,
-    Finding,
-    Incorrect,
-    Measured,
-    Rejected,
-    Trial,
-    Verdict,
-)
-from agentcompile.materialize import specialise
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Cancelled, Death, Incorrect, Measured, Rejected, Trial, Verdict
 from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
-from agentcompile.ops.layouts import fits
-from agentcompile.search import Budget, SearchTask, Strategy
-from agentcompile.space import Space
+from agentcompile.search import Budget, RegionStrategy, SearchTask
 from agentcompile.system.notes import Notes
+from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.ranking import finalists
-from agentcompile.tuning.trial_database import TrialDatabase, accepted, disturbed, fallback_key, note_accepted
+from agentcompile.tuning.tasks import TuneTask, templates_of
+from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_of
 
 CONFIRMED = 3
 """Finalists of each layout that are timed again on fresh data."""
@@ -46,26 +34,15 @@ LOOKS = 3
 """How often a finalist may be timed when others disturb the machine: planned, and paid for by the level."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneTask:
-    """A region with its bounded space, what the adviser says of it, and where the step finds its weights."""
-
-    region: Region
-    space: Space
-    advice: Advice
-    residency: Residency
-    floor_ns: float
-    """The roofline floor of one site at that residency."""
-
-
 class Tuner:
     """Searches regions one after another with one judge."""
 
     def __init__(
         self,
-        target: Target,
+        jobs: JobMaker,
         judge: Evaluator,
         past: TrialDatabase,
+        baselines: BaselineTimes,
         notes: Notes,
         emit: Emit,
         seed: int,
@@ -73,32 +50,18 @@ class Tuner:
         steering: Steering | None = None,
     ) -> None:
         """`advised` says what holds for a task now, asked again before each proposal: advice may come late."""
+        self._jobs, self._baselines = jobs, baselines
         self._advised = advised
-        self.steering = steering or Steering()
-        self._target = target
+        self._steering = steering or Steering()
         self._judge = judge
         self._past = past
         self._notes = notes
         self._emit = emit
         self._seed = seed
-        self._sources: dict[str, Source] = {}
         self._prepared: dict[str, Prepared] = {}
         self._unfit: dict[str, Verdict] = {}
         """Of candidates that were prepared ahead in vain, until they have their trial."""
-        self._pytorch_ns: dict[str, int] = {}
         self._ceilings: list[Ceiling] = []
-
-    def source(self, task: TuneTask, candidate: Candidate) -> Source:
-        """The program text of a candidate; made once."""
-        if candidate.id not in self._sources:
-            template = self._template(task, candidate)
-            source = specialise(template, task.region, candidate.params, self._target)
-            self._sources[candidate.id] = source
-        return self._sources[candidate.id]
-
-    def advice(self, task: TuneTask) -> Advice:
-        """What holds for a task now."""
-        return self._advised(task)
 
     def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
         """Build and validate the most promising candidate of each of `tasks` that is not known, all beside one
@@ -106,9 +69,9 @@ class Tuner:
         wanted: list[EvaluationJob] = []
         for task in tasks:
             for first in self._first_candidates(task)[:1]:
-                job = self.job(task, first)
+                job = self._jobs.job(task, first)
                 known = first.id in self._prepared or self._known(task, first, POLICY.search_rounds, "search")
-                if not known and not check.errors(self.findings(job)):
+                if not known and not self._jobs.errors(job):
                     wanted.append(job)
         for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
@@ -131,7 +94,7 @@ class Tuner:
         return [candidate for candidate in order if first[candidate.template] is candidate]
 
     def search(
-        self, task: TuneTask, strategy: Strategy, budget: Budget, trials: Sequence[Trial], left: Callable[[], float]
+        self, task: TuneTask, strategy: RegionStrategy, budget: Budget, trials: Sequence[Trial], left: Left
     ) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
         When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
@@ -159,8 +122,8 @@ class Tuner:
 
     def built(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
         """The jobs of those of `candidates` that pass the static check and build, in their order."""
-        jobs = [self.job(task, candidate) for candidate in candidates]
-        legal = [job for job in jobs if not check.errors(self.findings(job))]
+        jobs = [self._jobs.job(task, candidate) for candidate in candidates]
+        legal = [job for job in jobs if not self._jobs.errors(job)]
         self._emit(RoundsProgress(region=task.region.id, done=0, total=len(legal)))
         there = {job.candidate.id for job in self._judge.build(legal)}
         return [job for job in legal if job.candidate.id in there]
@@ -175,12 +138,6 @@ class Tuner:
         if any(trial.verdict.measurement.log_ratio > 0 for trial in measured):  # type: ignore[union-attr]
             found += self.confirmed(task, [candidate])
         return found
-
-    def reject(self, candidate: Candidate, why: str) -> None:
-        """Give a point that a person asked for and that is in no space its verdict."""
-        finding = Finding(rule="space", severity="error", text=why)
-        trial = Trial(candidate=candidate, source="", verdict=Rejected(findings=(finding,)))
-        self._emit(TrialFinished(trial=trial))
 
     def confirm(self, task: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
         """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
@@ -199,59 +156,6 @@ class Tuner:
             chosen = tuple(trial.candidate for trial in made if disturbed(trial))
         return confirmed
 
-    def job(self, task: TuneTask, candidate: Candidate) -> EvaluationJob:
-        """What a judge needs of a candidate."""
-        template, source = self._template(task, candidate), self.source(task, candidate)
-        return EvaluationJob(candidate=candidate, region=task.region, template=template, source=source)
-
-    def failures_at_acceptance(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
-        """Validate kernels as thoroughly as what ships, those that were not before; the trials of those that failed."""
-        fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
-        failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
-            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
-            if isinstance(result, Prepared):
-                note_accepted(self._notes, job, self._target)
-            else:
-                failed.append(_trial(job, result, "confirm"))
-                self._emit(TrialFinished(trial=failed[-1]))
-        return failed
-
-    def known_failure(self, task: TuneTask, candidate: Candidate) -> Trial | None:
-        """Why a candidate may not ship, as far as that is known without building it: it failed before in this run, or
-        breaks a static rule."""
-        job = self.job(task, candidate)
-        if known := self._past.failure(candidate, job.source.digest):
-            return known
-        if not (errors := check.errors(self.findings(job))):
-            return None
-        trial = _trial(job, Rejected(findings=errors), "confirm")
-        self._emit(TrialFinished(trial=trial))
-        return trial
-
-    def fallback_ns(self, region: Region, residency: Residency) -> int:
-        """Time of a region as captured, run by PyTorch: known from its trials, or measured alone."""
-        if region.id not in self._pytorch_ns:
-            key = fallback_key(region.id, self._target.digest, self._past.policy)
-            known = self._notes.get(key)
-            if known is None:
-                timing = self._judge.time(
-                    region, [Baseline()], rounds=POLICY.search_rounds, residency=residency, seed=self._seed, processes=1
-                )
-                if not isinstance(timing, Timing):
-                    text = f"{region.name}: the captured operators cannot be run: {timing}"
-                    raise AgentCompileError(
-                        text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume"
-                    )
-                known = round(usual_ns(timing, 0))
-                self._notes.put(key, known)
-            self._pytorch_ns[region.id] = known
-        return self._pytorch_ns[region.id]
-
-    def findings(self, job: EvaluationJob) -> tuple[Finding, ...]:
-        """What the static rules say of a job."""
-        return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
-
     def _begun(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
         """The jobs one after another, each announced as it begins."""
         for job in self._held(jobs):
@@ -263,11 +167,8 @@ class Tuner:
     def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
         """The jobs one after another, none while the session is paused."""
         for job in jobs:
-            self.steering.point()
+            self._steering.point()
             yield job
-
-    def _template(self, task: TuneTask, candidate: Candidate) -> Template:
-        return next(t for t in task.space.templates if t.id == candidate.template)
 
     def _timed(
         self,
@@ -280,7 +181,7 @@ class Tuner:
         left: Left = any_time,
     ) -> list[Trial]:
         """Check, prepare and time what is not known; one trial for each candidate."""
-        self.steering.point()
+        self._steering.point()
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
         processes = POLICY.confirm_processes if fidelity == "confirm" else 1
@@ -292,7 +193,7 @@ class Tuner:
                 if not known[1]:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
-            fresh.append(self.job(task, candidate))
+            fresh.append(self._jobs.job(task, candidate))
         for trial in self._fresh(task, fresh, rounds, fidelity, look, left):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
@@ -301,7 +202,7 @@ class Tuner:
 
     def _known(self, task: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
         """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
-        return self._past.known(candidate, self.source(task, candidate).digest, fidelity, rounds)
+        return self._past.known(candidate, self._jobs.source(task, candidate).digest, fidelity, rounds)
 
     def _fresh(
         self, task: TuneTask, jobs: Sequence[EvaluationJob], rounds: int, fidelity: str, look: int, left: Left
@@ -309,14 +210,14 @@ class Tuner:
         ready: list[Prepared] = []
         waiting: list[EvaluationJob] = []
         for job in jobs:
-            if self.steering.cancelled(job.candidate.id):
-                yield _trial(job, Cancelled(stage="check"), fidelity)
-            elif errors := check.errors(self.findings(job)):
-                yield _trial(job, Rejected(findings=errors), fidelity)
+            if self._steering.cancelled(job.candidate.id):
+                yield trial_of(job, Cancelled(stage="check"), fidelity)
+            elif errors := self._jobs.errors(job):
+                yield trial_of(job, Rejected(findings=errors), fidelity)
             elif job.candidate.id in self._prepared:
                 ready.append(self._prepared[job.candidate.id])
             elif (verdict := self._unfit.pop(job.candidate.id, None)) is not None:
-                yield _trial(job, verdict, fidelity)
+                yield trial_of(job, verdict, fidelity)
             else:
                 waiting.append(job)
         for job, result in self._judge.prepare(self._begun(waiting)):
@@ -324,7 +225,7 @@ class Tuner:
                 self._prepared[job.candidate.id] = result
                 ready.append(result)
             else:
-                yield _trial(job, result, fidelity)
+                yield trial_of(job, result, fidelity)
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
         if ready:
@@ -333,7 +234,7 @@ class Tuner:
     def _verdicts(
         self, task: TuneTask, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
     ) -> Iterator[Trial]:
-        self.steering.point()
+        self._steering.point()
         final = fidelity == "confirm"
         processes = POLICY.confirm_processes if final else 1
         claim = POLICY.claim if final else POLICY.search_claim
@@ -351,9 +252,9 @@ class Tuner:
         )
         if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
             for prepared in ready:
-                yield _trial(prepared.job, timing, fidelity)
+                yield trial_of(prepared.job, timing, fidelity)
             return
-        self._pytorch_ns[task.region.id] = round(usual_ns(timing, 0))
+        self._baselines.note(task.region.id, round(usual_ns(timing, 0)))
         failed: Mapping[int, Death | Cancelled | Incorrect] = dict(timing.failed)
         nbytes, floor_ns = task.region.cost.bytes, self._floor_ns(task, timing)
         for arm, prepared in enumerate(ready, 1):
@@ -362,7 +263,7 @@ class Tuner:
                 verdict = failed[arm]
             else:
                 verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
-            yield _trial(prepared.job, verdict, fidelity)
+            yield trial_of(prepared.job, verdict, fidelity)
 
     def _floor_ns(self, task: TuneTask, timing: Timing) -> float:
         """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
@@ -379,18 +280,4 @@ class Tuner:
 
     def _note_baseline(self, task: TuneTask, trial: Trial) -> None:
         if isinstance(trial.verdict, Measured):
-            self._pytorch_ns[task.region.id] = trial.verdict.measurement.baseline_ns
-
-
-def templates_of(task: TuneTask) -> dict[str, Template]:
-    """The templates of a task's space by id."""
-    return {template.id: template for template in task.space.templates}
-
-
-def _trial(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:
-    return Trial(
-        candidate=job.candidate,
-        source=job.source.digest,
-        verdict=verdict,
-        fidelity="confirm" if fidelity == "confirm" else "search",
-    )
+            self._baselines.note(task.region.id, trial.verdict.measurement.baseline_ns)

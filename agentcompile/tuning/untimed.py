@@ -15,7 +15,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Fallback, Kernel
 from agentcompile.tuning.ranking import Ranking, Signature, signature_of
-from agentcompile.tuning.tuner import TuneTask, templates_of
+from agentcompile.tuning.tasks import TuneTask, templates_of
 
 LAUNCH_NS = 1500
 """A launch with the barrier that follows it: few launches are better than many."""

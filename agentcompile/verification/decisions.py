@@ -15,8 +15,9 @@ from agentcompile.ir.whole import ModelCheck
 from agentcompile.planning.covering import not_accepted
 from agentcompile.planning.overrides import PlanChecks, apply_decisions
 from agentcompile.planning.plans import Planned
+from agentcompile.tuning.acceptance import Acceptance
+from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel
 from agentcompile.verification.shipping import hold_against_reference
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def decided(
     prepared: PreparedModel,
     scheduler: TaskScheduler,
+    acceptance: Acceptance,
     planned: Planned,
     plans: Sequence[Plan],
     judge: WorkerEvaluator,
@@ -50,12 +52,14 @@ def decided(
     for region in (region for region in left if region in rulings):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
     bench = PlanChecks(
-        scheduler=scheduler,
-        clock=StepClock(prepared.here, judge, prepared.model, scheduler.sources, steering),
+        confirmation_of=scheduler.confirmation_of,
+        layouts=lambda one: scheduler.trials.tasks[one.region].space.template(one.template).layouts,
+        sources=scheduler.trials,
+        clock=StepClock(prepared.here, judge, prepared.model, scheduler.trials.sources, steering),
         emit=emit,
         seed=seed,
         kind=prepared.here.target.kind,
-        refused=lambda found: not_accepted(prepared, scheduler, found),
+        refused=lambda found: not_accepted(prepared, acceptance, found),
     )
     valid = {region: ruling for region, ruling in rulings.items() if region not in left}
     try:

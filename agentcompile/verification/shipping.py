@@ -21,7 +21,7 @@ from agentcompile.planning.overrides import PlanChecks, layouts_of, weighed
 from agentcompile.planning.plans import Planned
 from agentcompile.runs.stages import stage
 from agentcompile.tuning.partitions import Cut
-from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.verification.whole_model import WholeModelGate
 
 
@@ -80,7 +80,7 @@ def _timed_again(
 ) -> tuple[Planned, tuple[Plan, ...]]:
     """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
     measured slower than PyTorch now falls back as a whole."""
-    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.scheduler)
+    layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.layouts)
     *decode, prefill = (plan.parts for plan in plans)
     left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)
     found = []

@@ -19,8 +19,8 @@ from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options
 from agentcompile.tuning.partitions import question_of
-from agentcompile.tuning.tasks import PreparedModel, prepare
-from agentcompile.tuning.tuner import TuneTask, templates_of
+from agentcompile.tuning.prepared import PreparedModel, prepare
+from agentcompile.tuning.tasks import TuneTask, templates_of
 
 from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 

@@ -80,6 +80,41 @@ def test_no_object_of_the_middle_sets_an_attribute_of_another(repository: Path) 
     assert not found
 
 
+MOST_MEMBERS = 8
+"""Methods, properties and public attributes of a class of the middle; a record's fields are data."""
+
+
+def _members(made: ast.ClassDef) -> set[str]:
+    """The public methods and properties of a class."""
+    names = {one.name for one in made.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return {name for name in names if not name.startswith("_")}
+
+
+def _public_state(made: ast.ClassDef) -> set[str]:
+    """Attributes of its own that a class sets, and that everybody may set."""
+    stored = (one for one in ast.walk(made) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
+    fields = {one.target.id for one in made.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    frozen = any("frozen=True" in ast.unparse(one) for one in made.decorator_list)
+    return {one.attr for one in stored if not one.attr.startswith("_")} | (set() if frozen else fields)
+
+
+def test_a_class_of_the_middle_is_small_and_nobody_else_changes_it(repository: Path) -> None:
+    (planted,) = ast.parse("class A:\n    b: int = 0\n    def c(self):\n        self.d = 1").body
+    assert isinstance(planted, ast.ClassDef)
+    assert (_members(planted), _public_state(planted)) == ({"c"}, {"b", "d"})
+    large, open = {}, {}
+    for path in sources(repository, *(f"agentcompile/{part}" for part in ("search", "tuning", "planning")), ending=".py"):
+        for made in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(made, ast.ClassDef):
+                continue
+            if len(_members(made)) > MOST_MEMBERS:
+                large[f"{path.name}: {made.name}"] = sorted(_members(made))
+            if state := _public_state(made):
+                open[f"{path.name}: {made.name}"] = sorted(state)
+    assert not large
+    assert not open
+
+
 def test_the_flow_reads_as_a_sentence(repository: Path) -> None:
     assert len((repository / "agentcompile/pipeline.py").read_text(encoding="utf-8").splitlines()) <= 150
 

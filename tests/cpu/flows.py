@@ -34,7 +34,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.replay.write import LockFacts, lock_of
 from agentcompile.tuning.partitions import Cut, advise, bound, cut
 from agentcompile.tuning.ranking import Ranking, signature_of
-from agentcompile.tuning.tuner import TuneTask
+from agentcompile.tuning.tasks import TuneTask
 from tests.models.tiny import Stepper
 from tests.unit import runs
 

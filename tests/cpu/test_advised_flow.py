@@ -37,11 +37,14 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.search import STRATEGIES, Budget
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
+from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.partitions import advise, bound, cut, question_of
+from agentcompile.tuning.prepared import informed
 from agentcompile.tuning.ranking import Traits, rank
-from agentcompile.tuning.tasks import informed
+from agentcompile.tuning.tasks import TuneTask, templates_of
 from agentcompile.tuning.trial_database import TrialDatabase
-from agentcompile.tuning.tuner import Tuner, TuneTask, templates_of
+from agentcompile.tuning.tuner import Tuner
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 
@@ -231,10 +234,13 @@ def judged(
     subjects: Sequence[TuneTask], target: Any, store: Store, advised: Callable[[TuneTask], Advice]
 ) -> dict[str, list[Trial]]:
     """Every candidate searched in the advised order, and the finalists confirmed."""
-    tuner = Tuner(target, Knowing(), TrialDatabase((), None, "policy"), Notes(store), silent, 0, advised)
+    judge: Any = Knowing()
+    baselines = BaselineTimes(judge, Notes(store), target, "policy", 0)
+    known = TrialDatabase((), None, "policy")
+    tuner = Tuner(JobMaker(target), judge, known, baselines, Notes(store), silent, 0, advised)
     found = {}
     for one in subjects:
-        trials = tuner.search(one, STRATEGIES["halving"], Budget(trials=len(one.space)), [], lambda: math.inf)
+        trials = tuner.search(one, STRATEGIES["halving"].regions, Budget(trials=len(one.space)), [], lambda: math.inf)
         found[one.region.id] = [*trials, *tuner.confirm(one, trials)]
     return found
 

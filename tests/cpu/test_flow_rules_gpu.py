@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -14,21 +14,22 @@ from agentcompile.advice import adviser_of
 from agentcompile.build import nvrtc_toolchain
 from agentcompile.capture import capture
 from agentcompile.capture.cached import Model
+from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import Evaluator
 from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import silent
 from agentcompile.ir.trial import BuildFailed, Kernel, Part
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.planning.covering import choose, cover
+from agentcompile.planning.plans import Planned
 from agentcompile.planning.steps import untimed_steps
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import advise, bound, cut
-from agentcompile.tuning.scheduler import TaskScheduler
-from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.prepared import PreparedModel
+from agentcompile.tuning.session import TuningSession, tuning_session
 from agentcompile.tuning.trial_database import TrialDatabase
-from agentcompile.tuning.tuner import Tuner
 from tests.cpu.flows import CEILING
 from tests.cpu.test_chunk_plans import CONTEXT
 from tests.models import tiny
@@ -44,10 +45,15 @@ class Rig:
     store: Store
     checker: Checker
 
-    def scheduler(self) -> TaskScheduler:
-        tuner = Tuner(GPU, cast(Evaluator, self.checker), TrialDatabase((), None, "p"), Notes(self.store), silent, 0)
-        ready = self.ready
-        return TaskScheduler([*ready.decode, ready.prefill], [*ready.tasks, *ready.prompt_tasks], tuner, lambda: 1e9)
+    def session(self) -> TuningSession:
+        ready = replace(self.ready, here=replace(self.ready.here, store=self.store))
+        known, judge = TrialDatabase((), None, "p"), cast(Evaluator, self.checker)
+        budget = TimeBudget(0.0, GPU)
+        return tuning_session(ready, judge, known, budget, lambda task: task.advice, Steering(), silent, 0)
+
+    def covered(self, tuning: TuningSession) -> Planned:
+        rankings = choose(tuning.ranker, "first", silent)
+        return cover(self.ready, tuning.scheduler, tuning.ranker, tuning.acceptance, rankings, "first", silent)
 
 
 @pytest.fixture
@@ -80,8 +86,7 @@ def kernels(parts: tuple[Part, ...]) -> dict[str, Kernel]:
 
 
 def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails(rig: Rig) -> None:
-    scheduler = rig.scheduler()
-    planned = cover(rig.ready, scheduler, choose(scheduler, "first", silent), "first", silent)
+    planned = rig.covered(rig.session())
     first = kernels(planned.decode[0])
     assert first
     assert {kernel.decided_by for kernel in first.values()} == {"adviser"}
@@ -96,7 +101,7 @@ def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails
     assert {kernel.candidate.id for kernel in first.values()} <= set(rig.checker.asked)
     again = Rig(rig.ready, Store(rig.store.root.with_name("other")), Checker())
     again.checker.verdicts = {failing.candidate.id: BuildFailed(log="error")}
-    other = again.scheduler()
-    found = kernels(cover(again.ready, other, choose(other, "first", silent), "first", silent).decode[0])
+    other = again.session()
+    found = kernels(again.covered(other).decode[0])
     assert failing.candidate.id not in {kernel.candidate.id for kernel in found.values()}
-    assert [trial.candidate.id for trial in other.trials[region]] == [failing.candidate.id]
+    assert [trial.candidate.id for trial in other.trials.of(region)] == [failing.candidate.id]

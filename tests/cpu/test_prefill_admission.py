@@ -43,7 +43,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.step import Step
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import CHUNK, cut
-from agentcompile.tuning.tasks import PreparedModel
+from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.gpu_turns import TURN_NS

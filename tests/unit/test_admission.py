@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Emit, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Regime, Region
@@ -25,9 +26,11 @@ from agentcompile.regions.partition import partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
+from agentcompile.search import STRATEGIES, StepStrategy
 from agentcompile.tuning.partitions import Cut
 from tests.unit.graphs import qwen3
 
+DESCENT = STRATEGIES["halving"].step
 CEILING = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e10, flops_per_s=1e12)
 PYTORCH_NS = 1_000
 
@@ -82,7 +85,6 @@ class Fakes:
     asked: list[str] = field(default_factory=list)
     judged: list[int] = field(default_factory=list)
     orders: list[list[int]] = field(default_factory=list)
-    seconds: float = 1.0
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         self.asked.append(part.region)
@@ -95,14 +97,12 @@ class Fakes:
         self.judged += [variant_of(choice) for choice in choices]
         return tuple(choice for choice in choices if variant_of(choice) not in self.wrong)
 
-    def left(self) -> float:
-        return self.seconds
+    def limit(self, left: Left) -> None:
+        raise AssertionError("who tunes the steps says it, not the step")
 
-    def sparing(self, part: Part) -> tuple[Choice, ...]:
-        return tuple(kernel(self.regions[part.region], variant) for variant in self.together)
-
-    def other_templates(self, part: Part) -> tuple[Choice, ...]:
-        return tuple(kernel(self.regions[part.region], variant) for variant in self.others)
+    def partners(self, part: Part, *, first: bool) -> tuple[Choice, ...]:
+        variants = (*(self.others if first else ()), *self.together)
+        return tuple(kernel(self.regions[part.region], variant) for variant in variants)
 
     def forget(self, part: Part) -> None:
         self.forgotten.append(part.region)
@@ -160,10 +160,12 @@ def admitted(
     clock: StepClock,
     settled: Mapping[str, Choice] | None = None,
     emit: Emit = silent,
+    strategy: StepStrategy = DESCENT,
+    left: Left = any_time,
 ) -> Admitted:
     parts = cover_of(cut)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
-    return admit(cut, parts, planned, alternatives, clock, emit, 0, "cuda", settled or {})
+    return admit(cut, parts, planned, alternatives, clock, emit, 0, "cuda", settled or {}, strategy, left)
 
 
 def variants(found: Admitted) -> set[int]:
@@ -200,10 +202,17 @@ def test_a_kernel_that_looks_best_and_is_wrong_is_never_timed_in_earnest(short: 
 
 
 def test_looks_end_when_time_is_up_after_the_first(short: Cut) -> None:
-    alternatives = Fakes(short.regions, near=tuple(range(2, 40)), seconds=0.0)
-    found = admitted(short, alternatives, StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}))
-    assert variants(found) == {3}
-    assert {len(order) for order in alternatives.orders} == {ABREAST}
+    alternatives = Fakes(short.regions, near=tuple(range(2, 40)))
+    asked = itertools.count()
+    found = admitted(
+        short,
+        alternatives,
+        StepClock({**dict.fromkeys(range(1, 100), 100), 3: 50, 39: 10}),
+        left=lambda: float(next(asked) == 0),
+    )
+    assert variants(found) == {1, 3}
+    assert [len(order) for order in alternatives.orders] == [ABREAST]
+    assert any("regions not tried: time is up" in note for note in found.notes)
 
 
 def test_a_look_that_crashes_leaves_the_others(short: Cut) -> None:
@@ -354,9 +363,10 @@ def test_a_new_region_may_turn_to_another_kind_beside_a_lean_neighbour_and_is_th
     class Kinds(Fakes):
         """Variants from 5 on are of another template."""
 
-        def other_templates(self, part: Part) -> tuple[Choice, ...]:
-            found = super().other_templates(part)
-            return tuple(_of_another_template(one) for one in found if part.region == new)
+        def partners(self, part: Part, *, first: bool) -> tuple[Choice, ...]:
+            found = super().partners(part, first=False)
+            other = super().partners(part, first=first)[: len(self.others)] if first and part.region == new else ()
+            return (*(_of_another_template(one) for one in other), *found)
 
         def candidates_for(self, part: Part) -> tuple[Choice, ...]:
             self.asked.append(part.region)

@@ -18,7 +18,7 @@ from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import LOOKS
 from agentcompile.runs.tables import plan_line
 from agentcompile.tuning.partitions import Cut
-from tests.unit.test_admission import PYTORCH_NS, Fakes, StepClock, cover_of, cut_of, flat
+from tests.unit.test_admission import DESCENT, PYTORCH_NS, Fakes, StepClock, cover_of, cut_of, flat
 
 
 class Busy(StepClock):
@@ -50,7 +50,7 @@ class Busy(StepClock):
 def admitted(cut: Cut, clock: StepClock, left: Left = any_time) -> Admitted:
     parts = cover_of(cut)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
-    return admit(cut, parts, planned, Fakes(cut.regions), clock, silent, 0, "cpu", {}, left)
+    return admit(cut, parts, planned, Fakes(cut.regions), clock, silent, 0, "cpu", {}, DESCENT, left)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_contended_plan_is_confirmed_on_fresh_data_and_keeps_its_kernels(short
     parts = cover_of(short)
     planned = Planned(decode=(parts,), prefill=(), layouts=(), exact=True, decode_ns=1.0)
     busy = Busy(dict.fromkeys(range(1, 10), PYTORCH_NS // 4))
-    found = admit(short, parts, planned, Fakes(short.regions), busy, events.append, 0, "cpu", {}).plan
+    found = admit(short, parts, planned, Fakes(short.regions), busy, events.append, 0, "cpu", {}, DESCENT).plan
     assert found.contended
     quiet = StepClock(busy.cost)
     quiet.known = {event.steps: event.timing for event in events if isinstance(event, StepsTimed)}

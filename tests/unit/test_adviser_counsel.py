@@ -25,7 +25,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.pipeline import GRACE_S
-from agentcompile.search import STRATEGIES, Budget, SearchTask, Strategy
+from agentcompile.search import STRATEGIES, Budget, RegionStrategy, SearchMethod, SearchTask
 from tests.unit.answers import answer, hostile, question
 from tests.unit.fakes import RecordedJudge
 
@@ -226,7 +226,7 @@ def truth_of(asked: Question) -> dict[str, float]:
     return times
 
 
-def searched(strategy: Strategy, advised: Callable[[], Advice], budget: Budget, asked: Question) -> list[Trial]:
+def searched(strategy: RegionStrategy, advised: Callable[[], Advice], budget: Budget, asked: Question) -> list[Trial]:
     """A search in which the advice may change before each proposal, ordered as `Tuner` orders it."""
     judge, found, first = RecordedJudge(truth_of(asked)), list[Trial](), FIRST[asked.region.id][1]
     while True:
@@ -240,11 +240,11 @@ def searched(strategy: Strategy, advised: Callable[[], Advice], budget: Budget, 
         found += judge.judge(proposal.candidates, proposal.rounds)
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
+@pytest.mark.parametrize(("name", "method"), STRATEGIES.items())
 @pytest.mark.parametrize("late", [0, 1, 2, 4])
 @pytest.mark.parametrize("trials", [4, 7, 10])
 def test_late_advice_orders_what_is_left_within_the_same_budget(
-    name: str, strategy: Strategy, late: int, trials: int
+    name: str, method: SearchMethod, late: int, trials: int
 ) -> None:
     asked = QUESTIONS[0]
     came, _, _ = counsel()
@@ -256,7 +256,7 @@ def test_late_advice_orders_what_is_left_within_the_same_budget(
     def advised() -> Advice:
         return first if next(turns) < late else then
 
-    found = searched(strategy, advised, Budget(trials=trials, rounds=5), asked)
+    found = searched(method.regions, advised, Budget(trials=trials, rounds=5), asked)
     assert len({trial.candidate.id for trial in found}) == min(trials, len(asked.candidates))
 
 
@@ -280,9 +280,10 @@ def test_whoever_advises_the_admissible_set_and_the_winner_are_those_of_no_advis
         asked_counsel.wait(10)
         for one in QUESTIONS:
             budget = Budget(trials=len(one.candidates), rounds=5)
-            none = searched(STRATEGIES["halving"], lambda: Advice(label="none"), budget, one)
+            halving = STRATEGIES["halving"].regions
+            none = searched(halving, lambda: Advice(label="none"), budget, one)
             region = one.region.id
-            some = searched(STRATEGIES["halving"], lambda region=region: asked_counsel.advice(region), budget, one)
+            some = searched(halving, lambda region=region: asked_counsel.advice(region), budget, one)
             assert _verdicts(some) == _verdicts(none)
             assert _winner(some) == _winner(none)
     assert told

@@ -15,7 +15,7 @@ from agentcompile.ir.trial import Fallback, Kernel, Part
 from agentcompile.planning.alternatives import RankedAlternatives
 from agentcompile.planning.plans import Planned, leaves, plan
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
-from agentcompile.tuning.tuner import TuneTask
+from agentcompile.tuning.tasks import TuneTask
 from tests.unit.fakes import rows_template
 from tests.unit.test_admission import cover_of, cut_of, kernel
 

@@ -27,7 +27,7 @@ class TaskScheduler:
     broken: tuple[int, ...] = ()
     wants: Mapping[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
-    def confirming(self, region: str, candidate: Candidate) -> Trial | None:
+    def confirmation_of(self, region: str, candidate: Candidate) -> Trial | None:
         variant = int(str(candidate.params[0][1]))
         if variant > 9:
             return None
@@ -59,7 +59,9 @@ class Desk:
 
     def obey(self, *rulings: Ruling, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
         bench = PlanChecks(
-            scheduler=self.scheduler,  # type: ignore[arg-type]
+            confirmation_of=self.scheduler.confirmation_of,
+            layouts=self.scheduler.layouts,
+            sources=self.scheduler,
             clock=self.clock,
             emit=self.told.append,
             seed=0,

@@ -14,7 +14,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import Trial
-from agentcompile.search import STRATEGIES, Budget, Proposal, SearchTask, Strategy, strategy_of
+from agentcompile.search import STRATEGIES, Budget, Proposal, RegionStrategy, SearchTask, strategy_of
 from agentcompile.space import Space
 from tests.unit.fakes import RecordedJudge, linear_region, measured, rows_template, target
 
@@ -37,17 +37,18 @@ def truth_of(space: Sequence[Candidate], seed: int = 0) -> dict[str, float]:
     return {candidate.label: generator.uniform(-0.5, 1.0) for candidate in space}
 
 
-HALVING, EXHAUSTIVE = STRATEGIES["halving"], STRATEGIES["exhaustive"]
+REGIONS = [(name, method.regions) for name, method in STRATEGIES.items()]
+HALVING, EXHAUSTIVE = STRATEGIES["halving"].regions, STRATEGIES["exhaustive"].regions
 
 
 def proposed(
-    strategy: Strategy, space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget
-) -> Proposal:
+    strategy: RegionStrategy, space: Sequence[Candidate], advice: Advice, trials: Sequence[Trial], budget: Budget
+) -> Proposal[Candidate]:
     return strategy.propose(SearchTask(candidates=tuple(space), advice=advice), trials, budget)
 
 
 def run(
-    strategy: Strategy,
+    strategy: RegionStrategy,
     judge: RecordedJudge,
     budget: Budget,
     *,
@@ -75,27 +76,27 @@ def best_label(trials: Sequence[Trial]) -> str:
     return max(longest, key=lambda trial: trial.verdict.measurement.log_ratio).candidate.label  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
-def test_with_trials_for_all_every_strategy_finds_the_best(name: str, strategy: Strategy) -> None:
+@pytest.mark.parametrize(("name", "strategy"), REGIONS)
+def test_with_trials_for_all_every_strategy_finds_the_best(name: str, strategy: RegionStrategy) -> None:
     truth = truth_of(SPACE)
     trials = run(strategy, RecordedJudge(truth), Budget(trials=len(SPACE)))
     assert best_label(trials) == max(truth, key=lambda label: truth[label])
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
+@pytest.mark.parametrize(("name", "strategy"), REGIONS)
 @given(trials=st.integers(0, 60), failing=st.integers(0, 48), seed=st.integers(0, 9))
 def test_no_strategy_tries_more_candidates_than_it_may(
-    name: str, strategy: Strategy, trials: int, failing: int, seed: int
+    name: str, strategy: RegionStrategy, trials: int, failing: int, seed: int
 ) -> None:
     truth = dict(list(truth_of(SPACE, seed).items())[failing:])
     made = run(strategy, RecordedJudge(truth), Budget(trials=trials, seed=seed))
     assert len({trial.candidate.id for trial in made}) == min(trials, len(SPACE))
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
+@pytest.mark.parametrize(("name", "strategy"), REGIONS)
 @given(cut=st.integers(0, 60), seed=st.integers(0, 9))
 def test_a_search_that_was_cut_anywhere_goes_on_as_if_it_was_not(
-    name: str, strategy: Strategy, cut: int, seed: int
+    name: str, strategy: RegionStrategy, cut: int, seed: int
 ) -> None:
     truth = truth_of(SPACE, seed)
     budget = Budget(trials=30, seed=seed)
@@ -105,8 +106,8 @@ def test_a_search_that_was_cut_anywhere_goes_on_as_if_it_was_not(
     assert best_label(resumed) == best_label(whole)
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES.items())
-def test_nothing_is_proposed_without_trials_or_space(name: str, strategy: Strategy) -> None:
+@pytest.mark.parametrize(("name", "strategy"), REGIONS)
+def test_nothing_is_proposed_without_trials_or_space(name: str, strategy: RegionStrategy) -> None:
     assert proposed(strategy, SPACE, NONE, (), Budget(trials=0)).candidates == ()
     assert proposed(strategy, (), NONE, (), Budget(trials=8)).candidates == ()
 
@@ -196,13 +197,13 @@ def test_what_confirmation_found_does_not_change_the_search() -> None:
 
 def test_the_random_order_depends_on_the_seed_alone() -> None:
     budget = Budget(trials=10, seed=3)
-    first = proposed(STRATEGIES["random"], SPACE, NONE, (), budget)
-    assert first == proposed(STRATEGIES["random"], SPACE, Advice(label="x", order=(SPACE[-1].id,)), (), budget)
-    assert first != proposed(STRATEGIES["random"], SPACE, NONE, (), Budget(trials=10, seed=4))
+    first = proposed(STRATEGIES["random"].regions, SPACE, NONE, (), budget)
+    assert first == proposed(STRATEGIES["random"].regions, SPACE, Advice(label="x", order=(SPACE[-1].id,)), (), budget)
+    assert first != proposed(STRATEGIES["random"].regions, SPACE, NONE, (), Budget(trials=10, seed=4))
 
 
 def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
-    assert strategy_of("halving") is HALVING
+    assert strategy_of("halving").regions is HALVING
     with pytest.raises(AgentCompileError) as caught:
         strategy_of("halfing")
     assert caught.value.hint == "did you mean halving? strategies: halving, exhaustive, random"

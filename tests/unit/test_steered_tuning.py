@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +14,21 @@ from agentcompile.control.steering import Steering
 from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.events import CandidateAsked, Event, TrialFinished
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
 from agentcompile.planning.overrides import legal
 from agentcompile.search import Budget, Proposal, SearchTask
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
+from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
-from agentcompile.tuning.tuner import Tuner, TuneTask
+from agentcompile.tuning.tuner import Tuner
 from tests.unit import runs
 
 
@@ -58,7 +62,30 @@ class Desk:
         self.judge, self.steering, self.told = Judge(), Steering(), list[Event]()
         self.past = TrialDatabase(past, history, "p")
         notes = Notes(Store(folder / "store"))
-        self.tuner = Tuner(target(), self.judge, self.past, notes, self.told.append, 0, steering=self.steering)  # type: ignore[arg-type]
+        self.jobs = JobMaker(target())
+        self.baselines = BaselineTimes(self.judge, notes, target(), "p", 0)  # type: ignore[arg-type]
+        self.tuner = Tuner(
+            self.jobs,
+            self.judge,  # type: ignore[arg-type]
+            self.past,
+            self.baselines,
+            notes,
+            self.told.append,
+            0,
+            steering=self.steering,
+        )
+
+    def scheduler(self, task: TuneTask) -> TaskScheduler:
+        trials = RunTrials([task], self.jobs)
+        return TaskScheduler(
+            trials,
+            self.tuner,
+            self.baselines,
+            "dram",
+            lambda: 1.0,
+            steering=self.steering,
+            emit=self.told.append,
+        )
 
 
 def asked(what: str, candidate: str) -> CandidateAsked:
@@ -93,7 +120,7 @@ def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, 
 
 
 class ByTwo:
-    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
         left = [one for one in task.candidates if one.id not in {trial.candidate.id for trial in trials}]
         return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
 
@@ -166,25 +193,25 @@ def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected
     outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
     for point in (one, outside):
         desk.steering.see(CandidateAsked(what="edit", region=point.region, candidate=point.id, point=point))
-    scheduler = TaskScheduler([SimpleNamespace(residency="dram")], [task], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
+    scheduler = desk.scheduler(task)
     scheduler.evaluate_requests()
     found = {event.trial.candidate: event.trial.verdict for event in desk.told if isinstance(event, TrialFinished)}
     assert isinstance(found[one], BuildFailed)
     assert isinstance(found[outside], Rejected)
     assert "ROWS" in found[outside].findings[0].text
-    assert [trial.candidate for trial in scheduler.trials[task.region.id]] == [one]
+    assert [trial.candidate for trial in scheduler.trials.of(task.region.id)] == [one]
     assert desk.steering.asked == ()
 
 
 def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
     one, other, third, *_ = tuple(task.space)
-    good = Trial(candidate=one, source=desk.tuner.source(task, one).digest, verdict=runs.measured())
+    good = Trial(candidate=one, source=desk.jobs.source(task, one).digest, verdict=runs.measured())
     stale = Trial(candidate=other, source="of another version", verdict=runs.measured())
     foreign = replace(good, candidate=replace(third, target="another machine"))
-    scheduler = TaskScheduler([SimpleNamespace(residency="dram")], [task], desk.tuner, lambda: 1.0)  # type: ignore[list-item]
-    scheduler.resume_from([good, stale, foreign])
-    assert scheduler.trials == {task.region.id: [good]}
+    trials = RunTrials([task], desk.jobs)
+    trials.resume_from([good, stale, foreign])
+    assert trials.by_region == {task.region.id: (good,)}
     assert desk.judge.asked == []
 
 

@@ -23,7 +23,7 @@ from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Disturbed, Tr
 from agentcompile.materialize import specialise
 from agentcompile.space import Space
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.tasks import informed
+from agentcompile.tuning.prepared import informed
 from agentcompile.tuning.trial_database import TrialDatabase
 from tests.unit import fakes
 from tests.unit.answers import INJECTED, answer, question

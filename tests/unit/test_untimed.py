@@ -10,21 +10,24 @@ from typing import cast
 import pytest
 
 from agentcompile.build.binary import Binary
+from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
 from agentcompile.events import Event, TrialFinished
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
-from agentcompile.ir.target import Ceiling
+from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import BuildFailed, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
-from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.acceptance import Acceptance
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.ranking import Ranking
-from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
-from agentcompile.tuning.tuner import Tuner, TuneTask
 from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, first_of_layouts, ranked
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
@@ -55,9 +58,11 @@ class Checker:
 
 
 class Rig:
-    """One region of two layouts, advised in a seeded order, and a scheduler of it."""
+    """One region of two layouts, advised in a seeded order, and a ranker of it."""
 
-    def __init__(self, folder: Path, *, region: Region | None = None, past: Sequence[Trial] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, region: Region | None = None, past: Sequence[Trial] = (), machine: Target | None = None
+    ) -> None:
         self.region, self.checker, self.events = region or linear_region(), Checker(), list[Event]()
         self.space = Space(self.region, [PACKED, PLAIN], target())
         order = tuple(candidate.id for candidate in reversed(tuple(self.space)))
@@ -68,31 +73,29 @@ class Rig:
             residency="dram",
             floor_ns=1.0,
         )
-        tuner = Tuner(
-            target(),
+        self.jobs = JobMaker(machine or target())
+        self.acceptance = Acceptance(
+            trials := RunTrials([self.task], self.jobs),
+            self.jobs,
             cast(Evaluator, self.checker),
             TrialDatabase(past, None, "p"),
             Notes(Store(folder)),
+            target(),
             self.events.append,
-            0,
+            Steering(),
         )
-        cut = cast(Cut, _Cut())
-        self.scheduler = TaskScheduler([cut], [self.task], tuner, lambda: 1e9)
+        self.ranker = Ranker(trials, self.jobs, self.acceptance, lambda task: task.advice)
 
     def order(self, template: Template) -> list[Candidate]:
         ordered = self.task.advice.sorted(tuple(self.space))
         return [candidate for candidate in ordered if candidate.template == template.id]
 
     def first(self) -> Ranking:
-        return self.scheduler.first_by_order()[self.region.id]
+        return self.ranker.by_order()[self.region.id]
 
     def accepted(self, ranking: Ranking) -> bool:
         parts = [Part(region=self.region.id, choice=kernel) for _, (kernel,) in ranking.kernels]
-        return not self.scheduler.accept(parts)
-
-
-class _Cut:
-    residency = "dram"
+        return not self.acceptance.accept(parts)
 
 
 @pytest.fixture
@@ -135,7 +138,7 @@ def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_bac
     rig.checker.verdicts.pop(rig.order(PLAIN)[0].id)
     assert chosen(rig.first()) == [rig.order(PLAIN)[0]]
     no = [(rig.region.id, kernel) for _, (kernel,) in rig.first().kernels]
-    assert rig.order(PLAIN)[0] not in chosen(rig.scheduler.first_by_order(no)[rig.region.id])
+    assert rig.order(PLAIN)[0] not in chosen(rig.ranker.by_order(no)[rig.region.id])
 
 
 def test_a_region_of_which_everything_failed_says_how_many_did(rig: Rig) -> None:
@@ -160,9 +163,7 @@ def test_what_this_run_found_before_is_not_built_again(tmp_path: Path) -> None:
 
 
 def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None:
-    lacking = Rig(tmp_path)
-    tuner = lacking.scheduler._tuner
-    tuner._target = target(isa=("avx",))
+    lacking = Rig(tmp_path, machine=target(isa=("avx",)))
     ranking = lacking.first()
     assert ranking.kernels == ()
     verdicts = [event.trial.verdict for event in lacking.events if isinstance(event, TrialFinished)]
@@ -171,7 +172,7 @@ def test_static_rules_are_asked_before_anything_is_built(tmp_path: Path) -> None
 
 
 def test_without_kernels_every_region_says_that_none_was_asked_for(rig: Rig) -> None:
-    ranking = rig.scheduler.all_fallback()[rig.region.id]
+    ranking = rig.ranker.all_fallback()[rig.region.id]
     assert ranking.kernels == ()
     assert "choose = pytorch" in ranking.fallback.reason
 
@@ -190,7 +191,7 @@ def test_estimates_prefer_kernels_to_pytorch_and_earlier_layouts_to_later_ones(r
 
 def test_the_order_of_layouts_is_that_of_their_first_candidates(rig: Rig) -> None:
     found = first_of_layouts(rig.task, rig.task.advice, ())
-    ranking = ranked(rig.task, rig.task.advice, [(one, rig.scheduler._tuner.source(rig.task, one)) for one in found], 0)
+    ranking = ranked(rig.task, rig.task.advice, [(one, rig.jobs.source(rig.task, one)) for one in found], 0)
     assert [kernel.candidate for _, (kernel,) in ranking.kernels] == list(found)
     assert found[0] == rig.task.advice.sorted(tuple(rig.space))[0]
     assert isinstance(ranking.best, Kernel)

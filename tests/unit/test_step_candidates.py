@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Trial
-from agentcompile.tuning.scheduler import TOO_SLOW, TRIED_IN_STEP, TaskScheduler
+from agentcompile.tuning.acceptance import Acceptance
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.ranker import Ranker
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.step_candidates import TOO_SLOW, TRIED_IN_STEP, StepCandidates
 from tests.unit import runs
 
 LEAST_NS = 1_000
@@ -41,10 +46,6 @@ class Tuner:
         timed: Any = replace(verdict, measurement=replace(verdict.measurement, median_ns=round(ns)))
         return replace(runs.trial(), candidate=one, verdict=timed if ns else BuildFailed(log="no"))
 
-    def advice(self, task: Any) -> Advice:
-        found: Advice = task.advice
-        return found
-
     def evaluated(self, task: Any, candidates: Sequence[Candidate]) -> list[Trial]:
         self.tries += candidates
         return [self.trial(one) for one in candidates]
@@ -57,53 +58,58 @@ class Clock:
         return self.seconds
 
 
-def scheduler(
+def step_candidates(
     times: dict[str, float], points: int, tried: Sequence[Candidate] = ()
-) -> tuple[TaskScheduler, Tuner, Clock]:
+) -> tuple[StepCandidates, RunTrials, Tuner, Clock]:
     space = [candidate(template, number) for template in times for number in range(points)]
     # The adviser wants high numbers first.
     order = sorted(space, key=lambda one: -int(str(one.params[0][1])))
     advice = Advice(label="test", order=tuple(one.id for one in order))
     task: Any = SimpleNamespace(region=SimpleNamespace(id=runs.REGION), space=space, advice=advice)
-    cut: Any = SimpleNamespace(residency="dram")
-    tuner, clock = Tuner(times), Clock()
-    made = TaskScheduler([cut], [task], tuner, clock)  # type: ignore[arg-type]
-    made.trials[runs.REGION] = [tuner.trial(one) for one in tried]
-    return made, tuner, clock
+    tuner, clock, jobs = Tuner(times), Clock(), JobMaker(cast(Target, None))
+    trials = RunTrials([task], jobs)
+    ranker = Ranker(trials, jobs, cast(Acceptance, None), lambda task: task.advice)
+    trials.put(runs.REGION, [tuner.trial(one) for one in tried])
+    made = StepCandidates(trials, tuner, ranker, lambda task: task.advice, clock)  # type: ignore[arg-type]
+    return made, trials, tuner, clock
 
 
 def test_templates_take_turns_in_the_advisers_order_and_what_is_unknown_is_tried_first() -> None:
     times = {"a": LEAST_NS, "b": LEAST_NS * TOO_SLOW * 0.99, "slow": LEAST_NS * TOO_SLOW * 1.01, "broken": 0.0}
-    made, tuner, _ = scheduler(times, 5, tried=[candidate("a", 0)])
-    found = made.candidates_for_step(runs.REGION)
+    made, _, tuner, _ = step_candidates(times, 5, tried=[candidate("a", 0)])
+    found = made.promising(runs.REGION)
     assert tuner.tries == [candidate(template, 4) for template in ("b", "slow", "broken")]
     assert found == [candidate(template, number) for number in range(4, -1, -1) for template in ("a", "b")]
 
 
 def test_a_large_space_is_looked_at_in_part() -> None:
-    made, _, _ = scheduler({"a": LEAST_NS, "b": LEAST_NS}, TRIED_IN_STEP, tried=[candidate("a", 0), candidate("b", 0)])
-    found = made.candidates_for_step(runs.REGION)
+    made, _, _, _ = step_candidates(
+        {"a": LEAST_NS, "b": LEAST_NS}, TRIED_IN_STEP, tried=[candidate("a", 0), candidate("b", 0)]
+    )
+    found = made.promising(runs.REGION)
     assert len(found) == TRIED_IN_STEP
     assert {one.template for one in found[-2:]} == {"linear/a", "linear/b"}
 
 
 def test_what_failed_is_not_looked_at_again_and_when_time_is_up_only_what_was_measured() -> None:
-    made, tuner, clock = scheduler({"a": LEAST_NS, "b": LEAST_NS}, 4, tried=[candidate("a", 0), candidate("a", 2)])
+    made, trials, tuner, clock = step_candidates(
+        {"a": LEAST_NS, "b": LEAST_NS}, 4, tried=[candidate("a", 0), candidate("a", 2)]
+    )
     failed = replace(tuner.trial(candidate("a", 3)), verdict=BuildFailed(log="no"))
-    made.trials[runs.REGION].append(failed)
-    assert failed.candidate not in made.candidates_for_step(runs.REGION)
+    trials.add(runs.REGION, [failed])
+    assert failed.candidate not in made.promising(runs.REGION)
     clock.seconds = 0.0
-    made.trials[runs.REGION] = made.trials[runs.REGION][:3]
-    assert made.candidates_for_step(runs.REGION) == [candidate("a", 2), candidate("a", 0)]
+    trials.put(runs.REGION, trials.of(runs.REGION)[:3])
+    assert made.promising(runs.REGION) == [candidate("a", 2), candidate("a", 0)]
 
 
 def test_a_region_of_which_nothing_is_right_has_no_rivals() -> None:
-    made, _, _ = scheduler({"broken": 0.0}, 3)
-    assert made.candidates_for_step(runs.REGION) == []
+    made, _, _, _ = step_candidates({"broken": 0.0}, 3)
+    assert made.promising(runs.REGION) == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_region_without_templates_has_none_either(seconds: float) -> None:
-    made, _, clock = scheduler({}, 3)
+    made, _, _, clock = step_candidates({}, 3)
     clock.seconds = seconds
-    assert made.candidates_for_step(runs.REGION) == []
+    assert made.promising(runs.REGION) == []

@@ -1,0 +1,96 @@
+"""Acceptance: kernels of a plan validated by the full suite, as everything that ships is.
+
+In: parts of a plan, or jobs. Out: those that failed, each with a trial that the run keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
+from agentcompile.events import Emit, RoundsProgress, TrialFinished
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Choice, Kernel, Part, Rejected, Trial
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.trial_database import TrialDatabase, accepted, note_accepted, trial_of
+
+
+class Acceptance:
+    """The last gate of correctness: the full suite, whose passes are noted for later runs."""
+
+    def __init__(
+        self,
+        trials: RunTrials,
+        jobs: JobMaker,
+        judge: Evaluator,
+        known: TrialDatabase,
+        notes: Notes,
+        target: Target,
+        emit: Emit,
+        steering: Steering,
+    ) -> None:
+        self._trials, self._jobs, self._judge, self._known = trials, jobs, judge, known
+        self._notes, self._target, self._emit, self._steering = notes, target, emit, steering
+
+    def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
+        """Return what the kernels of some parts are made from."""
+        return [
+            self._jobs.job(self._trials.tasks[part.region], part.choice.candidate)
+            for part in parts
+            if isinstance(part.choice, Kernel)
+        ]
+
+    def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
+        """Validate the kernels of a plan by the full suite; returns the (region id, choice) pairs that failed."""
+        wanted = {
+            (part.region, part.choice.candidate.id): part.choice for part in parts if isinstance(part.choice, Kernel)
+        }
+        jobs = {(job.candidate.region, job.candidate.id): job for job in self.jobs(parts)}
+        failed: list[tuple[str, Choice]] = []
+        for trial in self._failures(list(jobs.values())):
+            region = trial.candidate.region
+            self._trials.add(region, [trial])
+            failed.append((region, wanted[region, trial.candidate.id]))
+        return tuple(failed)
+
+    def failing(self, jobs: Sequence[EvaluationJob]) -> list[Candidate]:
+        """Return the candidates of those of `jobs` that fail the full suite."""
+        return [trial.candidate for trial in self._failures(jobs)]
+
+    def known_failure(self, task: TuneTask, candidate: Candidate) -> Trial | None:
+        """Return why a candidate may not ship, as far as that is known without building it; None when nothing is.
+
+        It failed before in this run, or it breaks a static rule.
+        """
+        job = self._jobs.job(task, candidate)
+        if known := self._known.failure(candidate, job.source.digest):
+            return known
+        if not (errors := self._jobs.errors(job)):
+            return None
+        trial = trial_of(job, Rejected(findings=errors), "confirm")
+        self._emit(TrialFinished(trial=trial))
+        return trial
+
+    def _failures(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
+        """Validate kernels that were not validated so before; the trials of those that failed."""
+        fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
+        failed: list[Trial] = []
+        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
+            self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
+            if isinstance(result, Prepared):
+                note_accepted(self._notes, job, self._target)
+            else:
+                failed.append(trial_of(job, result, "confirm"))
+                self._emit(TrialFinished(trial=failed[-1]))
+        return failed
+
+    def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
+        """The jobs one after another, none while the session is paused."""
+        for job in jobs:
+            self._steering.point()
+            yield job

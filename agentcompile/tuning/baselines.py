@@ -1,0 +1,47 @@
+"""What regions take in PyTorch: known from their trials, noted by earlier runs, or measured alone."""
+
+from __future__ import annotations
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import Baseline, Evaluator
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Residency, Target
+from agentcompile.measure import POLICY, Timing, usual_ns
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.trial_database import fallback_key
+
+
+class BaselineTimes:
+    """The time of a site of every region as captured, each measured at most once."""
+
+    def __init__(self, judge: Evaluator, notes: Notes, target: Target, policy: str, seed: int) -> None:
+        self._judge, self._notes, self._target, self._policy, self._seed = judge, notes, target, policy, seed
+        self._ns: dict[str, int] = {}
+
+    def note(self, region: str, ns: int) -> None:
+        """Keep what a trial found of a region id beside its candidates."""
+        self._ns[region] = ns
+
+    def of(self, region: Region, residency: Residency) -> int:
+        """Return the time of one site in ns.
+
+        Raises:
+            AgentCompileError: the captured operators cannot be run (environment).
+        """
+        if region.id not in self._ns:
+            key = fallback_key(region.id, self._target.digest, self._policy)
+            known = self._notes.get(key)
+            if known is None:
+                known = self._measured(region, residency)
+                self._notes.put(key, known)
+            self._ns[region.id] = known
+        return self._ns[region.id]
+
+    def _measured(self, region: Region, residency: Residency) -> int:
+        timing = self._judge.time(
+            region, [Baseline()], rounds=POLICY.search_rounds, residency=residency, seed=self._seed, processes=1
+        )
+        if isinstance(timing, Timing):
+            return round(usual_ns(timing, 0))
+        text = f"{region.name}: the captured operators cannot be run: {timing}"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then resume")

@@ -1,0 +1,50 @@
+"""From candidates to evaluation jobs: their program texts, each made once, and what the static rules say of them."""
+
+from __future__ import annotations
+
+from agentcompile import check
+from agentcompile.evaluation.jobs import EvaluationJob
+from agentcompile.ir.graph import ITEM_BYTES
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate, Source
+from agentcompile.ir.trial import Finding
+from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import fits
+from agentcompile.tuning.ranking import Traits
+from agentcompile.tuning.tasks import TuneTask
+
+
+class JobMaker:
+    """Specialises templates for one target, each candidate once."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._sources: dict[str, Source] = {}
+
+    def source(self, task: TuneTask, candidate: Candidate) -> Source:
+        """Return the program text of a candidate."""
+        if candidate.id not in self._sources:
+            template = task.space.template(candidate.template)
+            self._sources[candidate.id] = specialise(template, task.region, candidate.params, self._target)
+        return self._sources[candidate.id]
+
+    def job(self, task: TuneTask, candidate: Candidate) -> EvaluationJob:
+        """Return what an evaluator needs of a candidate."""
+        template, source = task.space.template(candidate.template), self.source(task, candidate)
+        return EvaluationJob(candidate=candidate, region=task.region, template=template, source=source)
+
+    def findings(self, job: EvaluationJob) -> tuple[Finding, ...]:
+        """Return what the static rules say of a job."""
+        return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
+
+    def errors(self, job: EvaluationJob) -> tuple[Finding, ...]:
+        """Return the findings for which a job is rejected; empty when it may be built."""
+        return check.errors(self.findings(job))
+
+    def traits(self, task: TuneTask, candidate: Candidate) -> Traits:
+        """Return what breaks ties: how many warnings the static rules have, and bytes of workspace."""
+        job = self.job(task, candidate)
+        return Traits(
+            risks=sum(finding.severity == "warning" for finding in self.findings(job)),
+            workspace_bytes=sum(ITEM_BYTES[dtype] * count for _, dtype, count, _ in job.source.workspaces),
+        )

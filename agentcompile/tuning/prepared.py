@@ -1,0 +1,133 @@
+"""What a search starts from: a model cut into regions, whose spaces are bounded and advised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import agentcompile
+from agentcompile import catalog
+from agentcompile.advice import adviser_of
+from agentcompile.advice.configure import counsel_of, is_remote
+from agentcompile.advice.counsel import Counsel, prompts_of
+from agentcompile.backends import backend_of
+from agentcompile.capture.cached import Model, load_model
+from agentcompile.checkpoint.locate import find_model
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import Machine, ceilings
+from agentcompile.events import Emit, RunStarted
+from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.template import Candidate
+from agentcompile.materialize import specialise
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.options import Options
+from agentcompile.regions.kinds import facts as kinds
+from agentcompile.runs.stages import stage
+from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.trial_database import TrialDatabase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedModel:
+    """A model cut into regions whose spaces are bounded and advised: all that a search starts from."""
+
+    here: Machine
+    model: Model
+    ceiling: Ceiling
+    decode: tuple[Cut, ...]
+    """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
+    prefill: Cut
+    tasks: tuple[TuneTask, ...]
+    prompt_tasks: tuple[TuneTask, ...]
+    """Those of the prefill, which has kernels on a GPU alone."""
+
+
+def started(options: Options, here: Machine) -> RunStarted:
+    """How a run begins."""
+    return RunStarted(
+        model=options.model,
+        target=here.target,
+        options=options.digest,
+        version=agentcompile.__version__,
+        budget_trials=options.budget,
+    )
+
+
+def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit) -> PreparedModel:
+    """model ─capture→ Graph ─partition→ Regions ─templates×target→ Spaces ─advise→ order and hints."""
+    adviser = adviser_of(options.advisor)
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    with stage(emit, "capture") as say:
+        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        info = model.captured.info
+        say(f"{info.architecture}, {info.layers} layers, {info.dtype}")
+    with stage(emit, "probe") as say:
+        ceiling = ceilings(here, judge)
+        say(f"reads {ceiling.dram_bytes_per_s / 1e9:.1f} GB/s, {ceiling.cache_bytes_per_s / 1e9:.1f} GB/s from cache")
+    with stage(emit, "partition") as say:
+        decode, prefill = cut(model.captured, here.target, ceiling, emit, options.batch)
+        regions = {id for one in decode for id in one.regions}
+        say(f"{len(regions)} regions, weights in {prefill.residency}")
+    with stage(emit, "space") as say:
+        spaces = bound(decode, templates, here.target, emit)
+        chunks = bound([prefill], templates, here.target, emit) if backend_of(here.target.kind).prompt_kernels else ()
+        say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
+    with stage(emit, "advise") as say:
+        tasks, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))
+        say(f"heuristic, until {adviser.label} answers" if is_remote(options) else adviser.label)
+    return PreparedModel(
+        here=here,
+        model=model,
+        ceiling=ceiling,
+        decode=decode,
+        prefill=prefill,
+        tasks=tasks,
+        prompt_tasks=prompts,
+    )
+
+
+def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
+    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background, and
+    told what `past` knows of each region at this moment. Without a `past` nothing is left to order, and nobody is
+    asked: what was answered before holds.
+
+    What it is told is part of the request's text and of the exchange's digest, and no part of what an answer is
+    recorded under (`Asked.key`): which trials there are depends on where a process was killed and on what the machine
+    ran before, and an answer that orders the same candidates stays applicable whatever else is known. So a first
+    compile asks as if nothing were ever tried, a resume takes what was answered before it and asks about the rest with
+    all that the run has learnt, and a replay finds the same exchanges whatever its machine has tried; it asks nobody,
+    so it looks nothing up.
+    """
+    first = questions(prepared)
+    found = counsel_of(options, first, emit, spent, asks=past is not None)
+    if is_remote(options):
+        asked = [question for question, _ in first.values()]
+        if found.asks and past is not None:
+            asked = [informed(question, past) for question in asked]
+        found.begin(prompts_of(asked, hot(prepared)))
+    return found
+
+
+def informed(question: Question, past: TrialDatabase) -> Question:
+    """`question` with the trials of its candidates that `past` knows."""
+    templates = {template.id: template for template in question.templates}
+
+    def source_of(candidate: Candidate) -> str:
+        template = templates[candidate.template]
+        return specialise(template, question.region, candidate.params, question.target).digest
+
+    return replace(question, history=past.shown_to_adviser(question.candidates, source_of))
+
+
+def questions(prepared: PreparedModel) -> dict[str, tuple[Question, Advice]]:
+    """By region what is asked about it, and what the first adviser said."""
+    tasks = [*prepared.tasks, *prepared.prompt_tasks]
+    return {one.region.id: (question_of(one.space, prepared.ceiling, one.residency), one.advice) for one in tasks}
+
+
+def hot(prepared: PreparedModel) -> set[str]:
+    """Regions of the cheapest cover by floors."""
+    return {row.id for cut in prepared.decode for row in cut.summary.rows if row.covered}

@@ -1,0 +1,75 @@
+"""The objects of one run's search, made from a prepared model and an evaluator; all of them share the run's trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agentcompile.control.steering import Steering
+from agentcompile.evaluation.evaluator import Evaluator
+from agentcompile.evaluation.time_budget import TimeBudget
+from agentcompile.events import Emit
+from agentcompile.ir.advice import Advice
+from agentcompile.system.notes import Notes
+from agentcompile.tuning.acceptance import Acceptance
+from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.prepared import PreparedModel
+from agentcompile.tuning.ranker import Ranker
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.step_candidates import StepCandidates
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.tuner import Tuner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSession:
+    """Who searches regions, accepts what ships, ranks kernels and evaluates candidates for the step."""
+
+    trials: RunTrials
+    scheduler: TaskScheduler
+    acceptance: Acceptance
+    ranker: Ranker
+    candidates: StepCandidates
+
+
+def tuning_session(
+    prepared: PreparedModel,
+    judge: Evaluator,
+    known: TrialDatabase,
+    budget: TimeBudget,
+    advised: Callable[[TuneTask], Advice],
+    steering: Steering,
+    emit: Emit,
+    seed: int,
+    say: Callable[[Mapping[str, float]], None] = lambda best: None,
+) -> TuningSession:
+    """Return a session without trials.
+
+    `advised` says what holds for a task now; `say` is told the best times of regions whenever they may have changed.
+    """
+    target, notes = prepared.here.target, Notes(prepared.here.store)
+    jobs = JobMaker(target)
+    trials = RunTrials([*prepared.tasks, *prepared.prompt_tasks], jobs)
+    acceptance = Acceptance(trials, jobs, judge, known, notes, target, emit, steering)
+    baselines = BaselineTimes(judge, notes, target, known.policy, seed)
+    tuner = Tuner(jobs, judge, known, baselines, notes, emit, seed, advised, steering)
+    ranker = Ranker(trials, jobs, acceptance, advised)
+    scheduler = TaskScheduler(
+        trials,
+        tuner,
+        baselines,
+        prepared.prefill.residency,
+        budget.searching,
+        budget.confirming,
+        steering=steering,
+        emit=emit,
+        say=say,
+        seed=seed,
+    )
+    candidates = StepCandidates(trials, tuner, ranker, advised)
+    return TuningSession(
+        trials=trials, scheduler=scheduler, acceptance=acceptance, ranker=ranker, candidates=candidates
+    )

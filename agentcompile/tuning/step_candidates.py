@@ -1,0 +1,108 @@
+"""Candidates for the step: which points of a region the step looks at, and how those are evaluated that look best."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from agentcompile.evaluation.time_budget import Left, any_time
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.template import Candidate, Source
+from agentcompile.ir.trial import Kernel, Measured, Trial
+from agentcompile.tuning.ranker import Ranker
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.tuner import Tuner
+
+TOO_SLOW = 1.6
+"""How much longer than the region's fastest the best known of a template takes by itself whose points are not looked at
+in the step."""
+TRIED_IN_STEP = 112
+"""Points of a region that are looked at in the step at most. In Qwen3-1.7B on an H200 the best of all points was always
+among the adviser's first 37 of its template."""
+
+
+class StepCandidates:
+    """Evaluates candidates of a region while its step is tuned, as long as that step has time."""
+
+    def __init__(
+        self,
+        trials: RunTrials,
+        tuner: Tuner,
+        ranker: Ranker,
+        advised: Callable[[TuneTask], Advice],
+        left: Left = any_time,
+    ) -> None:
+        self._trials, self._tuner, self._ranker, self._advised = trials, tuner, ranker, advised
+        self._left = left
+
+    def limit(self, left: Left) -> None:
+        """Take another countdown from here on: that of the step which is tuned now."""
+        self._left = left
+
+    def left(self) -> float:
+        """Return the seconds in which candidates may still be evaluated."""
+        return self._left()
+
+    def trials(self, region: str) -> tuple[Trial, ...]:
+        """Return what is known of a region id."""
+        return self._trials.of(region)
+
+    def promising(self, region: str) -> list[Candidate]:
+        """Return at most `TRIED_IN_STEP` points of a region, of every template in turn in the adviser's order.
+
+        They are of templates whose best known candidate is right and nearly as fast as the region's by itself, without
+        what failed. A template of which nothing is known is tried first. When time is up, those that were measured.
+        """
+        task, own = self._trials.tasks[region], dict[str, list[Candidate]]()
+        for candidate in self._advised(task).sorted(tuple(task.space)):
+            own.setdefault(candidate.template, []).append(candidate)
+        seen = {trial.candidate.template for trial in self._trials.of(region)}
+        self.evaluated(region, [some[0] for template, some in own.items() if template not in seen])
+        trials = self._trials.of(region)
+        times = {
+            trial.candidate: trial.verdict.measurement.median_ns
+            for trial in trials
+            if isinstance(trial.verdict, Measured)
+        }
+        worth = TOO_SLOW * min(times.values(), default=0)
+        known = {candidate.template for candidate, ns in times.items() if ns <= worth}
+        failed = {trial.candidate for trial in trials if not isinstance(trial.verdict, Measured)}
+        turns = itertools.chain.from_iterable(
+            itertools.zip_longest(*(own[template] for template in own if template in known))
+        )
+        found = [candidate for candidate in turns if candidate is not None and candidate not in failed]
+        return [one for one in found if self.left() > 0 or one in times][:TRIED_IN_STEP]
+
+    def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
+        """Return those of `candidates` that are legal and build, with their sources, in their order."""
+        return [(job.candidate, job.source) for job in self._tuner.built(self._trials.tasks[region], candidates)]
+
+    def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
+        """Return search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of
+        what failed when it was looked at more closely."""
+        failed = {
+            trial.candidate.id
+            for trial in self._trials.of(region)
+            if trial.fidelity == "confirm" and not isinstance(trial.verdict, Measured)
+        }
+        wanted = [candidate for candidate in wanted if candidate.id not in failed]
+        known = {
+            trial.candidate.id: trial
+            for trial in self._trials.of(region)
+            if trial.fidelity == "search" or isinstance(trial.verdict, Measured)
+        }
+        fresh = [candidate for candidate in wanted if candidate.id not in known] if self.left() > 0 else []
+        made = self._tuner.evaluated(self._trials.tasks[region], fresh)
+        self._trials.add(region, made)
+        return [*(known[one.id] for one in wanted if one.id in known), *made]
+
+    def confirmed(self, region: str, candidate: Candidate) -> Kernel | None:
+        """Return `candidate` timed beside PyTorch in fresh processes; None when it is not faster there."""
+        self._trials.add(region, self._tuner.confirmed(self._trials.tasks[region], [candidate]))
+        kernels = [kernel for _, some in self._ranker.of(region).kernels for kernel in some]
+        return next((kernel for kernel in kernels if kernel.candidate.id == candidate.id), None)
+
+    def sources(self) -> dict[str, Source]:
+        """Return the source of every candidate that was tried, by digest."""
+        return self._trials.sources()
