@@ -103,7 +103,8 @@ def test_a_class_of_the_middle_is_small_and_nobody_else_changes_it(repository: P
     assert isinstance(planted, ast.ClassDef)
     assert (_members(planted), _public_state(planted)) == ({"c"}, {"b", "d"})
     large, open = {}, {}
-    for path in sources(repository, *(f"agentcompile/{part}" for part in ("search", "tuning", "planning")), ending=".py"):
+    middle = [f"agentcompile/{part}" for part in ("search", "tuning", "planning")]
+    for path in sources(repository, *middle, ending=".py"):
         for made in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(made, ast.ClassDef):
                 continue
