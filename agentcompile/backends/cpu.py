@@ -19,9 +19,9 @@ class Cpu:
 
     kind = "cpu"
     unit = "threads"
-    # A gain of a small region could not be told from noise.
+    # The gain of a small region cannot be told from noise.
     step = StepRules(passes=1, least_share=0.02, claim=0.005, rounds=5, whole_space=False)
-    context_ends = ()  # a kernel shares the context out by itself
+    context_ends = ()  # a kernel splits the context by itself
     serves_batches = False
     prompt_kernels = False
     queued = False

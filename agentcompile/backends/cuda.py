@@ -21,8 +21,8 @@ class Cuda:
 
     kind = "cuda"
     unit = "multiprocessors"
-    # What moves few bytes still takes a launch and a wait. Steps repeat to a few tenths of a percent, and a region's
-    # gains are as small.
+    # A region that moves few bytes still costs a launch and a wait. Steps repeat to a few tenths of a percent, and the
+    # gains of a region are as small.
     step = StepRules(passes=3, least_share=0.0, claim=0.001, rounds=10, whole_space=True)
     context_ends = (512, 2048, 8192)  # what is best for a short context leaves most of a GPU idle at a long one
     serves_batches = True

@@ -135,7 +135,7 @@ def _own_context(checkpoint: Checkpoint) -> int:
     if (checkpoint.path / GRAPHS).exists():
         return _saved(checkpoint.path).info.context
     limit = context_limit(checkpoint.config)
-    if limit is None:  # the architecture's own default holds, which transformers knows
+    if limit is None:  # then the architecture's default holds, which transformers knows
         from agentcompile.capture.huggingface import declared_positions
 
         limit = context_limit(declared_positions(checkpoint.path))
@@ -155,7 +155,7 @@ def _key(checkpoint: Checkpoint, context: int) -> str:
     tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
     generation = checkpoint.path / "generation_config.json"
     stops = generation.read_text(encoding="utf-8", errors="replace") if generation.is_file() else ""
-    saved = checkpoint.path / GRAPHS  # the code of a saved module is in its graphs alone
+    saved = checkpoint.path / GRAPHS  # only the graphs tell the code of a saved module
     graphs = hashlib.sha256(saved.read_bytes()).hexdigest() if saved.exists() else ""
     versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]
     return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, graphs, tensors, context, versions)
@@ -170,7 +170,7 @@ def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | Non
     try:
         kept: _Kept = decode(_Kept, json.loads(graphs.read_bytes()))
         return kept, dict(load_file(str(constants)))
-    except (CodecError, ValueError, OSError):  # damaged: captured afresh and written over
+    except (CodecError, ValueError, OSError):  # damaged: the caller captures again and overwrites it
         graphs.unlink(missing_ok=True)
         constants.unlink(missing_ok=True)
         return None

@@ -83,7 +83,7 @@ def export(
         dynamic = None if fixed else ({1: tokens}, {0: tokens}, [(None, None) for _ in caches])
         try:
             with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-                warnings.simplefilter("ignore")  # and what PyTorch prints of a graph that it could not finish
+                warnings.simplefilter("ignore")  # stderr too: PyTorch prints a graph that it could not finish
                 exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
         except AgentCompileError:
             raise

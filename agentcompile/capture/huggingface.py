@@ -143,7 +143,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     auto: Any = transformers.AutoModelForCausalLM
     first: Exception | None = None
-    for attention in ("sdpa", "eager"):  # some architectures have one alone
+    for attention in ("sdpa", "eager"):  # some architectures have only one of them
         try:
             with _quiet(), _WithoutWeights(mode):
                 parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -151,7 +151,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
                     text = f"{path / 'config.json'}: model_type: {parsed.model_type}: no causal language model"
                     hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
                     raise AgentCompileError(f"{text}, and no other kind is supported", hint=hint)
-                parsed.return_dict = True  # how callers want to be answered; here results are read by their names
+                parsed.return_dict = True  # a config may ask for tuples; here results are read by name
                 model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )

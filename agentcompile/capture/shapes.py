@@ -12,7 +12,7 @@ from agentcompile.ops.reference import DTYPES, Interpreter
 def fault(graph: Graph, tokens: int) -> str:
     """Return why `graph` cannot run on `tokens` tokens; empty when it can, or when shapes alone cannot tell."""
     table = graph.table()
-    positions = torch.arange(tokens)  # real, as an operator may look at where it stands
+    positions = torch.arange(tokens)  # real, because an operator may read the positions
     try:
         with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             bound = {

@@ -77,7 +77,7 @@ def _tiled(
 
     def take(flat: torch.Tensor, wanted: torch.Tensor, shape: Shape) -> torch.Tensor:
         low, high = (int(end) for end in wanted.aminmax()) if wanted.numel() else (0, 0)
-        if low < 0 or high >= shape[0]:  # a row that only fills a tile up would be found
+        if low < 0 or high >= shape[0]:  # padding rows of the last tile exist in memory
             raise IndexError(f"rows {low} to {high} of a table of {shape[0]}")
         tiles, groups = grid(shape)
         cells = flat.view(tiles, groups, rows, group)[wanted // rows, :, wanted % rows]
@@ -94,7 +94,7 @@ def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
     """Return the tensor with each group as one 32-bit integer when it is 4 bytes wide, which copies twice as fast."""
     if group * tensor.element_size() != 4:
         return tensor
-    # A slice may begin between two words.
+    # A slice may begin in the middle of a 32-bit word.
     return (tensor.clone() if tensor.storage_offset() % group else tensor).view(torch.int32)
 
 

@@ -45,12 +45,12 @@ def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
     """Attend with queries [M, G, D] of one group to the slots up to their positions `at` [M], in any order."""
     order = at.argsort()
     parts = []
-    # Ascending, so that short ones do not pay for long ones.
+    # In ascending order, so that blocks of short queries do not pay for long ones.
     for some in torch.split(order, max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
         parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))
-    # Worst cases alone: a variance this large never lowers the bound.
+    # Only worst cases count: a variance this large never lowers the bound.
     return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=rounded.square())
 
 

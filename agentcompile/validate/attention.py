@@ -74,7 +74,7 @@ def _visible(
     name, cache = ctx.node.inputs[index].value, operands[index].value
     append, dtype = ctx.out.appends.get(name), ctx.dtypes[name]
     value = cache[where][: visible.shape[1]].double()
-    value[~visible.any(0)] = 0.0  # whatever a hidden slot holds: 0·NaN would let it in
+    value[~visible.any(0)] = 0.0  # a hidden slot may hold NaN, and 0·NaN would reach the result
     if append is None:
         return _Slots(value=value, accumulated=None, rounded=None, variance=None)
     new, span = append.new, slice(*append.spans[where[0]])

@@ -120,7 +120,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     context = _context(region)
     attends = "attention" in ops
     tried = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
-    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots behind it
+    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots after it
     found = [
         Case(style="normal", length=everyday),
         Case(style="outliers", length=_near(tried, 65), past="peaked", place=0.0),
@@ -139,7 +139,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
-    # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
+    # Gate inputs from where the activation vanishes to where it is a line, after a norm without rounding error.
     if "rms_norm" in ops and ops & _BENT:
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
     if _tells_floats(region) and "silu" in ops:
@@ -148,7 +148,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
     if attends:
         found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
-        # All of the weight is in the first block, and many are behind it; or half of it is in the last.
+        # All attention weight is in the first of many blocks; or half of it is in the last one.
         found += [Case(style="normal", length=context, past=past, place=0.0) for past in ("towering", "twins")]
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
@@ -217,7 +217,7 @@ def rounds_sums(region: Region) -> bool:
 def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
     found = [
         Case(style="large", length=everyday),
-        # Scores of so large queries and keys differ by more than any rounding of them lets tell.
+        # Not for attention: rounding queries and keys this large moves their scores by more than a bound can cover.
         *(Case(style="huge", length=everyday) for _ in range(not attends)),
         *(Case(style="limit", length=everyday, place=place) for place in (0.0, 1.0) if not attends),
         Case(style="constant", length=everyday),

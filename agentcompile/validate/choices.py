@@ -65,7 +65,7 @@ def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
     rng = random.Random(seed)
     w = drawn[chooser.w] = drawn[chooser.w].clone()
     rows = w.shape[0]
-    # Patterns are made where single numbers are cheap, whatever PyTorch's default device is.
+    # On the CPU, where writing single numbers is cheap, whatever PyTorch's default device is.
     drawn_on = torch.Generator("cpu").manual_seed(seed)
     plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=drawn_on, device="cpu")
     for at in range(plain.shape[1]):
@@ -77,7 +77,7 @@ def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
     lowest = torch.finfo(w.dtype).min * 0.9
     w[:, : plain.shape[1]] = torch.where(plain.isinf(), lowest, plain).to(w.dtype)
     if chooser.bias:
-        drawn[chooser.bias] = torch.full_like(drawn[chooser.bias], 0.59375)  # one for all: ties stay
+        drawn[chooser.bias] = torch.full_like(drawn[chooser.bias], 0.59375)  # one value, so that ties stay
 
 
 def impulse(chooser: Chooser, found: dict[str, Tensor], column: int, *, positive: bool) -> None:

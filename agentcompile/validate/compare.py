@@ -70,7 +70,7 @@ def compare(
         return
     keep = rb.isfinite() & wide.isfinite()
     error = reference.error().nan_to_num(nan=math.inf).expand_as(r)
-    # Where nothing was computed (a copy, a sum with nothing lost) the one right answer is the rounded reference.
+    # Where no error is possible (a copy, an exact sum) the only right answer is the rounded reference.
     allowed = torch.where(error > 0, ROUNDING_SLACK * rounding(r.abs(), dtype) + error, (rb - r).abs()) + TINY
     miss = torch.where(keep, (wide - r).abs(), 0.0)
     share = torch.where(keep, miss / allowed, 0.0)

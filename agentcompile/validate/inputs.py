@@ -223,14 +223,14 @@ class Generator:
             if cos not in self.region.body.inputs:
                 continue
             width = found[cos].shape[-1]
-            count = found[cos].numel() // width  # of tokens or of sequences: these turn differently, too
+            count = found[cos].numel() // width  # of tokens or of sequences, which rotate by different angles too
             if case.style == "exact":
                 angles = torch.arange(width // 2) % 4 * (math.pi / 2)
             else:
                 frequency = _THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
                 at = case.angle + torch.arange(count, dtype=torch.float64)
                 angles = at[:, None] * frequency
-            # Models repeat the first half; a kernel that reads it twice is not what the operator says.
+            # Models repeat the first half, but the operator does not: a kernel that reads it twice is wrong.
             both = torch.cat((angles, angles if case.style == "exact" else angles + SECOND), dim=-1)
             for name, function in ((cos, torch.cos), (sin, torch.sin)):
                 turned = function(both).expand(count, width).reshape(found[name].shape)

@@ -49,7 +49,7 @@ def propagate(
     for name in graph.inputs:
         out.values[name] = Bounded(value=inputs[name])
     for node in graph.nodes:
-        # What an argmax chooses from is rounded by the check of its choice.
+        # An argmax gets unrounded logits: the check of its choice adds their rounding.
         sight = out.seen if node.op == "argmax" else out.read
         operands = tuple(sight(use, tokens) for use in node.inputs)
         context = Context(

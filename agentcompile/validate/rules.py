@@ -38,7 +38,7 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     shape = (*x.value.shape[:-1], w.shape[0])
     wide = x.wide().reshape(-1, w.shape[1])
     count = wide.shape[0]
-    once = ctx.keen and bool(((w != 0).sum(1) <= 1).all())  # a sum of one product is rounded with it
+    once = ctx.keen and bool(((w != 0).sum(1) <= 1).all())  # a sum of one product is rounded once
     coefficient = ROUNDOFF["fp32"] if once else ctx.coefficient
     worst = add(coefficient * wide.abs(), _flat(x.accumulated, wide))
     plain = wide.new_empty(count, w.shape[0])

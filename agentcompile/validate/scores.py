@@ -168,7 +168,7 @@ def _opposed(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
         there = (turn == which).nonzero().view(-1)
         there = there[there > 0]
         slots.append(there[torch.randint(0, len(there), (width,), generator=rng)])
-    # A size that every dtype holds exactly, so that opposite values are opposite.
+    # A size that every dtype holds exactly, so that opposite values stay exactly opposite.
     size = torch.randn(width, generator=rng).to(torch.bfloat16).double()
     below, above, far, farther = (scores[some] for some in slots)
     missing = size * (above.exp() - below.exp()), size * (above.exp() * above - below.exp() * below)

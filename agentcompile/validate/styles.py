@@ -43,7 +43,7 @@ def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
     place = round(case.place * (flat.shape[1] - 1))
     if case.style == "small":
         return x * 1e-3
-    if case.style == "tiny":  # still far below one behind a norm, whose eps alone is left of the mean square
+    if case.style == "tiny":  # still far below one after a norm, whose eps dominates the mean square
         return x * 1e-12
     if case.style == "large":
         return x * 60.0
@@ -76,7 +76,7 @@ def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.G
 
     `place` is the place of the only large one in every row, which a product sums; None scatters them.
     """
-    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double every second integer has a number
+    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double, dtype holds every second integer
     large = 2 * torch.randint(least // 2, least, shape, generator=rng)
     small = torch.randint(1, 4, shape, generator=rng)
     if place is None:

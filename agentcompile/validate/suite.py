@@ -103,14 +103,14 @@ def validate(
         if tried < _ORDERED and going:
             suite.in_place(drawn)
             suite.pitched(drawn)
-        # What is known to overrun its buffers would take the process down.
+        # A kernel that is known to overrun its buffers would crash the process here.
         if fences and tried in (0, full) and tally.ok:
             for side in _SIDES[depth]:
                 suite.fence(drawn, side)
         tried += 1
         if depth == "search" and not tally.ok:
             break
-    if depth == "accept" and tally.ok:  # what the cases show to be wrong need not be shown so again
+    if depth == "accept" and tally.ok:  # a candidate that failed a case needs no more tests
         tried += suite.everywhere()
     if launches and tally.ok:
         suite.endure(cases(region, "search")[0], launches, loop)
@@ -279,7 +279,7 @@ class _Suite:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         first = self._rig.launch(appends, POISONS[0], where)
-        # A device is asked about many launches at once: each answer waits for all that is queued.
+        # A device is queried once for many launches, because each answer waits for all queued work.
         together = max(1, min(_TOGETHER, _KEPT_BYTES // max(first.nbytes, 1)))
         for begin in range(1, repeats, together):
             some = range(begin, min(begin + together, repeats))

@@ -173,7 +173,7 @@ class Sweeper:
         for at in range(count):
             x.copy_(given[at].view(x.shape))
             chosen.append(int(self._launched(at, f"row {int(rows[at])}")[out[0][0]].view(-1)[0]))
-        # What is not sure is not asked: the logits up to a factor, in float32.
+        # Only sure winners are checked; these are the logits up to a factor, in float32.
         logits = (given.float() * gain) @ w.float().T
         if chooser.bias:
             logits = logits + self.parameters[chooser.bias].float()

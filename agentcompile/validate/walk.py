@@ -79,7 +79,7 @@ class Walker:
         most = max(96, int(min(_MOST[device], work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
         count = 0
         for path in starts(context, self.span, most, self.seed):
-            # One query head is zero at every other length: it goes the whole way again for the others.
+            # A single query head is zero at every other length only, so a second walk covers the other lengths.
             for again in range(2 if wide == 1 and self.span == 1 else 1):
                 count += self._along(path, batch, self.seed + again)
         return count
@@ -197,12 +197,12 @@ class Walker:
         step = rounding(new.wide().abs(), dtype)
         right = (entries.double() - new.wide()).abs() <= ROUNDING_SLACK * step + new.error() + TINY
         kept = torch.where(right, entries.double(), new.wide().to(entries.dtype).double())
-        # A sequence that waits for others writes its first slot again and again: the last entry stays.
+        # A sequence that waits for others rewrites its first slot with every launch: the last entry stays.
         stays = torch.ones_like(firsts, dtype=torch.bool)
         stays[:-1] = firsts[1:] != firsts[:-1]
         for b in range(cache.shape[0]):
             wide[b, :, firsts[stays[:, b], b]] = kept[stays[:, b], b, :, 0].transpose(0, 1)
-        wide[~wide.isfinite()] = 0.0  # slots that nobody reached
+        wide[~wide.isfinite()] = 0.0  # slots that no launch wrote
         # A kernel may attend to what it appends before or after its store has rounded it.
         copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
         slack = torch.where(copied, 0.0, step)

@@ -136,7 +136,7 @@ class Feed:
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
         looked = (torch.arange(count)[:, None] - back).clamp(
             min=0
-        )  # of a sparse walk this may leave a window: so be it
+        )  # in a sparse walk this may be outside the window, which is accepted
         owner = torch.arange(heads) // (heads // kv_heads)
         wanted = keys[looked[:, None, :], torch.arange(batch)[:, None], owner]  # [N, B, heads, D]
         size = wanted.square().sum(-1, keepdim=True).clamp(min=1e-6) * abs(scale)
