@@ -59,7 +59,7 @@ class Tally:
 def compare(
     tally: Tally, y: Tensor, reference: Bounded, eager: Tensor, *, dtype: str, where: str, everyday: bool
 ) -> None:
-    """Check bounds 1, 2, 3 and the non-finite contract for one output; all tensors have the same shape.
+    """Check the element, row and ratio bounds and the non-finite contract for one output; all shapes are equal.
 
     Outputs of `everyday` cases also enter the pooled error ratio, which `finish` checks.
     """
@@ -104,7 +104,7 @@ def _alike(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, error: Tensor, where: str) -> None:
-    """Check bound 2, the root mean square, on every row of the last dimension with enough elements.
+    """Check the root mean square of the error on every row of the last dimension with enough elements.
 
     Rows with many equal neighbours pass, because equal values share one rounding error that no mean averages out.
     """

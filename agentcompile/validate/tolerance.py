@@ -30,7 +30,7 @@ SUBNORMAL: dict[str, float] = {"bf16": 2.0**-134, "fp16": 2.0**-25, "fp32": 2.0*
 """The absolute error of one rounding below the smallest normal number: half of the smallest subnormal one."""
 
 ACCUMULATION: dict[str, float] = {"float32": 4e-6, "float64": 4e-12, "bf16x2": 2e-5, "library": 1.6e-5}
-"""The error of a reduction per unit of the sum of its absolute contributions (the c of bound 1).
+"""The error of a reduction per unit of the sum of its absolute contributions (the c of the element bound).
 
 float32: a plain loop over 12,288 terms stays below it on random data. bf16x2: an operand of a product on tensor cores
 is the sum of two bf16 numbers, which are within 2^-16 of it, and the sums are float32. library: PyTorch is free in its
