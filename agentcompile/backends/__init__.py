@@ -1,4 +1,4 @@
-"""What differs between kinds of devices, behind one protocol: the rest of the compiler compares no kinds."""
+"""The backends: one protocol for all that differs between device kinds, so no other package branches on the kind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from agentcompile.backends.cpu import Cpu
 from agentcompile.backends.cuda import Cuda
 
 BACKENDS: Mapping[str, Backend] = {"cpu": Cpu(), "cuda": Cuda()}
-"""By kind of device."""
+"""Every backend by device kind, ``cpu`` or ``cuda``."""
 
 
 def backend_of(device: str) -> Backend:
-    """The backend of a device (``cpu``, ``cuda:1``) or of a kind; KeyError for another."""
+    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind.
+
+    Raises:
+        KeyError: no backend exists for that kind.
+    """
     return BACKENDS[device.partition(":")[0]]
 
 

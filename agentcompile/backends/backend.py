@@ -1,4 +1,4 @@
-"""The protocol of a backend."""
+"""The protocol that every backend implements, and the rules by which a backend tunes the whole step."""
 
 from __future__ import annotations
 
@@ -13,100 +13,108 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRules:
-    """How alternatives are tried inside the whole step."""
+    """The rules for trying alternatives inside the whole step."""
 
     passes: int
-    """How often the regions are gone through at most. What was tried is tried again only when it or a neighbour
-    changed."""
+    """The maximum number of passes over the regions. An alternative is tried again in a later pass only when its region
+    or a neighbour of it changed.
+    """
     least_share: float
-    """Share of the step's floor below which a region's alternatives are not tried."""
+    """Regions whose share of the step's roofline floor is below this fraction are skipped."""
     claim: float
-    """Relative: the smallest gain for which the step takes an alternative."""
+    """The smallest relative gain for which the step admits an alternative."""
     rounds: int
-    """Paired rounds of a comparison."""
+    """The number of paired rounds in one comparison."""
     whole_space: bool
-    """Whether every point that builds is an alternative, and short looks pick the few that are timed; else those are
-    the next best of the isolated comparison."""
+    """Whether every point of the space that builds is an alternative, and short measurements select the few that are
+    timed in full. When False, the alternatives are the next best candidates of the isolated measurement.
+    """
 
 
 class Backend(Protocol):
-    """One kind of device."""
+    """The operations and facts of one kind of device."""
 
     @property
     def kind(self) -> str:
-        """``cpu`` or ``cuda``."""
+        """The name of the device kind, ``cpu`` or ``cuda``."""
 
     @property
     def unit(self) -> str:
-        """What `Target.threads` counts."""
+        """The noun for what `Target.threads` counts on this device."""
 
     @property
     def step(self) -> StepRules:
-        """How the step is tuned."""
+        """The rules for tuning the whole step."""
 
     @property
     def context_ends(self) -> tuple[int, ...]:
-        """Where one decode plan of a single sequence ends and the next begins, in tokens of context."""
+        """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
 
     @property
     def serves_batches(self) -> bool:
-        """Whether there are steps of several sequences."""
+        """Whether the device runs decode steps of several sequences."""
 
     @property
     def prompt_kernels(self) -> bool:
-        """Whether prompts run kernels of templates, which are searched and timed as those of decode steps are."""
+        """Whether prefill runs kernels made from templates, which are searched and timed like those of decode steps."""
 
     @property
     def queued(self) -> bool:
-        """Whether a step is queued on the device, so that a kernel of its own moves the position on, and PyTorch's
-        operators between kernels cost no way back to the host."""
+        """Whether steps are queued on the device.
+
+        On such a device a kernel advances the position, and PyTorch operators between kernels need no round trip to the
+        host.
+        """
 
     @property
     def own_memory(self) -> bool:
-        """Whether the device has memory of its own, and caches that launches of other kernels empty."""
+        """Whether the device has its own memory, and caches that launches of other kernels evict."""
 
     @property
     def tuned_defaults(self) -> bool:
-        """Whether templates' defaults were tuned on such devices, so that candidates are ordered by how far they are
-        from them; else by what the machine's vectors and caches say."""
+        """Whether the templates' default parameters were tuned on devices of this kind.
+
+        When True, candidates are ordered by their distance from the defaults; otherwise by the machine's vector width
+        and cache sizes.
+        """
 
     @property
     def needs_driver(self) -> bool:
-        """Whether a driver and its libraries must be there."""
+        """Whether the device needs a driver and its libraries to be installed."""
 
     @property
     def poisonable(self) -> bool:
-        """Whether a fault of a kernel leaves the device useless to its process."""
+        """Whether a faulting kernel leaves the device unusable for the process that ran it."""
 
     def lacks(self, arch: tuple[str, ...], target: Target) -> str:
-        """What a template that names `arch` needs and the target has not; empty when nothing is missing."""
+        """Return in words what a template that names `arch` needs and `target` lacks; empty when nothing is missing."""
 
     def torch_threads(self, target: Target) -> int:
-        """Threads of PyTorch in a worker."""
+        """Return the number of threads that PyTorch uses in a worker."""
 
     def validations_at_once(self, target: Target, cores: int) -> int:
-        """Workers that validate beside one another."""
+        """Return the number of workers that may validate at the same time on `cores` cores."""
 
     def free_bytes(self, device: str) -> int:
-        """Memory that is free."""
+        """Return the free memory in bytes."""
 
     def blocks_at_once(self, device: str) -> int:
-        """Large blocks of threads that run at once; 0 where there are none."""
+        """Return how many large thread blocks run at once; 0 on a device that has no thread blocks."""
 
     def zeroed(self, nbytes: int, device: str) -> torch.Tensor:
-        """Zeros, uint8 [at least `nbytes`], where weights and activations live."""
+        """Return zeros, uint8 [at least `nbytes`], in the memory that holds weights and activations."""
 
     def empty(self, nbytes: int, device: str, align: int) -> torch.Tensor:
-        """Memory for timing, uint8 [`nbytes`], that begins at a multiple of `align`."""
+        """Return uninitialised memory for timing, uint8 [`nbytes`], whose address is a multiple of `align`."""
 
     def graph_pool(self) -> Any:
-        """A pool of memory for captured graphs; None where there are none."""
+        """Return a memory pool for captured graphs; None on a device without graphs."""
 
     def event(self) -> Any:
-        """An event that a stream may record; None where there are no streams."""
+        """Return an event that a stream can record; None on a device without streams."""
 
     def synchronize(self) -> None:
-        """Wait for all that is queued."""
+        """Wait until all queued work is done."""
 
     def release_memory(self) -> None:
-        """Give memory that PyTorch keeps back to the device."""
+        """Return the memory that PyTorch caches to the device."""

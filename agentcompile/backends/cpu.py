@@ -1,4 +1,4 @@
-"""The host: kernels in C++, one sequence at a time, prompts in PyTorch."""
+"""The CPU backend: kernels in C++, one sequence at a time, prefill in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Cpu:
-    """See `Backend`."""
+    """The CPU backend; `Backend` describes the members."""
 
     kind = "cpu"
     unit = "threads"
-    # A gain of a small region could not be told from noise.
+    # The gain of a small region cannot be told from noise.
     step = StepRules(passes=1, least_share=0.02, claim=0.005, rounds=5, whole_space=False)
-    context_ends = ()  # a kernel shares the context out by itself
+    context_ends = ()  # a kernel splits the context by itself
     serves_batches = False
     prompt_kernels = False
     queued = False
@@ -31,32 +31,38 @@ class Cpu:
     poisonable = False
 
     def lacks(self, arch: tuple[str, ...], target: Target) -> str:
-        """A template names every extension that it uses."""
+        """Return in words which extensions of `arch` the machine lacks; a template names every one that it uses."""
         missing = [name for name in arch if name not in target.isa]
         return f"the machine lacks {', '.join(missing)}" if missing else ""
 
     def torch_threads(self, target: Target) -> int:
-        """As many as kernels have: PyTorch is the baseline."""
+        """Return as many threads as kernels have, because PyTorch is the baseline."""
         return target.threads
 
     def validations_at_once(self, target: Target, cores: int) -> int:
-        """Kernels use every thread, so more at once than that would share cores."""
+        """Return how many workers fit on `cores`: a kernel uses every thread, so more workers would share cores."""
         return max(1, cores // max(target.threads, 1))
 
     def free_bytes(self, device: str) -> int:
-        """Of the whole machine."""
+        """Return the available memory of the whole machine in bytes.
+
+        Raises:
+            AssertionError: ``/proc/meminfo`` names no available memory.
+        """
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("/proc/meminfo names no available memory")
 
     def blocks_at_once(self, device: str) -> int:
-        """None: threads are no blocks."""
+        """Return 0: a CPU has threads, but no thread blocks."""
         return 0
 
     def zeroed(self, nbytes: int, device: str) -> torch.Tensor:
-        """On huge pages: a decode step walks all weights once, and on 4 KiB pages the page walks cost 2–4 % of the read
-        bandwidth."""
+        """Return zeros on huge pages where the kernel has them.
+
+        A decode step reads all weights once, and with 4 KiB pages the page walks cost 2–4 % of the read bandwidth.
+        """
         import torch
 
         memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -65,7 +71,7 @@ class Cpu:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     def empty(self, nbytes: int, device: str, align: int) -> torch.Tensor:
-        """Whole pages, huge ones where there are as many bytes as in one, as the runtime's arena has."""
+        """Return whole pages, as in the runtime's arena: huge pages when `nbytes` is at least the size of one."""
         import torch
 
         memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -74,15 +80,15 @@ class Cpu:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     def graph_pool(self) -> Any:
-        """There are no graphs."""
+        """Return None: a CPU has no graphs."""
         return None
 
     def event(self) -> Any:
-        """There are no streams."""
+        """Return None: a CPU has no streams."""
         return None
 
     def synchronize(self) -> None:
-        """Nothing is queued."""
+        """Do nothing: no work is queued."""
 
     def release_memory(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: PyTorch caches no memory of a CPU."""

@@ -1,7 +1,7 @@
-"""Capture: a decoder to a decode graph and a prefill graph, normalised, with their constants.
+"""Capture of a decoder as a normalised decode graph and prefill graph with their constants.
 
-In: a local checkpoint directory, or an `nn.Module` of the protocol (`protocol.py`) and a directory to save it to.
-Out: `Captured`. No weight is read to capture a directory: shapes are enough.
+In: a local checkpoint directory, or an `nn.Module` that follows the protocol (`protocol.py`) and a directory to save it
+to. Out: `Captured`. Capturing a directory reads no weights, because shapes are enough.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ from agentcompile.ir.model import ModelInfo, State
 from agentcompile.ops.reference import DTYPES
 
 LENGTHS = (2, 13)
-"""Tokens of a prompt that a prefill graph is tried with: not those that it was traced with."""
+"""Prompt lengths, in tokens, at which a prefill graph is checked; the graph was traced with other lengths."""
 FLOATS: tuple[DType, ...] = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A model as every later stage sees it."""
+    """A captured model, as every later stage uses it."""
 
     info: ModelInfo
     decode: Graph
     prefill: Graph
-    """Any number of tokens T at a time; T is 1 where a decoder could not be traced for a symbolic T."""
+    """The graph for T tokens at a time, any T; T is 1 when the decoder could not be traced for a symbolic T."""
     constants: dict[str, torch.Tensor]
-    """Position tables and other constants, by the name their graph values have."""
+    """Position tables and other constants, by the name of their graph values."""
     checkpoint: Path
-    """Where the weights lie; weight values are named as there."""
+    """The directory of the weights; graph values have the names of the stored weights."""
 
 
 def capture(model: str | Path | torch.nn.Module, *, context: int, save_to: str | Path | None = None) -> Captured:
     """Capture a checkpoint directory, or a protocol decoder whose weights are saved to `save_to`.
 
-    `context` is the number of tokens the cache holds. Raises `AgentCompileError` for what the user can fix.
+    `context` is the number of tokens that the cache holds.
+
+    Raises:
+        AgentCompileError: the model cannot be captured for a reason the user can fix, such as a module without
+            `save_to`.
     """
     if not isinstance(model, torch.nn.Module):
         return _directory(Path(model), context)
@@ -155,7 +159,11 @@ def _info(
 
 
 def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captured:
-    """Normalise both phases and check every weight they read against the checkpoint."""
+    """Normalise both phases and check every weight they read against the checkpoint.
+
+    Raises:
+        AgentCompileError: the decode graph does not run on one token, or a weight differs from the checkpoint's.
+    """
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
     if why := fault(decode, 1):
@@ -173,7 +181,11 @@ def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captur
 
 
 def _dtype(checkpoint: Checkpoint) -> DType:
-    """The element type of most stored values, where a model can have it."""
+    """Return the dtype of most stored values.
+
+    Raises:
+        AgentCompileError: a model cannot have that dtype.
+    """
     kind = checkpoint.element_type()
     if kind not in FLOATS:
         raise AgentCompileError(
@@ -183,7 +195,10 @@ def _dtype(checkpoint: Checkpoint) -> DType:
 
 
 def _eos(path: Path, config: dict[str, Any], parsed: Any) -> tuple[int, ...]:
-    """Stop tokens: generation_config.json before config.json, and before what its class says where that is silent."""
+    """Return the stop tokens, sorted.
+
+    generation_config.json comes before config.json; the default of the config class counts where both are silent.
+    """
     source, file = config, path / "generation_config.json"
     if file.exists():
         said = read_json(file, "download it again, or remove it")

@@ -1,6 +1,6 @@
-"""Attention over a static cache: writes raised to `cache_append`, every spelling of the product to `attention`.
+"""Attention over a static cache: writes become `cache_append`, every spelling of the product becomes `attention`.
 
-Masks and cache slots are recognised by what they are for every position (`positional.py`), not by how they are made.
+Masks and cache slots are recognised by their values at every position (`positional.py`), not by how they are computed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from agentcompile.capture.importing import Importer
 
 HIDDEN = -1e4
-"""A score filled with less than this is hidden: half precision's most negative number lies below it."""
+"""The score below which a fill value hides a slot; half precision's most negative number lies below it."""
 
 
 def is_cache(edge: Edge) -> bool:
-    """Whether the edge reads a state, as given or after appends."""
+    """Return whether the edge reads a state, as passed in or after appends."""
     return edge.term.op == "cache_append" or (edge.term.op == "leaf" and edge.term.role == "state")
 
 
 def written(pool: Pool, name: str, final: Edge) -> Edge:
-    """What a state holds in the end, as an operator that writes it: anything but appends is copied in by PyTorch."""
+    """Return the final content of a state as an operator that writes it.
+
+    Content that is not made by appends alone is copied into the state by PyTorch.
+    """
     if is_cache(final) and final.plain:
         return final
     state = pool.leaf("state", name, final.shape, final.dtype)
@@ -36,7 +39,7 @@ def written(pool: Pool, name: str, final: Edge) -> Edge:
 
 
 def positions(pool: Pool) -> Edge:
-    """The positions input, int64 [T]."""
+    """Return the positions input, int64 [T]."""
     return pool.leaf("position", "positions", (pool.tokens,), "int64")
 
 
@@ -75,7 +78,10 @@ def _scatter(imp: Importer, cache: Any, axis: int, index: Any, new: Any, **kwarg
 
 
 def _repeated(kv: Edge, heads: int) -> Edge | None:
-    """The cache behind keys or values [1, heads, context, D] that repeat each kv head for its group of queries."""
+    """Return the cache behind keys or values [1, heads, context, D] that repeat each KV head for its query group.
+
+    None when the edge is anything else.
+    """
     if not is_cache(kv):
         return None
     shape = kv.base
@@ -91,7 +97,7 @@ def _repeated(kv: Edge, heads: int) -> Edge | None:
 
 
 def window(imp: Importer, mask: Edge, *, keeps: bool) -> int | None:
-    """0 for a causal mask, n for a window of n slots, None when it is neither."""
+    """Return 0 for a causal mask, n for a sliding window of n slots, and None for any other mask."""
     if not idioms.is_table(mask) or mask.term.name not in imp.tables:
         return None
     node, axis = imp.tables[mask.term.name]
@@ -99,7 +105,7 @@ def window(imp: Importer, mask: Edge, *, keeps: bool) -> int | None:
 
 
 def attention(imp: Importer, q: Edge, k: Edge, v: Edge, scale: float, span: int) -> Edge | None:
-    """The normalised operator, when keys and values are whole caches; None otherwise."""
+    """Return the normalised `attention` operator when keys and values are whole caches; None otherwise."""
     if len(q.shape) != 4 or q.shape[2] != imp.pool.tokens or q.shape[0] != 1:
         return None
     keys, values = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
@@ -137,7 +143,10 @@ def _explicit(imp: Importer, weights: Any, v: Any) -> Edge | None:
 
 
 def explicit(imp: Importer, weights: Edge, v: Edge) -> Edge | None:
-    """softmax(q · kᵀ · scale + mask) · v, with the scale before or after the product."""
+    """Raise softmax(q · kᵀ · scale + mask) · v to `attention`, with the scale before or after the product.
+
+    None when `weights` is not of that form.
+    """
     probabilities = uncast(weights)
     if probabilities.term.op != "softmax":
         return None
@@ -159,7 +168,7 @@ def explicit(imp: Importer, weights: Edge, v: Edge) -> Edge | None:
 
 
 def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:
-    """Scores without their mask, and the mask's window."""
+    """Return the scores without their mask, and the mask's window; None when there is no such mask."""
     args = operands(scores)
     if scores.term.op == "add" and args:
         for value, mask in (args, args[::-1]):
@@ -174,7 +183,7 @@ def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:
 
 
 def _scaled(edge: Edge) -> tuple[Edge, float]:
-    """An edge without its scalar factor, and the factor."""
+    """Return an edge without its scalar factor, and the factor."""
     factor = 1.0
     while edge.term.op == "mul_scalar":
         value = edge.term.attr("value")

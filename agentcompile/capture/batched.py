@@ -1,7 +1,8 @@
-"""A decode graph for one sequence turned into one for several: equal operators, a leading extent of `batch`.
+"""Turns a decode graph for one sequence into one for several: the same operators with a leading extent of `batch`.
 
 Every sequence has its own token, position and cache: token int64 [B, 1], positions int64 [B], caches [B, kv_heads,
-context, head_dim], activations [B, 1, …]. Weights and constant tables stay as they are and are read once for all.
+context, head_dim], activations [B, 1, …]. Weights and constant tables are unchanged and are read once for all
+sequences.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from dataclasses import replace
 from agentcompile.ir.graph import Graph, Node, Use, Value, View
 
 SHARED = ("weight", "constant")
-"""Roles of values that all sequences read."""
+"""The roles of values that all sequences share."""
 
 
 class NotBatchableError(ValueError):
-    """The graph does something that is not the same for every sequence side by side; the text names it."""
+    """The graph mixes sequences or treats them differently; the message names the place."""
 
 
 def batched(graph: Graph, batch: int) -> Graph:
-    """`graph`, a decode step of one sequence, for `batch` of them. Raises NotBatchableError."""
+    """Return `graph`, a decode step of one sequence, as a decode step of `batch` sequences.
+
+    Raises:
+        NotBatchableError: the graph is no decode graph, or it cannot treat several sequences side by side.
+    """
     if graph.phase != "decode":
         raise NotBatchableError(f"a {graph.phase} graph runs one sequence at a time")
     if batch == 1:

@@ -1,6 +1,6 @@
-"""Captured models from the store: the same checkpoint configuration is exported once, then read in milliseconds.
+"""Captured models in the store: a checkpoint configuration is exported once and then read in milliseconds.
 
-In: a checkpoint directory and a context. Out: `Captured`, with the digest of the weights filled in, which are finite.
+In: a checkpoint directory and a context. Out: `Captured` with the digest of its weights, which are known to be finite.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from agentcompile.capture import Captured
 
 GRAPHS = "agentcompile.graphs.json"
-"""Beside the weights of a saved module: its graphs."""
+"""The file of a saved module's graphs, beside its weights."""
 CONSTANTS = "agentcompile.constants.safetensors"
 _VERSION = 3
-"""Raised when capture changes what it makes of the same program."""
+"""The version of capture; it is raised when capture makes other graphs of the same program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What the store holds of a captured model; the constants lie beside it as safetensors."""
+    """The part of a captured model that the store holds as JSON; the constants lie beside it as safetensors."""
 
     info: ModelInfo
     decode: Graph
@@ -52,19 +52,21 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A captured model, and where workers find its constants."""
+    """A captured model and the file in which workers find its constants."""
 
     captured: Captured
     constants: Path
 
 
 def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
-    """Capture the checkpoint at `path`, or read what an earlier capture of it left in `store`.
+    """Capture the checkpoint at `path`, or read the result of an earlier capture from `store`.
 
-    A `context` of 0 is the smaller of `DEFAULT_CONTEXT` and what the model was made for; for a saved module, the one
-    that it was captured for. `hashes` is the file that remembers digests of weight files by size and time of change.
-    Raises whatever capture raises; every weight is checked against the checkpoint's headers either way, and holds no
-    NaN or infinity.
+    A `context` of 0 means the smaller of `DEFAULT_CONTEXT` and the model's own limit; for a saved module, the context
+    that it was captured for. `hashes` is the file that caches digests of weight files by size and modification time.
+    Either way every weight is checked against the checkpoint's headers and for NaN and infinity.
+
+    Raises:
+        AgentCompileError: the model cannot be captured, or a weight is missing, differs or is not finite.
     """
     from agentcompile.capture import Captured, capture
 
@@ -95,7 +97,7 @@ def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
 def save_module(model: torch.nn.Module, directory: Path, context: int) -> None:
     """Capture a module of the decoder protocol and save weights, graphs and constants to `directory`.
 
-    The directory then serves as a checkpoint of its own: the module's code is not needed to compile or run it.
+    The directory then works as a checkpoint: compiling or running it does not need the module's code.
     """
     from safetensors.torch import save
 
@@ -109,7 +111,11 @@ def save_module(model: torch.nn.Module, directory: Path, context: int) -> None:
 
 
 def _beside(path: Path, context: int) -> Captured:
-    """The graphs that `save_module` left; AgentCompileError when they are damaged or of another context."""
+    """Return the graphs that `save_module` saved in the directory at `path`.
+
+    Raises:
+        AgentCompileError: the files are damaged, or they were captured for another context.
+    """
     from safetensors.torch import load_file
 
     from agentcompile.capture import Captured
@@ -129,7 +135,7 @@ def _own_context(checkpoint: Checkpoint) -> int:
     if (checkpoint.path / GRAPHS).exists():
         return _saved(checkpoint.path).info.context
     limit = context_limit(checkpoint.config)
-    if limit is None:  # the architecture's own default holds, which transformers knows
+    if limit is None:  # then the architecture's default holds, which transformers knows
         from agentcompile.capture.huggingface import declared_positions
 
         limit = context_limit(declared_positions(checkpoint.path))
@@ -145,11 +151,11 @@ def _saved(path: Path) -> _Kept:
 
 
 def _key(checkpoint: Checkpoint, context: int) -> str:
-    """Everything that the graphs depend on: configuration, names and dtypes of tensors, and who captures."""
+    """Return the key of all that the graphs depend on: config, tensors' names, shapes and dtypes, and versions."""
     tensors: Json = [[name, list(info.shape), info.dtype] for name, info in sorted(checkpoint.tensors().items())]
     generation = checkpoint.path / "generation_config.json"
     stops = generation.read_text(encoding="utf-8", errors="replace") if generation.is_file() else ""
-    saved = checkpoint.path / GRAPHS  # the code of a saved module is in its graphs alone
+    saved = checkpoint.path / GRAPHS  # only the graphs tell the code of a saved module
     graphs = hashlib.sha256(saved.read_bytes()).hexdigest() if saved.exists() else ""
     versions: Json = [agentcompile.__version__, *(metadata.version(name) for name in ("torch", "transformers"))]
     return digest(f"captured/{_VERSION}", checkpoint.config_digest(), stops, graphs, tensors, context, versions)
@@ -164,7 +170,7 @@ def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | Non
     try:
         kept: _Kept = decode(_Kept, json.loads(graphs.read_bytes()))
         return kept, dict(load_file(str(constants)))
-    except (CodecError, ValueError, OSError):  # damaged: captured afresh and written over
+    except (CodecError, ValueError, OSError):  # damaged: the caller captures again and overwrites it
         graphs.unlink(missing_ok=True)
         constants.unlink(missing_ok=True)
         return None
@@ -180,8 +186,13 @@ def _write(store: Store, key: str, made: Captured) -> None:
 
 
 def _weights(checkpoint: Checkpoint, used: Collection[str], hashes: Path) -> str:
-    """The weights' digest; file hashes are remembered, because hashing gigabytes takes seconds. The same reading looks
-    for numbers that are none: AgentCompileError names the first tensor in `used` that holds one."""
+    """Return the digest of the weights; the same reading looks for NaN and infinity.
+
+    File hashes are cached, because hashing gigabytes takes seconds.
+
+    Raises:
+        AgentCompileError: a tensor in `used` holds NaN or infinity; the message names the first one.
+    """
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         loaded = json.loads(hashes.read_text(encoding="utf-8"))

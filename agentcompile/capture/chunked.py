@@ -1,7 +1,7 @@
-"""A prefill graph of any number of tokens turned into one of a given number: the same operators at numbers.
+"""Turns a prefill graph of any number of tokens into one of a given number: the same operators with numeric shapes.
 
-Ids and names stay, so a cover found at one length serves at another by the ids of its nodes. States and weights have no
-symbolic extent and stay as they are.
+Ids and names stay the same, so a cover found at one length serves at another by its node ids. States and weights have
+no symbolic extent and stay as they are.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from dataclasses import replace
 from agentcompile.ir.graph import TOKENS, Attr, Dim, Graph, Node, Use, Value
 
 _TEMPLATE = "template"
-"""The attribute of an operator kept by its ATen name that says its arguments, as JSON."""
+"""The attribute that holds the arguments of an operator kept by its ATen name, as JSON."""
 
 
 class NotBindableError(ValueError):
-    """A graph that has no meaning at this number of tokens; the text names the place."""
+    """The graph is not valid at this number of tokens; the message names the place."""
 
 
 def at_tokens(graph: Graph, tokens: int) -> Graph:
-    """`graph`, a prefill of T tokens, with `tokens` for T in shapes, views and ATen arguments.
+    """Return `graph`, a prefill of T tokens, with `tokens` for T in shapes, views and ATen arguments.
 
-    A graph without a symbolic extent has its own number of tokens, and is returned as it is for that number alone.
-    Raises NotBindableError.
+    A graph without a symbolic extent takes a fixed number of tokens and is returned unchanged for that number only.
+
+    Raises:
+        NotBindableError: the graph is no prefill graph, or it is not valid at this number of tokens.
     """
     if graph.phase != "prefill":
         raise NotBindableError(f"a {graph.phase} graph has no chunk of tokens")
@@ -42,7 +44,10 @@ def at_tokens(graph: Graph, tokens: int) -> Graph:
 
 
 def _own_tokens(graph: Graph) -> int:
-    """How many tokens a graph without a symbolic extent takes; 0 for one that takes any number, or has no tokens."""
+    """Return the number of tokens that a graph without a symbolic extent takes.
+
+    0 when the graph takes any number, or no tokens at all.
+    """
     fed = [value for value in graph.values if value.role in ("token", "position")]
     numbers = {dim for value in fed for dim in value.shape[-1:]}
     return max((dim for dim in numbers if isinstance(dim, int)), default=0)
@@ -69,7 +74,10 @@ def _node(node: Node, tokens: int) -> Node:
 
 
 def _use(use: Use, tokens: int, where: str) -> Use:
-    """Bounds of a slice that count from the end keep doing so: -1 is the last token of any chunk."""
+    """Replace T in the views of a use.
+
+    Slice bounds that count from the end keep doing so: -1 is the last token of any chunk.
+    """
     return replace(
         use, views=tuple(replace(view, args=_dims(view.args, tokens, f"a view of {where}")) for view in use.views)
     )
@@ -82,7 +90,7 @@ def _attr(name: str, attr: Attr, tokens: int) -> Attr:
 
 
 def _filled(item: object, tokens: int) -> object:
-    """An argument template with a number for every multiple of T."""
+    """Replace every multiple of T in an argument template by a number."""
     if isinstance(item, list):
         return [_filled(one, tokens) for one in item]
     if isinstance(item, dict):

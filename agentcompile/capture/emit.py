@@ -1,4 +1,4 @@
-"""From terms to the graph: live operators in a canonical order, views on edges, constants tabulated and merged."""
+"""Turns terms into the graph: live operators in a canonical order, views on edges, constants tabulated and merged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentcompile.ir.graph import Attr, DType, Graph, Node, Phase, Role, Use, Va
 from agentcompile.ops.reference import OPERATORS
 
 NORMALISED = frozenset(OPERATORS)
-"""Operators with a meaning of their own; every other one is kept by its ATen name."""
+"""The operators with a normalised meaning; every other operator is kept by its ATen name."""
 
 X, Y = {"$": 0}, {"$": 1}
 ROLES: dict[str, Role] = {
@@ -29,11 +29,15 @@ ROLES: dict[str, Role] = {
     "constant": "constant",
 }
 TABLE_ELEMENTS = 1 << 28
-"""Position tables beyond this many elements are computed at run time instead."""
+"""The size, in elements, beyond which a position table is computed at run time instead of stored."""
 
 
 def _aten(term: Term) -> tuple[str, list[object]]:
-    """The ATen operator and argument template of a term that has no normalised name."""
+    """Return the ATen operator and argument template of a term that has no normalised name.
+
+    Raises:
+        AssertionError: the operator is not one that capture makes.
+    """
     match term.op:
         case "mean_last":
             return "aten.mean.dim", [X, [-1], True]
@@ -61,7 +65,7 @@ def _aten(term: Term) -> tuple[str, list[object]]:
 
 @dataclass(slots=True)
 class Emitter:
-    """Builds one graph. `constants` is shared by the graphs of a model, so that equal tables have one name."""
+    """Builds one graph. The graphs of a model share `constants`, so that equal tables have one name."""
 
     imp: Importer
     constants: dict[str, torch.Tensor]
@@ -70,13 +74,13 @@ class Emitter:
     _ids: dict[tuple[int, int], str] = field(default_factory=dict)
     _inputs: dict[str, None] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    """What a position table is called, by its leaf."""
+    """The name of a position table, by the id of its leaf."""
     _tables: dict[tuple[int, bool, DType], str] = field(default_factory=dict)
-    """The constant of a table of the importer's: layers share tables, whose bytes take long to compare."""
+    """The constant for a table of the importer. Layers share tables, and comparing their bytes takes long."""
     unknown: dict[str, int] = field(default_factory=dict)
 
     def graph(self, phase: Phase, outputs: list[tuple[str, Edge]], states: Iterable[Edge]) -> Graph:
-        """The graph that computes `outputs` and leaves `states` behind."""
+        """Build the graph that computes `outputs` and writes `states`."""
         roots = [edge.term for _, edge in outputs] + [edge.term for edge in states]
         live = _ordered(roots)
         for term in live:
@@ -194,7 +198,11 @@ class Emitter:
         return self._node("position_table", (positions, Use(value=constant)), [(shape, dtype)], (), None)[0]
 
     def _loose(self, term: Term) -> str:
-        """A position-only value that no table holds: computed each step by its own operators."""
+        """Return a position-only value that no table can hold, computed at every step by its own operators.
+
+        Raises:
+            AgentCompileError: the value needs a view or another shape.
+        """
         node, _ = self.imp.tables[term.name.partition("|")[0]]
         made = self.imp.inline(node)
         inner = self._use(made)
@@ -223,7 +231,7 @@ class Emitter:
 
 
 def id_of(term: Term, index: int) -> tuple[int, int]:
-    """The key of one output of a term."""
+    """Return the key of one output of a term."""
     return id(term), index
 
 
@@ -233,7 +241,11 @@ def _bytes_digest(value: torch.Tensor) -> str:
 
 
 def _ordered(roots: list[Term]) -> list[Term]:
-    """Live terms, operands first, in the order of a depth-first walk; readers of a buffer before its writer."""
+    """Return the live terms in depth-first order: operands first, and the readers of a buffer before its writer.
+
+    Raises:
+        AgentCompileError: a state is read after it is overwritten, and the write depends on the read.
+    """
     live, stack = dict[int, Term](), list(roots)
     while stack:
         term = stack.pop()

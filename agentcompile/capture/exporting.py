@@ -1,7 +1,7 @@
-"""From a decoder in the protocol's form to an exported program, and from that to the two graphs.
+"""Exports a decoder that follows the protocol, and turns the exported program into the two graphs.
 
 One program with a symbolic number of tokens serves both phases: decode is the same program at T = 1. A model that
-cannot be exported with a symbolic T is exported for one token; its prefill then takes one token at a time.
+cannot be exported with a symbolic T is exported for one token, and its prefill then takes one token at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLE_TOKENS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """An exported decoder. `fixed`: for one token alone."""
+    """An exported decoder; `fixed` says that it takes exactly one token."""
 
     exported: Any
     bindings: Mapping[str, Binding]
@@ -64,8 +64,10 @@ def export(
 ) -> Program:
     """Trace `decoder(tokens, positions, caches)`; `names` gives checkpoint names by parameter path.
 
-    `fake` is the FakeTensorMode that the parameters live in, when they do. Raises `AgentCompileError` when the
-    decoder can be traced neither for a symbolic number of tokens nor for one token.
+    `fake` is the FakeTensorMode of the parameters, if they are fake.
+
+    Raises:
+        AgentCompileError: the decoder can be traced neither for a symbolic number of tokens nor for one token.
     """
     step = _Step(decoder).eval()
     mode = fake if fake is not None else contextlib.nullcontext()
@@ -81,7 +83,7 @@ def export(
         dynamic = None if fixed else ({1: tokens}, {0: tokens}, [(None, None) for _ in caches])
         try:
             with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-                warnings.simplefilter("ignore")  # and what PyTorch prints of a graph that it could not finish
+                warnings.simplefilter("ignore")  # stderr too: PyTorch prints a graph that it could not finish
                 exported = torch.export.export(step, example, strict=False, dynamic_shapes=dynamic)
         except AgentCompileError:
             raise
@@ -99,13 +101,15 @@ def export(
 
 
 def by_content(error: Exception | None) -> bool:
-    """Whether an error says that a model's code decides by the content of tensors."""
+    """Return whether an error says that a model's code branches on the content of tensors."""
     return type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
 def because(error: Exception | None, what: str) -> str:
-    """Why a model's code cannot be captured, in a sentence: `what` happened and how the error puts it, where we have no
-    words of our own for it."""
+    """Return in one sentence why a model's code cannot be captured.
+
+    It says `what` happened and the first line of the error, unless there is a plainer sentence for the error.
+    """
     if by_content(error):
         return "its code decides by the content of tensors, which is not supported"
     said = (str(error).strip().splitlines() or [""])[0][:200]
@@ -113,7 +117,7 @@ def because(error: Exception | None, what: str) -> str:
 
 
 def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) -> dict[str, Binding]:
-    """What each placeholder is: inputs by order, weights by checkpoint name, buffers and constants by content."""
+    """Return the meaning of each placeholder: inputs by order, weights by checkpoint name, other tensors by content."""
     kinds = torch.export.graph_signature.InputKind
     inputs = iter([("token", "tokens"), ("position", "positions"), *(("state", state.name) for state in states)])
     out: dict[str, Binding] = {}
@@ -148,7 +152,10 @@ def _evaluator(exported: Any, bindings: Mapping[str, Binding], context: int, fix
 
 
 def normalise(program: Program, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
-    """One phase's graph: `tokens` is 1 (decode) or `TOKENS` (prefill). Position tables are added to `constants`."""
+    """Return one phase's graph and add its position tables to `constants`.
+
+    `tokens` is 1 (decode) or `TOKENS` (prefill).
+    """
     importer = Importer(Pool(tokens), program.positional, program.bindings, program.prefix)
     outputs, states = importer.run(program.exported.graph)
     logits = last_token(importer.pool, outputs[0])

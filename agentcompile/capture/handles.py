@@ -1,4 +1,4 @@
-"""What a node of an exported program stands for while it is read: a view of a storage, or positions."""
+"""What a node of an exported program denotes while it is imported: a view of a storage, or positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentcompile.capture.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A view of a storage: its content may be rebound by an in-place operator."""
+    """A view of a storage, whose content an in-place operator may replace."""
 
     storage: int
     layout: Layout
@@ -19,8 +19,8 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Pos:
-    """A node that depends on positions (or nothing) alone."""
+    """A node whose value depends on positions only, or on nothing."""
 
     node: fx.Node
     moves: bool
-    """Whether the positions enter; otherwise it is a constant."""
+    """Whether the value depends on the positions; otherwise it is a constant."""

@@ -1,4 +1,4 @@
-"""Decoders from transformers: a model built without weights, called through the capture protocol."""
+"""Decoders from transformers: a model is built without weights and called through the capture protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentcompile.errors import AgentCompileError
 
 
 class _WithoutWeights(TorchFunctionMode):
-    """Make uninitialised tensors fake: they hold nothing worth keeping, while computed buffers stay real."""
+    """A mode that makes uninitialised tensors fake, as their content does not matter; computed buffers stay real."""
 
     def __init__(self, mode: Any) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _WithoutWeights(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Transformers logs advice about configs that capture has already judged."""
+    """Silence advice that transformers logs about configs, which capture has already checked."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -52,7 +52,7 @@ class HuggingFaceDecoder(nn.Module):
         self.context = context
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, caches: Any) -> torch.Tensor:
-        """Logits of the last token, [1, 1, vocab]."""
+        """Return the logits of the last token, [1, 1, vocab]."""
         from transformers.cache_utils import Cache
 
         layers = [_layer_class()(keys, values, positions, self.context) for keys, values in caches]
@@ -65,7 +65,7 @@ class HuggingFaceDecoder(nn.Module):
 
 
 def _layer_class() -> Any:
-    """A cache layer whose slots are the positions themselves; sliding layers keep their full length too."""
+    """Return a cache layer class whose slots are the positions; sliding-window layers keep their full length too."""
     from transformers import cache_utils
 
     base: Any = cache_utils.CacheLayerMixin
@@ -100,7 +100,10 @@ def _layer_class() -> Any:
 
 
 def _keep_first_factors(model: nn.Module) -> None:
-    """LongRoPE chooses its factors by a sequence's length; no sequence here is longer than the first ones are for."""
+    """Make LongRoPE always use its first factors.
+
+    LongRoPE chooses its factors by the length of a sequence, and no sequence here is longer than the first ones serve.
+    """
     for module in model.modules():
         kind: Any = getattr(module, "rope_type", None)
         if kind == "longrope":
@@ -111,12 +114,12 @@ def _keep_first_factors(model: nn.Module) -> None:
 
 
 def positions_of(config: Any) -> dict[str, int]:
-    """What a parsed config says of the number of positions, in the words of `CONTEXTS`: its class may say it alone."""
+    """Return the numbers of positions in a parsed config under the keys of `CONTEXTS`; its class may supply them."""
     return {key: value for key in CONTEXTS if type(value := getattr(config, key, None)) is int}
 
 
 def declared_positions(path: Path) -> dict[str, int]:
-    """`positions_of` the config in a checkpoint directory; empty where transformers cannot parse it."""
+    """Return `positions_of` for the config in a checkpoint directory; empty when transformers cannot parse it."""
     import transformers
 
     try:
@@ -127,9 +130,11 @@ def declared_positions(path: Path) -> dict[str, int]:
 
 
 def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Module, Any]:
-    """The model of a checkpoint directory with fake parameters, and the fake mode they live in.
+    """Return the model of a checkpoint directory with fake parameters, and the fake mode they live in.
 
-    Raises `AgentCompileError` for an architecture that the installed transformers does not know.
+    Raises:
+        AgentCompileError: the installed transformers does not know the architecture or rejects its config, the model is
+            no causal language model, or its code branches on the content of tensors.
     """
     import transformers
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -138,7 +143,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     auto: Any = transformers.AutoModelForCausalLM
     first: Exception | None = None
-    for attention in ("sdpa", "eager"):  # some architectures have one alone
+    for attention in ("sdpa", "eager"):  # some architectures have only one of them
         try:
             with _quiet(), _WithoutWeights(mode):
                 parsed = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -146,7 +151,7 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
                     text = f"{path / 'config.json'}: model_type: {parsed.model_type}: no causal language model"
                     hint = "use a decoder-only transformer, such as Llama, Qwen3 or Mistral"
                     raise AgentCompileError(f"{text}, and no other kind is supported", hint=hint)
-                parsed.return_dict = True  # how callers want to be answered; here results are read by their names
+                parsed.return_dict = True  # a config may ask for tuples; here results are read by name
                 model: nn.Module = auto.from_config(
                     parsed, dtype=dtype, attn_implementation=attention, trust_remote_code=False
                 )
@@ -173,5 +178,5 @@ def build(path: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Mo
 
 
 def _naming(config: dict[str, Any], sought: tuple[object, ...]) -> str:
-    """The key of a config whose text is what was sought and not found; empty where there is none."""
+    """Return the config key whose text is what was sought and not found; empty when there is none."""
     return next((key for key, value in leaves(config) if isinstance(value, str) and (value,) == sought), "")

@@ -1,7 +1,8 @@
 """Idioms: smart constructors that raise every spelling of an operator to its normalised name.
 
 Operands are already normalised when a constructor sees them, so a pattern is matched once, at its last operator,
-against merged terms. What rounds where belongs to the raised operator (`reference.py`), not to the spelling.
+against merged terms. Where the result is rounded is defined by the raised operator (`reference.py`), not by the
+spelling.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ WIDER = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"),
 
 
 def cast(pool: Pool, x: Edge, to: DType) -> Edge:
-    """Convert element type; casts to the same type, and to a wider type and back, vanish."""
+    """Convert to another dtype; casts to the same dtype, and to a wider dtype and back, are dropped."""
     if x.dtype == to:
         return x
     if x.term.op == "cast":
@@ -27,7 +28,11 @@ def cast(pool: Pool, x: Edge, to: DType) -> Edge:
 
 
 def scalar(pool: Pool, op: str, x: Edge, value: float, dtype: DType) -> Edge:
-    """`op` (add, mul, pow) with a number: kept out of the graph's tensors; multiplying by 1 and adding 0 vanish."""
+    """Apply `op` (add, mul, pow) with a number, which stays out of the graph's tensors.
+
+    Multiplying by 1 and adding 0 are dropped. Some powers become `square`, `sqrt` or `rsqrt`, and a sum divided by its
+    width a mean.
+    """
     if dtype == x.dtype and ((op == "mul" and value == 1) or (op == "add" and value == 0)):
         return x
     if op == "pow":
@@ -43,12 +48,12 @@ def scalar(pool: Pool, op: str, x: Edge, value: float, dtype: DType) -> Edge:
 
 
 def mean_last(pool: Pool, x: Edge) -> Edge:
-    """Mean over the last axis, which stays with extent 1."""
+    """Compute the mean over the last axis, which is kept with extent 1."""
     return pool.op("mean_last", [x], (*x.shape[:-1], 1), x.dtype)
 
 
 def mul(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
-    """Product; raises `silu`, `rms_norm` and squares."""
+    """Multiply two operands; this raises `silu`, `rms_norm` and squares."""
     if a == b:
         return pool.unary("square", a, dtype=dtype)
     for x, gate in ((a, b), (b, a)):
@@ -60,7 +65,7 @@ def mul(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
 
 
 def div(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
-    """Quotient; dividing by a square root multiplies by its inverse."""
+    """Divide two operands; dividing by a square root multiplies by its inverse."""
     root = uncast(b)
     if root.term.op == "sqrt":
         inner = root.term.args[0].through(root.layout, root.base)
@@ -69,7 +74,7 @@ def div(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
 
 
 def add(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
-    """Sum; raises a bias into its `linear`, and `rope`."""
+    """Add two operands; this raises a bias into its `linear`, and raises `rope`."""
     for x, bias in ((a, b), (b, a)):
         bare = x.term.op == "linear" and len(x.term.args) == 2 and x.layout.is_order_kept(x.base)
         if bare and _is_weight(bias) and bias.shape == x.shape[-1:]:
@@ -81,7 +86,7 @@ def add(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
 
 
 def sub(pool: Pool, a: Edge, b: Edge, dtype: DType) -> Edge:
-    """Difference."""
+    """Subtract two operands."""
     return pool.binary("sub", a, b, dtype, commutes=False)
 
 
@@ -90,14 +95,14 @@ def _is_weight(edge: Edge) -> bool:
 
 
 def linear(pool: Pool, x: Edge, w: Edge, b: Edge | None) -> Edge:
-    """x [..., in] times w [out, in] transposed, plus b [out]. Rows are put as [1, rows, in]."""
+    """Multiply x [..., in] by w [out, in] transposed and add b [out]; the rows become [1, rows, in]."""
     rows, features = numel(x.shape[:-1]), w.shape[0]
     args = [x.reshape((1, rows, x.shape[-1])), w] + ([b] if b is not None else [])
     return pool.op("linear", args, (1, rows, features), x.dtype).reshape((*x.shape[:-1], features))
 
 
 def matmul(pool: Pool, a: Edge, b: Edge) -> Edge:
-    """Matrix product; by a transposed weight it is `linear`."""
+    """Multiply two matrices; a product with a transposed weight becomes `linear`."""
     if len(b.shape) == 2 and _is_weight(b) and len(a.shape) >= 1 and not b.plain:
         turned = b.permute((1, 0))
         if turned.plain:
@@ -107,14 +112,14 @@ def matmul(pool: Pool, a: Edge, b: Edge) -> Edge:
 
 
 def embedding(pool: Pool, table: Edge, ids: Edge) -> Edge:
-    """Rows of table [vocab, hidden] at ids, put as [1, rows]."""
+    """Gather rows of table [vocab, hidden] at ids, which become [1, rows]."""
     rows, hidden = numel(ids.shape), table.shape[1]
     out = pool.op("embedding", [ids.reshape((1, rows)), table], (1, rows, hidden), table.dtype)
     return out.reshape((*ids.shape, hidden))
 
 
 def rms_norm(pool: Pool, x: Edge, weight: Edge, eps: float, offset: float) -> Edge:
-    """Normalise over the last axis. Rows are put token-major: [1, T, width] or [1, T, groups, width]."""
+    """Normalise over the last axis, with the rows token-major: [1, T, width] or [1, T, groups, width]."""
     width = x.shape[-1]
     attrs = (("eps", eps), ("offset", offset))
     try:
@@ -140,7 +145,10 @@ def _factors(edge: Edge, depth: int = 3) -> list[Edge]:
 
 
 def _rms_norm(pool: Pool, args: tuple[Edge, ...], seen: Edge | None, dtype: DType) -> Edge | None:
-    """x · rsqrt(mean(x²) + eps) · w in any association and with any casts; `seen` is the product being cast."""
+    """Raise x · rsqrt(mean(x²) + eps) · w in any association and with any casts to `rms_norm`.
+
+    `seen` is the product that is being cast. None when the factors are not of that form.
+    """
     if seen is not None and not (args := operands(seen)):
         return None
     factors = [leaf for arg in args for leaf in _factors(arg)]
@@ -164,7 +172,7 @@ def _rms_norm(pool: Pool, args: tuple[Edge, ...], seen: Edge | None, dtype: DTyp
 
 
 def _weight_of(edge: Edge) -> tuple[bool, Edge | None, float]:
-    """A norm's weight leaf and what is added to it (Gemma keeps weight - 1)."""
+    """Return whether an edge is a norm's weight, its leaf, and the number added to it (Gemma stores weight - 1)."""
     if _is_weight(edge):
         return True, edge, 0.0
     if edge.term.op == "add_scalar" and _is_weight(inner := uncast(edge.term.args[0])):
@@ -175,7 +183,7 @@ def _weight_of(edge: Edge) -> tuple[bool, Edge | None, float]:
 
 
 def _mean_square(root: Edge) -> tuple[Edge, float] | None:
-    """The x and eps of rsqrt(mean(x², last axis) + eps)."""
+    """Return the x and eps of rsqrt(mean(x², last axis) + eps); None when `root` is not of that form."""
     total = uncast(root.term.args[0])
     if total.term.op != "add_scalar":
         return None
@@ -189,12 +197,12 @@ def _mean_square(root: Edge) -> tuple[Edge, float] | None:
 
 
 def is_table(edge: Edge) -> bool:
-    """Whether the edge reads a position-only value, one row a token."""
+    """Return whether the edge reads a position-only value that has one row per token."""
     return edge.term.op == "leaf" and edge.term.role == "table"
 
 
 def _rope_full(pool: Pool, plain: Edge, rotated: Edge, dtype: DType) -> Edge | None:
-    """x · cos + rotate_half(x) · sin with tables as wide as the head."""
+    """Raise x · cos + rotate_half(x) · sin to `rope`, with tables as wide as the head; None for any other form."""
     if uncast(plain).term.op != "mul" or uncast(rotated).term.op != "mul":
         return None
     x, cos = _by_table(uncast(plain))
@@ -216,7 +224,7 @@ def _rope_full(pool: Pool, plain: Edge, rotated: Edge, dtype: DType) -> Edge | N
 
 
 def _by_table(edge: Edge) -> tuple[Edge | None, Edge | None]:
-    """The operands of a product with a position table: (value, table)."""
+    """Return the operands of a product with a position table as (value, table); (None, None) for any other product."""
     if edge.term.op != "mul" or not (args := operands(edge)):
         return None, None
     a, b = args
@@ -226,7 +234,10 @@ def _by_table(edge: Edge) -> tuple[Edge | None, Edge | None]:
 
 
 def rope(pool: Pool, x: Edge, cos: Edge, sin: Edge, dtype: DType) -> Edge | None:
-    """Rotate halves of x, put as [1, heads, T, D]; cos and sin are read as [1, T, D]."""
+    """Rotate the halves of x, taken as [1, heads, T, D], with cos and sin read as [1, T, D].
+
+    None when the shapes or the order of the tables do not allow it.
+    """
     width, tokens = x.shape[-1], pool.tokens
     if cos.shape[-1] != width or sin.shape[-1] != width or cos.base != (1, tokens, width) or sin.base != cos.base:
         return None
@@ -249,7 +260,7 @@ def rope(pool: Pool, x: Edge, cos: Edge, sin: Edge, dtype: DType) -> Edge | None
 
 
 def cat(pool: Pool, parts: list[Edge], axis: int, dtype: DType) -> Edge:
-    """Concatenation; raises the halves spelling of `rope`."""
+    """Concatenate along an axis; this raises the spelling of `rope` by halves."""
     axis %= len(parts[0].shape)
     parts = [part for part in parts if part.shape[axis]] or parts[:1]
     if len(parts) == 1:
@@ -264,7 +275,10 @@ def cat(pool: Pool, parts: list[Edge], axis: int, dtype: DType) -> Edge:
 
 
 def _rope_halves(pool: Pool, first: Edge, second: Edge, dtype: DType) -> Edge | None:
-    """cat(x1·cos - x2·sin, x2·cos + x1·sin) with tables half as wide as the head."""
+    """Raise cat(x1·cos - x2·sin, x2·cos + x1·sin) to `rope`, with tables half as wide as the head.
+
+    None for any other form.
+    """
     first, second = uncast(first), uncast(second)
     if first.term.op != "sub" or second.term.op != "add" or not operands(first) or not operands(second):
         return None
@@ -283,7 +297,7 @@ def _rope_halves(pool: Pool, first: Edge, second: Edge, dtype: DType) -> Edge | 
 
 
 def _whole(low: Edge, high: Edge) -> Edge | None:
-    """The edge whose halves of the last axis these are."""
+    """Return the edge whose last axis has `low` and `high` as its halves; None when there is none."""
     if low.term is not high.term or low.index != high.index or low.shape != high.shape:
         return None
     half = low.shape[-1]
@@ -296,7 +310,7 @@ def _whole(low: Edge, high: Edge) -> Edge | None:
 
 
 def _doubled(pool: Pool, table: Edge) -> Edge:
-    """A half-width table read as the full-width one that repeats it."""
+    """Return the full-width table that repeats a half-width table."""
     if not table.layout.is_order_kept(table.base):
         return table
     _, tokens, width = table.base

@@ -1,7 +1,7 @@
-"""From an exported ATen program to terms: storages followed, in-place writes made functional, names resolved.
+"""Turns an exported ATen program into terms: follows storages, makes in-place writes functional, resolves names.
 
-Every FX value becomes a handle (a storage and a layout over it), a position-only node, a number, or a tuple of
-these. In-place operators rebind their storage, so that later readers of any view see the new content.
+Every FX value becomes a handle (a storage and a layout over it), a position-only node, a number, or a tuple of these.
+In-place operators rebind their storage, so later readers of any view see the new content.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What a placeholder of the exported program is."""
+    """The role and the name of a placeholder of the exported program."""
 
     role: str
     name: str
@@ -52,21 +52,21 @@ class Binding:
 
 @dataclass(slots=True)
 class Importer:
-    """One pass over an exported graph with the token axis bound to `tokens` (1, or `TOKENS` for a symbolic one)."""
+    """One pass over an exported graph, with a token axis of `tokens` (1, or `TOKENS` for a symbolic number)."""
 
     pool: Pool
     positional: Positional
     bindings: Mapping[str, Binding]
     prefix: str = ""
-    """Module path to drop from every operator's path."""
+    """The module path that is dropped from every operator's path."""
     tables: dict[str, tuple[fx.Node, int | None]] = field(default_factory=dict)
-    """Position-only leaves: their node and its token axis."""
+    """The node and the token axis of each position-only leaf."""
     _env: dict[fx.Node, Any] = field(default_factory=dict)
     _store: list[Edge] = field(default_factory=list)
     _states: dict[str, int] = field(default_factory=dict)
 
     def run(self, graph: fx.Graph) -> tuple[list[Edge], dict[str, Edge]]:
-        """Import every node; returns the outputs and the final content of each state."""
+        """Import every node; return the outputs and the final content of each state."""
         outputs: list[Edge] = []
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -99,12 +99,12 @@ class Importer:
         return Handle(len(self._store) - 1, dense(edge.shape))
 
     def read(self, handle: Handle) -> Edge:
-        """The present content of a handle."""
+        """Return the present content of a handle."""
         content = self._store[handle.storage]
         return content.through(handle.layout, content.shape)
 
     def edge(self, value: Any) -> Edge:
-        """The operand an operator sees for an environment value."""
+        """Return the operand that an operator sees for an environment value."""
         if isinstance(value, Handle):
             return self.read(value)
         if isinstance(value, Edge):
@@ -113,7 +113,7 @@ class Importer:
         return self.table(value)
 
     def table(self, value: Pos) -> Edge:
-        """A position-only value as a leaf [1, T, width] (or a constant), viewed as the node's shape."""
+        """Return a position-only value as a leaf [1, T, width] (or a constant), viewed in the node's shape."""
         fake = value.node.meta["val"]
         shape, dtype = self.shape(fake), self.dtype(fake)
         if not value.moves and self._token_axes(fake) == []:
@@ -143,15 +143,19 @@ class Importer:
         return [i for i, size in sizes if not isinstance(size, int) and self.size(size, TOKENS) == TOKENS]
 
     def size(self, value: Any, tokens: int = 0) -> int:
-        """An extent for this token axis, or for another."""
+        """Return an extent for this importer's token count, or for `tokens`."""
         return extent(value, tokens or self.pool.tokens)
 
     def shape(self, fake: Any) -> Shape:
-        """The extents of an example value."""
+        """Return the extents of an example value."""
         return tuple(self.size(extent) for extent in fake.shape)
 
     def dtype(self, fake: Any) -> DType:
-        """The element type of an example value; raises for those the graph cannot name."""
+        """Return the dtype of an example value.
+
+        Raises:
+            AgentCompileError: graphs have no name for the dtype.
+        """
         if fake.dtype not in DTYPES:
             raise AgentCompileError(
                 f"the captured program holds a {fake.dtype} value, which is not supported",
@@ -183,7 +187,7 @@ class Importer:
         return self._wrap(self._compute(node, name, args, kwargs))
 
     def _follow(self, node: fx.Node, name: str) -> None:
-        """Record aliases and writes, which position-only evaluation must respect."""
+        """Record aliases and writes, which evaluating position-only nodes must respect."""
         first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
         if first is None:
             return
@@ -238,7 +242,7 @@ class Importer:
         return self.generic(node, args, kwargs)
 
     def inline(self, node: fx.Node) -> Edge:
-        """A position-only value as operators that run each step, for one that is no table of rows."""
+        """Return a position-only value that is no table of rows, as operators that run at every step."""
         env: dict[fx.Node, Any] = {}
         for at in self.positional.plan(node):
             value = at.meta.get("val")
@@ -262,7 +266,7 @@ class Importer:
         return tuple(self._wrap(item) for item in made) if isinstance(made, tuple) else self._new(made)
 
     def generic(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """An operator kept by its ATen name: tensors in order, everything else in a template."""
+        """Keep an operator by its ATen name, with its tensors in order and all other arguments in a template."""
         tensors: list[Edge] = []
         op = _overload(node)
         template = {
@@ -296,7 +300,11 @@ class Importer:
 
 
 def _overload(node: fx.Node) -> Any:
-    """The functional overload of a node's operator."""
+    """Return the functional overload of a node's operator.
+
+    Raises:
+        AgentCompileError: the operator writes in place and has no functional form.
+    """
     target: Any = node.target
     name = target._schema.name.split("::")[1]
     if name.endswith("_") and not name.startswith("_"):
@@ -311,14 +319,14 @@ def _overload(node: fx.Node) -> Any:
 
 
 def _aliases(node: fx.Node) -> bool:
-    """Whether the example output shares its storage with the first operand."""
+    """Return whether the example output shares its storage with the first operand."""
     first: Any = node.args[0]
     made, given = node.meta["val"], first.meta["val"]
     return bool(made.untyped_storage()._cdata == given.untyped_storage()._cdata)
 
 
 def _where(node: fx.Node, prefix: str) -> tuple[str, str]:
-    """Module path and source line (file name and number) of an operator, for people."""
+    """Return an operator's module path and source line (file name and number), for messages."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     path = path.removeprefix(prefix).removeprefix(".")

@@ -1,10 +1,9 @@
 """View algebra: any chain of reshape, permute, slice and expand over a dense buffer, in one canonical form.
 
 A `Layout` maps the row-major order of a view to offsets in its dense base: an offset plus *atoms* (size, stride),
-outermost first, and the shape that groups them. Adjacent atoms that walk memory as one are merged and atoms of
-size 1 are dropped, so two chains that denote the same elements in the same order have equal layouts, whichever
-way they were spelled. Extents are integers: while a graph with a symbolic token count is normalised, `TOKENS`
-stands for the count.
+outermost first, and the shape that groups them. Adjacent atoms that walk memory as one are merged and atoms of size 1
+are dropped, so two chains that denote the same elements in the same order have equal layouts, however they are spelled.
+Extents are integers: while a graph with a symbolic token count is normalised, `TOKENS` represents the count.
 """
 
 from __future__ import annotations
@@ -17,18 +16,22 @@ from dataclasses import dataclass, replace
 from agentcompile.ir.graph import Dim, View
 
 TOKENS = 1_000_003
-"""A prime that no extent of a model is a multiple of: it marks the token axis in shapes and products of shapes."""
+"""A prime that divides no extent of a model; it marks the token axis in shapes and products of shapes."""
 
 Atom = tuple[int, int]
 Shape = tuple[int, ...]
 
 
 class Inexpressible(Exception):
-    """A view that this algebra cannot hold (a reshape across a slice, a flip); the caller copies instead."""
+    """A view that this algebra cannot represent (a reshape across a slice, a flip); the caller copies instead."""
 
 
 def dim(extent: int) -> Dim:
-    """Turn an extent back into a graph dimension: `TOKENS` is ``"T"``; raises for its multiples."""
+    """Turn an extent back into a graph dimension; `TOKENS` becomes ``"T"``.
+
+    Raises:
+        Inexpressible: the extent is a multiple of `TOKENS`, but not `TOKENS` itself.
+    """
     if extent == TOKENS:
         return "T"
     if extent >= TOKENS and extent % TOKENS == 0:
@@ -37,7 +40,7 @@ def dim(extent: int) -> Dim:
 
 
 def dims(shape: Shape) -> tuple[Dim, ...]:
-    """`dim` over a shape."""
+    """Apply `dim` to every extent of a shape."""
     return tuple(dim(extent) for extent in shape)
 
 
@@ -63,27 +66,31 @@ class Layout:
 
     @property
     def numel(self) -> int:
-        """Elements of the view."""
+        """The number of elements of the view."""
         return math.prod(self.shape)
 
     def is_order_kept(self, base: Shape) -> bool:
-        """Whether the view is the base's own elements in their own order: a reshape at most."""
+        """Return whether the view is the base's own elements in their own order, so at most a reshape."""
         return self.offset == 0 and self.numel == math.prod(base) and self.atoms == _merged([(self.numel, 1)])
 
     def is_bijective(self, base: Shape) -> bool:
-        """Whether every element of the base appears exactly once: reshapes and permutes only."""
+        """Return whether every element of the base appears exactly once, so only reshapes and permutes."""
         if self.offset or self.numel != math.prod(base):
             return False
         return _merged(sorted(self.atoms, key=lambda atom: -atom[1])) == _merged([(self.numel, 1)])
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order under another shape."""
+        """Return the same elements in the same order under another shape."""
         shape = tuple(shape)
         assert math.prod(shape) == self.numel, (self.shape, shape)
         return replace(self, shape=shape)
 
     def per_dim(self) -> list[list[Atom]]:
-        """The atoms of each dimension; raises `Inexpressible` when a dimension ends inside an atom."""
+        """Return the atoms of each dimension.
+
+        Raises:
+            Inexpressible: a dimension ends inside an atom.
+        """
         rest, out = list(self.atoms), list[list[Atom]]()
         for extent in reversed(self.shape):
             group: list[Atom] = []
@@ -103,7 +110,7 @@ class Layout:
         return out
 
     def regroup(self, groups: Sequence[Sequence[Atom]], shape: Sequence[int], offset: int = 0) -> Layout:
-        """The layout of these atoms for each dimension, moved by `offset`."""
+        """Return the layout with these atoms for each dimension, moved by `offset`."""
         atoms = _merged([atom for group in groups for atom in group])
         return Layout(self.offset + offset, atoms, tuple(shape))
 
@@ -122,7 +129,7 @@ class Layout:
         return self.regroup(groups, new)
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Layout:
-        """Keep [start, stop) of an axis, `step` apart; bounds are already inside the extent."""
+        """Keep [start, stop) of an axis, `step` apart; the bounds are already inside the extent."""
         groups = self.per_dim()
         count = max(0, -(-(stop - start) // step))
         offset, group = _slice_atoms(list(_merged(groups[axis])), start, count, step)
@@ -153,15 +160,16 @@ def _slice_atoms(group: list[Atom], start: int, count: int, step: int) -> tuple[
 
 
 def dense(shape: Sequence[int]) -> Layout:
-    """The layout of a dense buffer of this shape: no view at all."""
+    """Return the layout of a dense buffer of this shape, that is, of no view at all."""
     return Layout(0, _merged([(math.prod(shape), 1)]), tuple(shape))
 
 
 @functools.lru_cache(maxsize=4096)
 def chain(layout: Layout, base: Shape) -> tuple[View, ...]:
-    """The canonical view chain of a layout: reshape, slices, permute, expand, reshape, each only where needed.
+    """Return the canonical view chain of a layout: reshape, slices, permute, expand, reshape, each only where needed.
 
-    Raises `Inexpressible` for layouts with no such chain (overlapping windows, extents that are multiples of T).
+    Raises:
+        Inexpressible: the layout has no such chain (overlapping windows, extents that are multiples of T).
     """
     if layout.is_order_kept(base):
         return () if layout.shape == base else (View(op="reshape", args=dims(layout.shape)),)
@@ -177,7 +185,11 @@ def chain(layout: Layout, base: Shape) -> tuple[View, ...]:
 
 
 def _extents(layout: Layout, base: Shape, slots: Sequence[Atom]) -> list[tuple[int, int, int, Atom | None]]:
-    """Dimensions (extent, start, count, slot) of the base, outermost first, that make every slot one dimension."""
+    """Return dimensions (extent, start, count, slot) of the base that make every slot one dimension, outermost first.
+
+    Raises:
+        Inexpressible: the atoms overlap.
+    """
     previous, out = math.prod(base), list[tuple[int, int, int, Atom | None]]()
     for size, stride in sorted((slot for slot in slots if slot[1]), key=lambda slot: -slot[1]):
         extent, ragged = divmod(previous, stride)
@@ -229,7 +241,7 @@ def _steps(layout: Layout, base: Shape, slots: Sequence[Atom]) -> list[View]:
 
 
 def _bounds(extent: int, start: int, count: int) -> tuple[Dim, Dim]:
-    """Slice bounds; on the token axis they count from the end, so that they hold for every T."""
+    """Return slice bounds; on the token axis they count from the end, so that they hold for every T."""
     if extent != TOKENS:
         return start, start + count
     stop: Dim = "T" if start + count == extent else start + count - extent

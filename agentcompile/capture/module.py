@@ -1,4 +1,4 @@
-"""Decoders that are modules in memory: their weights are saved first, so that every later stage reads a path."""
+"""Decoders that are modules in memory; their weights are saved first, so that every later stage reads a path."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from agentcompile.checkpoint import SINGLE
 from agentcompile.errors import AgentCompileError, ExitCode
 
 MODEL_TYPE = "agentcompile-module"
-"""`model_type` of a directory saved from a module: its code is not in it."""
+"""The `model_type` of a directory saved from a module; the directory does not contain the module's code."""
 
 
 def judge(model: torch.nn.Module) -> DecoderSpec:
-    """The module's spec. Raises `AgentCompileError` when the module is no protocol decoder on the CPU."""
+    """Return the module's spec.
+
+    Raises:
+        AgentCompileError: the module is no protocol decoder on the CPU, or its spec is invalid.
+    """
     if not isinstance(model, Decoder) or not isinstance(model.spec, DecoderSpec):
         raise AgentCompileError(
             f"{type(model).__name__}: spec: missing, or no DecoderSpec", hint="see agentcompile/capture/protocol.py"
@@ -47,7 +51,11 @@ def judge(model: torch.nn.Module) -> DecoderSpec:
 
 
 def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
-    """Write config.json and model.safetensors, each whole or not at all. Tied parameters are written once."""
+    """Write config.json and model.safetensors, each whole or not at all; tied parameters are written once.
+
+    Raises:
+        AgentCompileError: the directory cannot be written (environment).
+    """
     from safetensors.torch import save as serialise
 
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
@@ -76,7 +84,7 @@ def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
 
 
 def _buffers(model: torch.nn.Module) -> str:
-    """Identity of the buffers' bytes: they are constants of the graphs, so they belong to the saved config."""
+    """Return a digest of the buffers' bytes; they are constants of the graphs, so the saved config contains it."""
     h = hashlib.sha256()
     for name, buffer in sorted(model.named_buffers()):
         flat = buffer.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
@@ -97,6 +105,6 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def names(model: torch.nn.Module) -> dict[str, str]:
-    """Parameter paths to saved names: a tied parameter goes by its first path."""
+    """Return the saved name of every parameter path; a tied parameter has the name of its first path."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     return {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}

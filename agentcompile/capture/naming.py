@@ -1,8 +1,8 @@
-"""Parameter paths of a transformers model to the names that its weights are stored under.
+"""Maps the parameter paths of a transformers model to the names under which its weights are stored.
 
-Checkpoints of other versions call some tensors otherwise (GPT-NeoX's head is `embed_out` on disk and `lm_head` in
-transformers 5; GPT-2's first files leave out `transformer.`). Transformers renames while it loads; the same rules,
-applied to names alone, say which stored tensor a parameter is.
+Checkpoints of other versions name some tensors differently (GPT-NeoX's head is `embed_out` on disk and `lm_head` in
+transformers 5; GPT-2's first files leave out `transformer.`). Transformers renames tensors while it loads them. The
+same rules, applied to names only, tell which stored tensor each parameter is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from agentcompile.errors import AgentCompileError
 
 
 def stored_names(model: nn.Module, stored: Collection[str]) -> dict[str, str]:
-    """A stored name for every parameter path; tied parameters share the first one that is stored.
+    """Return a stored name for every parameter path; tied parameters share the first name that is stored.
 
-    A parameter that nothing stored stands for keeps its own path, which the checkpoint then misses by name. Raises
-    `AgentCompileError` where transformers would make it from other tensors while loading.
+    A parameter without a stored tensor keeps its own path, which the checkpoint then reports as missing.
+
+    Raises:
+        AgentCompileError: transformers would compute the parameter from other tensors while loading.
     """
     plain, made = _renamed(model, stored)
     groups: dict[int, list[str]] = {}
@@ -40,7 +42,10 @@ def stored_names(model: nn.Module, stored: Collection[str]) -> dict[str, str]:
 
 
 def _renamed(model: nn.Module, stored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """By parameter path, the stored name that transformers takes for it: as it is, or as material for a conversion."""
+    """Return two maps from parameter path to the stored name that transformers reads for it.
+
+    The first holds tensors that are taken unchanged, the second those that are input to a conversion.
+    """
     from transformers import conversion_mapping, core_model_loading
 
     transforms: list[Any] = conversion_mapping.get_model_conversion_mapping(model)  # type: ignore[arg-type]

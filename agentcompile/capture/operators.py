@@ -1,4 +1,4 @@
-"""How ATen arithmetic is read: through the idioms. A handler that returns None leaves the operator by its name."""
+"""Handlers that read ATen arithmetic through the idioms; one that returns None keeps the operator by its ATen name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def scatter_view(pool: Pool, old: Edge, layout: Layout, new: Edge) -> Edge:
-    """`old` with the elements that `layout` reads replaced by `new`: kept as a PyTorch slice write."""
+    """Return `old` with the elements that `layout` reads replaced by `new`, as a PyTorch slice write.
+
+    Raises:
+        AgentCompileError: the layout is not a slice of one axis.
+    """
     try:
         views = chain(layout, old.shape)
     except Inexpressible:
@@ -53,7 +57,7 @@ def _gelu(imp: Importer, node: Any, x: Any, approximate: str = "none") -> Edge:
 
 
 def number(imp: Importer, value: Any) -> float | None:
-    """A Python number, or the content of a constant tensor of one element."""
+    """Return a Python number, or the content of a constant one-element tensor; None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, Pos) and not value.moves and value.node.meta["val"].numel() == 1:
@@ -211,7 +215,7 @@ def _argmax(imp: Importer, node: Any, x: Any, axis: Any = None, keepdim: bool = 
 
 
 def _copy(imp: Importer, node: Any, target: Any, source: Any, non_blocking: bool = False) -> Edge:
-    """The functional form of `copy_`: the source, in the target's type and shape."""
+    """Return the functional form of `copy_`: the source in the target's dtype and shape."""
     to = imp.edge(target)
     edge = idioms.cast(imp.pool, imp.edge(source), to.dtype)
     return edge if edge.shape == to.shape else edge.expand(to.shape)
@@ -228,7 +232,7 @@ def _where(imp: Importer, node: Any, mask: Any, a: Any, b: Any) -> Edge | None:
 
 
 def _masked(imp: Importer, node: Any, scores: Any, mask: Any, value: Any, *, keeps: bool) -> Edge | None:
-    """Scores with a number where the mask says so (`keeps`: where it does not)."""
+    """Fill scores with a number where the mask is True (with `keeps`: where it is False)."""
     fill = number(imp, value)
     if fill is None or number(imp, scores) is not None:
         return None
@@ -239,7 +243,7 @@ def _masked(imp: Importer, node: Any, scores: Any, mask: Any, value: Any, *, kee
 
 
 def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **__: Any) -> Edge | None:
-    """A product of two operands as a (batched) matrix product; anything else stays an einsum."""
+    """Turn an einsum of two operands into a (batched) matrix product; None for any other einsum, which is kept."""
     given, _, out = equation.replace(" ", "").partition("->")
     labels = given.split(",")
     if len(labels) != 2 or "." in equation or not out or any(len(set(part)) != len(part) for part in labels):

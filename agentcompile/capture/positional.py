@@ -1,7 +1,7 @@
-"""Values that depend on positions alone: evaluated for real, tabulated, and proved to be a mask or an index.
+"""Values that depend on positions only: evaluated for real, tabulated, and proved to be a mask or an index.
 
-The program's position-only nodes (rotary angles, masks, cache slots) hold no weight and no token, so their meaning
-is decided by running them, not by recognising how they were written.
+The program's position-only nodes (rotary angles, masks, cache slots) contain no weight and no token, so their meaning
+is found by running them, not by recognising how they were written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentcompile.errors import AgentCompileError
 
 Node = fx.Node
 PROOF_ELEMENTS = 1 << 24
-"""Masks up to this many elements are proved at every position; larger ones at chosen positions."""
+"""The mask size, in elements, up to which a mask is checked at every position; larger ones at chosen positions."""
 SHAPE_ONLY = {
     "sym_size": 0,
     "expand_as": 1,
@@ -28,11 +28,11 @@ SHAPE_ONLY = {
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like"), 0),
     **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), 0),
 }
-"""Operators that read one argument for its shape and type alone: the value there does not matter."""
+"""Operators that read one argument for its shape and dtype only, with that argument's index."""
 
 
 def packet(node: Node) -> str:
-    """An operator's name: `index_copy_` for `aten.index_copy_.default`; others keep their namespace."""
+    """Return an operator's name: `index_copy_` for `aten.index_copy_.default`; others keep their namespace."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         return str(target._schema.name).split("::")[1] if target.namespace == "aten" else str(target)
@@ -40,14 +40,18 @@ def packet(node: Node) -> str:
 
 
 def shape_only(node: Node) -> Node | None:
-    """The operand that a node reads for its shape alone, if any."""
+    """Return the operand that a node reads for its shape and dtype only; None when there is none."""
     index = SHAPE_ONLY.get(packet(node)) if node.op == "call_function" else None
     found = node.args[index] if index is not None and index < len(node.args) else None
     return found if isinstance(found, Node) else None
 
 
 def extent(value: Any, tokens: int) -> int:
-    """An extent with the token count put in. Raises `AgentCompileError` when it is no function of T alone."""
+    """Return an extent with the token count substituted.
+
+    Raises:
+        AgentCompileError: the extent is not a function of T alone.
+    """
     if isinstance(value, int):
         return value
     expr = value.node.expr
@@ -61,7 +65,7 @@ def extent(value: Any, tokens: int) -> int:
 
 
 def _hashable(arguments: object) -> Hashable:
-    """Nodes stay themselves."""
+    """Return a hashable form of arguments in which nodes stay themselves."""
     if isinstance(arguments, (tuple, list)):
         return tuple(_hashable(one) for one in arguments)
     if isinstance(arguments, dict):
@@ -74,16 +78,16 @@ def _hashable(arguments: object) -> Hashable:
 
 @dataclass(slots=True)
 class Positional:
-    """Runs position-only nodes of an exported graph. `fixed`: it was exported for one token, not for T."""
+    """An evaluator of position-only nodes; `fixed` says the graph was exported for one token, not for T."""
 
     positions: Node
     context: int
     constants: Mapping[Node, torch.Tensor]
     fixed: bool
     roots: dict[Node, Node] = field(default_factory=dict)
-    """The node whose buffer a node's value lives in."""
+    """The node that owns the buffer of each node's value."""
     mutators: dict[Node, list[Node]] = field(default_factory=dict)
-    """In-place nodes by the root they write."""
+    """The in-place nodes that write each root."""
     _order: dict[Node, int] = field(default_factory=dict)
     _plans: dict[Node, list[Node]] = field(default_factory=dict)
     _tables: dict[Hashable, torch.Tensor | None] = field(default_factory=dict)
@@ -91,11 +95,11 @@ class Positional:
     _windows: dict[tuple[str, bool], int | None] = field(default_factory=dict)
 
     def number(self, graph: fx.Graph) -> None:
-        """Remember program order; call once before evaluating."""
+        """Record the program order; call this once before evaluating."""
         self._order = {node: i for i, node in enumerate(graph.nodes)}
 
     def plan(self, node: Node) -> list[Node]:
-        """What must run for `node`, in program order, with the in-place writes that come before each reader."""
+        """Return what must run for `node` in program order, including in-place writes that precede each reader."""
         if (plan := self._plans.get(node)) is not None:
             return plan
         seen: set[Node] = set()
@@ -118,7 +122,7 @@ class Positional:
         return plan
 
     def evaluate(self, node: Node, positions: torch.Tensor) -> torch.Tensor:
-        """The value of `node` for these positions (int64 [T])."""
+        """Return the value of `node` for these positions (int64 [T])."""
         env: dict[Node, Any] = {}
         for at in self.plan(node):
             if (like := shape_only(at)) is not None:
@@ -139,9 +143,9 @@ class Positional:
         return value
 
     def rows(self, node: Node, axis: int | None, start: int, count: int) -> torch.Tensor:
-        """[count, width]: the value at positions start…start + count - 1, one row a position.
+        """Return the value at positions `start` … `start` + `count` - 1 as [count, width], one row per position.
 
-        `axis` is the token axis of the node's value. A program exported for one token is run once a position.
+        `axis` is the token axis of the node's value. A program exported for one token is run once for each position.
         """
         if self.fixed or axis is None:
             return torch.stack(
@@ -151,9 +155,10 @@ class Positional:
         return value.movedim(axis, 0).reshape(count, -1)
 
     def table(self, node: Node, axis: int | None) -> torch.Tensor | None:
-        """[context, width] over every position, or None when the value is no function of its own position.
+        """Return the value at every position as [context, width].
 
-        The same tensor for nodes that do the same to the same: every layer has such nodes of its own.
+        None when a row depends on more than its own position. Nodes that do the same to the same operands share one
+        tensor, because every layer has such nodes of its own.
         """
         key = (*self.plan(node)[:-1], node.target, _hashable(node.args), _hashable(node.kwargs), axis)
         if key not in self._tables:
@@ -168,7 +173,7 @@ class Positional:
         return table.contiguous()
 
     def is_positions(self, node: Node) -> bool:
-        """Whether the value holds the positions themselves, in whatever shape."""
+        """Return whether the value holds the positions themselves, in any shape."""
         if node.name not in self._slots:
             self._slots[node.name] = self._is_positions(node)
         return self._slots[node.name]
@@ -185,10 +190,10 @@ class Positional:
         return True
 
     def window(self, node: Node, axis: int | None, *, keeps: bool) -> int | None:
-        """Prove a mask causal: 0 for full, n for a window of n slots, None for anything else.
+        """Check whether a mask is causal: return 0 for full, n for a window of n slots, None for any other mask.
 
-        Bool masks hold True where a slot is read (`keeps`) or hidden; additive ones hold 0 where it is read and
-        a hugely negative number where it is hidden.
+        Boolean masks hold True where a slot is read (`keeps`) or hidden; additive ones hold 0 where it is read and a
+        large negative number where it is hidden.
         """
         key = (node.name, keeps)
         if key not in self._windows:
@@ -227,7 +232,7 @@ class Positional:
         return mask == 0
 
     def _probes(self, window: int = 0) -> list[tuple[int, int]]:
-        """Chunks (start, count) to test at: all positions where that is small, else ends, middle and window edges."""
+        """Return chunks (start, count) to test: all positions if few, otherwise the ends, middle and window edges."""
         if not self.fixed and self.context * self.context <= PROOF_ELEMENTS:
             return [(0, self.context), (self.context // 3, 2), (self.context - 1, 1)]
         points = {0, 1, self.context // 2, self.context - 1, window - 1, window, window + 1}
@@ -240,7 +245,7 @@ def _along(want: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal up to the last bits that a vectorised cosine may change with the shape it runs on."""
+    """Return whether two tensors agree up to the last bits, which a vectorised cosine may change with its shape."""
     if not a.is_floating_point():
         return torch.equal(a, b)
     slack = 2.0 * torch.finfo(a.dtype).eps

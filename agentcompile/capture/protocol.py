@@ -28,7 +28,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """The extents of a decoder, which its code does not tell."""
+    """The extents of a decoder, which cannot be read from its code."""
 
     vocab: int
     hidden: int
@@ -42,7 +42,7 @@ class DecoderSpec:
 
 @runtime_checkable
 class Decoder(Protocol):
-    """What `capture` asks of a module."""
+    """The interface that `capture` needs of a module."""
 
     spec: DecoderSpec
 

@@ -1,4 +1,4 @@
-"""Whether a captured graph runs at other lengths than the one it was traced with: its shapes alone, on fake tensors."""
+"""A check that a captured graph runs at other lengths than the traced one, by shapes alone, on fake tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agentcompile.ops.reference import DTYPES, Interpreter
 
 
 def fault(graph: Graph, tokens: int) -> str:
-    """Why `graph` cannot run on `tokens` tokens; empty when it can, and where shapes alone do not tell."""
+    """Return why `graph` cannot run on `tokens` tokens; empty when it can, or when shapes alone cannot tell."""
     table = graph.table()
-    positions = torch.arange(tokens)  # real, as an operator may look at where it stands
+    positions = torch.arange(tokens)  # real, because an operator may read the positions
     try:
         with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
             bound = {

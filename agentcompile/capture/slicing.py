@@ -1,4 +1,4 @@
-"""The last token's logits: a slice of the output moves up through operators that treat each token alone."""
+"""The last token's logits: a slice of the output moves up through operators that treat each token separately."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from agentcompile.capture.terms import Edge, Pool
 ROWWISE = frozenset(
     {"linear", "rms_norm", "cast", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "mul_scalar", "add_scalar"}
 )
-"""Operators whose first operand's rows give the result's rows one by one; the other operands are whole."""
+"""Operators that compute each row of the result from the same row of the first operand; they read other operands
+whole.
+"""
 
 
 def last_token(pool: Pool, logits: Edge) -> Edge:
-    """Logits [1, T or 1, vocab] to those of the last token, [1, 1, vocab], computed for that token alone."""
+    """Turn logits [1, T or 1, vocab] into those of the last token, [1, 1, vocab], computed for that token only."""
     tokens, vocab = logits.shape[-2], logits.shape[-1]
     if tokens != 1:
         logits = logits.reshape((1, tokens, vocab)).slice(1, tokens - 1, tokens)

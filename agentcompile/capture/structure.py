@@ -1,8 +1,8 @@
-"""What a built transformers model keeps between tokens: keys and values alike in every layer, or a refusal.
+"""Checks that a built transformers model caches keys and values alike in every layer, and nothing else.
 
-The model runs once on fake tensors with a cache that only knows keys and values and writes down what it is given. So
-heads and widths are the model's own, whatever its config calls them, and a model that keeps anything else (a recurrent
-or convolution state, a compressed latent, keys and values of several shapes) is told by what it does.
+The model runs once on fake tensors with a cache that accepts only keys and values and records their shapes. So heads
+and widths are the model's own, whatever its config calls them, and a model that keeps anything else (a recurrent or
+convolution state, a compressed latent, keys and values of several shapes) is detected by what it does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DENSE = "use a model all of whose layers are attention, such as Llama, Qwen3 or 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
-    """What every layer of a model caches for a token."""
+    """The extents of what every layer of a model caches for a token."""
 
     layers: int
     kv_heads: int
@@ -33,9 +33,10 @@ class Caches:
 
 
 def judge(model: nn.Module, mode: Any, path: Path) -> Caches:
-    """The caches of a model whose parameters live in the fake `mode`; `path` is of its config.
+    """Return the caches of a model whose parameters live in the fake `mode`; `path` is the path of its config.
 
-    Raises `AgentCompileError` in one sentence for a model that keeps anything but keys and values of one shape.
+    Raises:
+        AgentCompileError: the model keeps anything but keys and values of one shape; the message is one sentence.
     """
     _declared(model, path)
     given = _given(model, mode, path)
@@ -66,7 +67,11 @@ def judge(model: nn.Module, mode: Any, path: Path) -> Caches:
 
 
 def _declared(model: nn.Module, path: Path) -> None:
-    """What the model's class, config and modules say of themselves."""
+    """Check what the model's class, config and modules declare.
+
+    Raises:
+        AgentCompileError: they declare an encoder-decoder, experts, or a state that is no KV cache.
+    """
     name, config = type(model).__name__, _text_config(model)
     if getattr(config, "is_encoder_decoder", False):
         raise AgentCompileError(f"{path}: {name}: encoder-decoder models are not supported", hint=DENSE)
@@ -91,7 +96,11 @@ def _text_config(model: nn.Module) -> Any:
 
 
 def _given(model: nn.Module, mode: Any, path: Path) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
-    """(heads, width) of the keys and of the values that every layer hands to its cache."""
+    """Return (heads, width) of the keys and of the values that each layer passes to its cache.
+
+    Raises:
+        AgentCompileError: the model cannot be run on tokens and a KV cache, or it keeps another state.
+    """
     given: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
     before = held(model)
     with mode, torch.no_grad():
@@ -113,7 +122,7 @@ def _given(model: nn.Module, mode: Any, path: Path) -> dict[int, tuple[tuple[int
 
 
 def held(model: nn.Module) -> dict[tuple[str, str], int]:
-    """The tensors that modules hold as plain attributes or buffers, by module path and attribute."""
+    """Return the ids of tensors that modules hold as plain attributes or buffers, by module path and attribute."""
     return {
         (path, key): id(value)
         for path, module in model.named_modules()
@@ -123,7 +132,11 @@ def held(model: nn.Module) -> dict[tuple[str, str], int]:
 
 
 def refuse_kept(model: nn.Module, before: dict[tuple[str, str], int], path: Path) -> None:
-    """Raise `AgentCompileError` when a run left a tensor in a module that later runs could read."""
+    """Check that a run left no tensor in a module that later runs could read.
+
+    Raises:
+        AgentCompileError: a module holds a new tensor other than rotary frequencies.
+    """
     after = held(model)
     for (module, key), identity in after.items():
         frequencies = "inv_freq" in key  # rotary factors of a length, which the context bounds
@@ -135,7 +148,7 @@ def refuse_kept(model: nn.Module, before: dict[tuple[str, str], int], path: Path
 
 
 def _recorder(given: dict[int, Any], path: Path, name: str) -> Any:
-    """A cache that takes keys and values, notes their shapes, and refuses whatever else a layer wants to keep."""
+    """Return a cache that records the shapes of keys and values, and refuses any other state a layer wants to keep."""
     from transformers import cache_utils
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -163,5 +176,5 @@ def _recorder(given: dict[int, Any], path: Path, name: str) -> Any:
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Heads and width of keys or values [1, heads, T, width]."""
+    """Return the heads and the width of keys or values [1, heads, T, width]."""
     return int(shape[1]), int(shape[3])

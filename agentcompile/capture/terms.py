@@ -1,6 +1,6 @@
-"""Terms: the normalised program while it is being built. Values are immutable, shared, and seen through layouts.
+"""Terms: the normalised program while it is built. Values are immutable, shared, and read through layouts.
 
-A `Term` is one operator on `Edge`s; a `Pool` makes equal terms one object, so common subexpressions merge and two
+A `Term` is one operator on `Edge`s. A `Pool` makes equal terms one object, so common subexpressions merge, and two
 spellings that simplify to the same terms are the same program.
 """
 
@@ -19,7 +19,7 @@ Attrs = tuple[tuple[str, Attr], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One operator application, or a leaf (op `leaf`, with `role` and `name`). Compared by identity."""
+    """One operator application, or a leaf (op `leaf`, with `role` and `name`). Terms are compared by identity."""
 
     op: str
     args: tuple[Edge, ...]
@@ -27,17 +27,21 @@ class Term:
     outs: tuple[tuple[Shape, DType], ...]
     role: str = "activation"
     name: str = ""
-    """Leaves: the tensor's name. `table` leaves: the key of the position-only program."""
+    """For a leaf, the tensor's name; for a `table` leaf, the key of the position-only program."""
     writes: tuple[int, ...] = ()
-    """Arguments whose buffer the operator writes; output 0 then lives in the buffer of argument `writes[0]`."""
+    """The arguments whose buffer the operator writes; output 0 then lives in the buffer of argument `writes[0]`."""
     module: str = ""
     source: str = ""
     depth: int = 0
     mark: str = ""
-    """A digest of the structure below, free of names: it orders the operands of commutative operators."""
+    """A digest of the structure below without names; it orders the operands of commutative operators."""
 
     def attr(self, name: str) -> Attr:
-        """The attribute `name`; KeyError when there is none."""
+        """Return the attribute `name`.
+
+        Raises:
+            KeyError: the term has no such attribute.
+        """
         return dict(self.attrs)[name]
 
 
@@ -51,7 +55,7 @@ class Edge:
 
     @property
     def shape(self) -> Shape:
-        """The shape the reader sees."""
+        """The shape that the reader sees."""
         return self.layout.shape
 
     @property
@@ -61,7 +65,7 @@ class Edge:
 
     @property
     def dtype(self) -> DType:
-        """Element type."""
+        """The dtype of the elements."""
         return self.term.outs[self.index][1]
 
     @property
@@ -70,27 +74,27 @@ class Edge:
         return self.layout == dense(self.base)
 
     def reshape(self, shape: Sequence[int]) -> Edge:
-        """View under another shape."""
+        """Return a view in another shape."""
         return Edge(self.term, self.index, self.layout.reshape(shape))
 
     def permute(self, axes: Sequence[int]) -> Edge:
-        """View with reordered dimensions."""
+        """Return a view with reordered dimensions."""
         return Edge(self.term, self.index, self.layout.permute(axes))
 
     def expand(self, shape: Sequence[int]) -> Edge:
-        """Broadcast view."""
+        """Return a broadcast view."""
         return Edge(self.term, self.index, self.layout.expand(shape))
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Edge:
-        """View of part of an axis."""
+        """Return a view of part of an axis."""
         return Edge(self.term, self.index, self.layout.slice(axis % len(self.shape), start, stop, step))
 
     def select(self, axis: int, index: int) -> Edge:
-        """View of one index of an axis, without the axis."""
+        """Return a view of one index of an axis, without the axis."""
         return Edge(self.term, self.index, self.layout.select(axis % len(self.shape), index))
 
     def through(self, layout: Layout, base: Shape) -> Edge:
-        """Apply a layout over `base` to this edge, whose elements stand for that base."""
+        """Apply a layout over `base` to this edge, whose elements are those of that base."""
         if layout.is_order_kept(base):
             return self.reshape(layout.shape)
         if self.layout.is_order_kept(self.base):
@@ -99,7 +103,7 @@ class Edge:
 
 
 def _replay(edge: Edge, layout: Layout, base: Shape) -> Edge:
-    """Apply a layout step by step; symbolic bounds never occur because extents are still integers here."""
+    """Apply a layout step by step; no bound is symbolic, because extents are still integers here."""
     from agentcompile.capture.layout import TOKENS
 
     def number(arg: int | str) -> int:
@@ -121,24 +125,24 @@ def _replay(edge: Edge, layout: Layout, base: Shape) -> Edge:
 
 
 def inverse(edge: Edge, layout: Layout, base: Shape) -> Edge:
-    """Undo a bijective layout over `base`: an edge shaped like the view becomes one shaped like the base."""
+    """Undo a bijective layout over `base`: turn an edge shaped like the view into one shaped like the base."""
     order = sorted(range(len(layout.atoms)), key=lambda i: -layout.atoms[i][1])
     return edge.reshape([size for size, _ in layout.atoms]).permute(order).reshape(base)
 
 
 def of(term: Term, index: int = 0) -> Edge:
-    """The plain edge to a term's output."""
+    """Return the plain edge to a term's output."""
     return Edge(term, index, dense(term.outs[index][0]))
 
 
 @dataclass(slots=True)
 class Pool:
-    """Makes terms; equal ones are one object. `tokens` is the extent of the token axis (1, or `TOKENS`)."""
+    """Makes terms, with equal terms as one object. `tokens` is the extent of the token axis (1, or `TOKENS`)."""
 
     tokens: int
     module: str = ""
     source: str = ""
-    """Where the terms made next come from."""
+    """The source line of the terms that are made next; `module` is their module path."""
     _terms: dict[tuple[object, ...], Term] = field(default_factory=dict)
 
     def make(
@@ -152,7 +156,7 @@ class Pool:
         name: str = "",
         writes: tuple[int, ...] = (),
     ) -> Term:
-        """The term of these parts; made once."""
+        """Return the term with these parts; equal terms are made once."""
         args, attrs = tuple(args), tuple(sorted(attrs))
         key = (op, tuple((id(e.term), e.index, e.layout) for e in args), attrs, tuple(outs), role, name, writes)
         if (found := self._terms.get(key)) is not None:
@@ -165,15 +169,15 @@ class Pool:
         return term
 
     def leaf(self, role: str, name: str, shape: Shape, dtype: DType) -> Edge:
-        """An input of the graph."""
+        """Return an input of the graph."""
         return of(self.make("leaf", (), [(shape, dtype)], role=role, name=name))
 
     def op(self, op: str, args: Sequence[Edge], shape: Shape, dtype: DType, attrs: Attrs = ()) -> Edge:
-        """The plain edge to a single-output operator."""
+        """Return the plain edge to a single-output operator."""
         return of(self.make(op, args, [(shape, dtype)], attrs))
 
     def unary(self, op: str, x: Edge, attrs: Attrs = (), dtype: DType | None = None) -> Edge:
-        """An elementwise operator of one operand: reshapes and permutes of the operand move to the result."""
+        """Apply an elementwise operator of one operand; reshapes and permutes of the operand move to the result."""
         dtype = dtype or x.dtype
         if x.layout.is_bijective(x.base):
             base = Edge(x.term, x.index, dense(x.base))
@@ -181,7 +185,7 @@ class Pool:
         return self.op(op, [x], x.shape, dtype, attrs)
 
     def binary(self, op: str, a: Edge, b: Edge, dtype: DType, *, commutes: bool) -> Edge:
-        """An elementwise operator of two operands; the deeper comes first where the order does not matter."""
+        """Apply an elementwise operator of two operands; the deeper one comes first where the order does not matter."""
         if commutes and (b.term.depth, b.term.mark) > (a.term.depth, a.term.mark):
             a, b = b, a
         if a.shape == b.shape and a.layout.is_bijective(a.base):
@@ -195,21 +199,21 @@ class Pool:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """The common shape of two operands."""
+    """Return the common shape of two operands."""
     width = max(len(a), len(b))
     pairs = zip((1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b, strict=True)
     return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def uncast(edge: Edge) -> Edge:
-    """Look through casts to the value that was cast."""
+    """Look through casts and return the value that was cast."""
     while edge.term.op == "cast":
         edge = edge.term.args[0].through(edge.layout, edge.base)
     return edge
 
 
 def operands(edge: Edge) -> tuple[Edge, ...]:
-    """The operands of an elementwise term as this edge sees them; empty when the views do not carry over."""
+    """Return the operands of an elementwise term as this edge sees them; empty when the views do not carry over."""
     if edge.plain:
         return edge.term.args
     if all(arg.shape == edge.base for arg in edge.term.args):
@@ -218,5 +222,5 @@ def operands(edge: Edge) -> tuple[Edge, ...]:
 
 
 def numel(shape: Shape) -> int:
-    """Elements of a shape."""
+    """Return the number of elements of a shape."""
     return math.prod(shape)

@@ -1,4 +1,4 @@
-"""Views of ATen as functions of a layout: (layout, resulting shape, the operator's other arguments) -> layout(s)."""
+"""ATen views as functions of a layout: (layout, resulting shape, the operator's other arguments) -> layout(s)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentcompile.capture.layout import Inexpressible, Layout
 _ALIASES = """view transpose permute unsqueeze squeeze expand detach alias t select slice narrow
 split split_with_sizes chunk unbind"""
 ALIASES = frozenset(_ALIASES.split())
-"""Views that share their operand's storage always."""
+"""The views that always share their operand's storage."""
 
 
 def _reshape(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:

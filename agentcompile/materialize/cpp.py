@@ -1,4 +1,4 @@
-"""The generated head of a C++ kernel: everything about the region, the parameters and the target as constants."""
+"""The generated prologue of a C++ kernel: the region's, the parameters' and the target's facts as constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _X86 = ("x86_64", "amd64", "AMD64")
 
 
 def flags(target: Target) -> tuple[str, ...]:
-    """The instruction sets of `target` as compiler flags, so that the text means the same on every build host."""
+    """Return the instruction sets of `target` as compiler flags, so that every build host compiles the text alike."""
     if target.arch not in _X86:
         return ()
     known = [isa for isa in ISA if isa in target.isa]
@@ -28,7 +28,7 @@ def _flag(isa: str) -> str:
 
 
 def prologue(template: Template, region: Region, params: Params, target: Target) -> str:
-    """The head of the program text; `template` gives the launches and workspaces, `region` the shapes."""
+    """Return the prologue of the program text; `template` gives the launches and workspaces, `region` the shapes."""
     lines = [f"// {template.id}, specialised; generated: edit the template instead"]
     lines += [f"#include <{header}>" for header in HEADERS]
     if target.arch in _X86:

@@ -1,4 +1,4 @@
-"""The generated head of a CUDA C++ kernel. It includes nothing: no header has to be found where it is compiled."""
+"""The generated prologue of a CUDA C++ kernel; it includes no header, so the compiler has none to find."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TYPES = (
 
 
 def flags(target: Target) -> tuple[str, ...]:
-    """The architecture of `target` for NVRTC."""
+    """Return the NVRTC flag that selects the architecture of `target`."""
     return (f"--gpu-architecture={target.arch}",)
 
 
 def prologue(template: Template, region: Region, params: Params, target: Target) -> str:
-    """The head of the program text; `template` gives the launches and workspaces, `region` the shapes."""
+    """Return the prologue of the program text; `template` gives the launches and workspaces, `region` the shapes."""
     lines = [f"// {template.id}, specialised; generated: edit the template instead", *_TYPES]
     lines += [*constants(region, params, target), *interface(template, region)]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
-"""What every generated head says, whatever the language: shapes, parameters and argument structs as C++ declarations.
+"""C++ declarations that every C++ or CUDA prologue shares: shapes, parameters and argument structs.
 
-A kernel reads dimensions in lower case, parameters in UPPER_CASE, and of each port family F the type ``F_t``, the
-number of its ports ``F_count``, and ``F_numel``, ``F_rows``, ``has_F``. Each launch has a struct ``ENTRY_args``, which
-is nothing but pointers in the order of its arguments, so that a launch is a function and an array of pointers.
+A kernel reads dimensions in lower case and parameters in UPPER_CASE. Of each port family F it reads the type ``F_t``,
+the number of its ports ``F_count``, and ``F_numel``, ``F_rows`` and ``has_F``. Each launch has a struct ``ENTRY_args``
+that holds only pointers, in the order of the launch's arguments, so a launch is a function and an array of pointers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TYPES: dict[DType, str] = {
 
 
 def constants(region: Region, params: Params, target: Target) -> Iterator[str]:
-    """Dimensions, target facts, parameters and the kind's scalars."""
+    """Yield declarations of the dimensions, target facts, parameters and the kind's scalars."""
     yield from (f"constexpr long {name} = {value};" for name, value in constants_of(region, target).items())
     yield from (f"constexpr long {name} = {value};" for name, value in params if isinstance(value, int))
     yield from (f"constexpr float {name} = {_float(value)};" for name, value in region.constants)
 
 
 def interface(template: Template, region: Region) -> Iterator[str]:
-    """Port families, those that are absent included, and the argument structs of all launches."""
+    """Yield the port families, absent ones included, and the argument structs of all launches."""
     for family in dict.fromkeys(port.family for port in region.ports):
         yield from _family(family, region.family(family))
     for family in absent(template, region):
@@ -40,14 +40,14 @@ def interface(template: Template, region: Region) -> Iterator[str]:
 
 
 def _float(value: float) -> str:
-    """A C++ float literal: Python's shortest spelling always has a point or an exponent."""
+    """Return `value` as a C++ float literal; Python's shortest spelling always has a point or an exponent."""
     if not math.isfinite(value):
         return {"inf": "INFINITY", "-inf": "-INFINITY"}.get(str(value), "NAN")
     return f"{float(value)!r}f"
 
 
 def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
-    """Sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
+    """Return the declarations of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
     numel = ", ".join(str(port.numel) for port in ports)
     first = [port.shape[0] if port.shape else 1 for port in ports]
     rows = ", ".join(str(dim) if isinstance(dim, int) else "1" for dim in first)
@@ -61,7 +61,7 @@ def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
 
 
 def absent(template: Template, region: Region) -> list[str]:
-    """Families that a launch passes and the region lacks: optional ones, by the catalog's check."""
+    """Return the families that a launch passes and the region lacks; the catalog's check ensures they are optional."""
     passed = dict.fromkeys(name for launch in template.launches for name in launch.arguments)
     known = {port.family for port in region.ports} | {space.name for space in template.workspaces}
     return [name for name in passed if name not in known]
@@ -90,7 +90,10 @@ def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
 
 
 def _pointer(family: str, region: Region) -> str:
-    """One member; an absent family takes the form of `w`: an array when the weights are numbered, else one pointer."""
+    """Return one member of an argument struct.
+
+    An absent family takes the form of `w`: an array when the weights are numbered, otherwise one pointer.
+    """
     ports = region.family(family)
     many = numbered(ports or region.family("w"))
     const = "" if any(port.role == "output" or port.access != "read" for port in ports) else "const "
@@ -98,5 +101,5 @@ def _pointer(family: str, region: Region) -> str:
 
 
 def numbered(ports: tuple[Port, ...]) -> bool:
-    """Whether a family is a row of ports, w.0 and on, rather than one port of that name."""
+    """Return whether a family is a numbered row of ports (`w.0`, `w.1`, …) and not one port of that name."""
     return any("." in port.name for port in ports)

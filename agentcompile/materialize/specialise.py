@@ -1,7 +1,8 @@
-"""A template becomes a `Source`: a generated prologue, the shared texts inlined, the kernel verbatim.
+"""Turns a template into a `Source`: a generated prologue, the shared texts inlined, and the kernel verbatim.
 
-The same template, region, parameters and target give the same bytes, whatever the sites are called. `#line` directives
-keep compiler messages pointing at the template's own files; in Triton's Python they are comments, and so is an include.
+Equal templates, regions, parameters and targets give equal bytes, whatever the sites are called. `#line` directives
+make compiler messages point at the template's own files; in Triton's Python they are comments, and an include is one
+too.
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ from agentcompile.materialize import cpp, cuda, triton
 
 Prologue = Callable[[Template, Region, Params, Target], str]
 PROLOGUES: dict[Language, Prologue] = {"cpp": cpp.prologue, "cuda": cuda.prologue, "triton": triton.prologue}
-"""The generated head of each language; `library` has no text."""
+"""The prologue generator of each language; `library` has no program text."""
 FLAGS: dict[Language, Callable[[Target], tuple[str, ...]]] = {
     "cpp": cpp.flags,
     "cuda": cuda.flags,
     "triton": cuda.flags,
 }
 NULL = ""
-"""The resolved argument of a family that the region does not have: a null pointer."""
+"""The resolved argument for a family that the region lacks: a null pointer."""
 
 
 def specialise(template: Template, region: Region, params: Params, target: Target) -> Source:
-    """Make the program text of one candidate, with its launches resolved to port and workspace names.
+    """Return the program text of one candidate, with its launches resolved to port and workspace names.
 
-    A launch of the result lists one name for each pointer of the entry's argument struct: a family stands as its ports
-    in order, and `NULL` for one that the region lacks; its geometry is numbers. Raises `AgentCompileError` when a count
-    has no value, and KeyError for a language that is not in `PROLOGUES`.
+    A launch of the result lists one name for each pointer of the entry's argument struct: a family becomes its ports in
+    order, or `NULL` when the region lacks it. The geometry of a launch becomes numbers.
+
+    Raises:
+        AgentCompileError: a count has no value or is negative.
+        KeyError: the language is not in `PROLOGUES`.
     """
     names = scope(region, target, params)
     launches = tuple(_resolved(launch, template, region, names) for launch in template.launches)
@@ -93,7 +97,7 @@ def _elements(count: str, what: str, names: Mapping[str, int]) -> int:
 
 
 def inlined(template: Template) -> str:
-    """The kernel text with every quoted include replaced by its text, once, recursively, under `#line` directives."""
+    """Return the kernel text with every quoted include inlined once, recursively, under `#line` directives."""
     texts, done = dict(template.includes), set[str]()
     return _inline(template.source, f"{template.id}/{template.source_name}", texts, done)
 
@@ -114,7 +118,7 @@ def _inline(text: str, file: str, texts: Mapping[str, str], done: set[str]) -> s
 
 
 def _plain(line: str) -> str:
-    """A line as it is, but for what warns in a main file and for a missing end."""
+    """Return a line without a `#pragma once`, which warns in a main file, and with a line end."""
     if line.strip() == "#pragma once":
         return "\n"
     return line if line.endswith("\n") else line + "\n"

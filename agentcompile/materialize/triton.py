@@ -1,8 +1,8 @@
-"""The generated head of a Triton kernel: what a C++ kernel reads as constants, as `tl.constexpr` of the module.
+"""The generated prologue of a Triton kernel: what a C++ kernel reads as constants, as `tl.constexpr` of the module.
 
-A family whose ports are numbered is a tuple of pointers, any other one pointer, null when the region lacks it. For each
-launch, ``ENTRY_args`` is the type of every parameter of the function ENTRY, in order and by name; flattened, that is a
-pointer for each of the launch's resolved arguments.
+A family with numbered ports is a tuple of pointers; any other is one pointer, null when the region lacks the family.
+For each launch, ``ENTRY_args`` gives the type of every parameter of the function ENTRY, in order and by name.
+Flattened, it has one pointer for each resolved argument of the launch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CAPABILITY = re.compile(r"sm_(\d+)[af]?")
 
 
 def prologue(template: Template, region: Region, params: Params, target: Target) -> str:
-    """The head of the program text; `template` gives the launches and workspaces, `region` the shapes.
+    """Return the prologue of the program text; `template` gives the launches and workspaces, `region` the shapes.
 
-    `capability` is the target's compute capability times ten: 90; 0 on a target that is no CUDA device.
+    `capability` is the target's compute capability times ten (90, for example); 0 when the target is no CUDA device.
     """
     lines = [f"# {template.id}, specialised; generated: edit the template instead"]
     lines += ["import triton", "import triton.language as tl", ""]
@@ -54,7 +54,7 @@ def _spelled(value: object) -> str:
 
 
 def _family(family: str, ports: tuple[Port, ...]) -> Iterator[tuple[str, object]]:
-    """Sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
+    """Yield the sizes of a family; a symbolic extent (the tokens of a prefill chunk) counts as 1."""
     first = [port.shape[0] if port.shape else 1 for port in ports]
     yield f"has_{family}", bool(ports)
     yield f"{family}_count", len(ports)

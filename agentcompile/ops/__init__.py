@@ -1,1 +1,1 @@
-"""What each operator means: reference semantics, layouts of weights, attention in PyTorch."""
+"""The meaning of each operator: reference semantics, layouts of weights, and attention in PyTorch."""

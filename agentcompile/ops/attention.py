@@ -1,6 +1,6 @@
-"""Causal attention over a cache in PyTorch: of one sequence or a batch, at positions that are known beforehand or not.
+"""Causal attention over a KV cache in PyTorch, for one sequence or a batch, at known or unknown positions.
 
-A query at position p reads the slots up to p; of a batch every sequence has its own cache and its own position.
+A query at position p reads the slots up to p. In a batch every sequence has its own cache and its own position.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import torch
 import torch.nn.functional as F
 
 Attention = Callable[..., torch.Tensor]
-"""As `attention`."""
+"""A function with the signature of `attention`."""
 Partial = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]
-"""Queries [B, H, T, D], keys and values [B, K, S, D], whether the mask is causal from the first of both, and the scale:
-the result, and the logarithm of each query's sum of exponentials."""
+"""A function that returns attention and the logarithm of each query's sum of exponentials. Its arguments: queries
+[B, H, T, D], keys and values [B, K, S, D], whether to mask causally from the first of both, and the scale.
+"""
 _rehearsed: ContextVar[bool] = ContextVar("rehearsed", default=False)
 
 
 @contextmanager
 def rehearsing() -> Iterator[None]:
-    """`attention` does here what it does while a CUDA graph is captured: what libraries allocate at their first call
-    must be there before."""
+    """Make `attention` behave inside the block as it does while a CUDA graph is captured.
+
+    This lets libraries do the allocations of their first call before the capture.
+    """
     before = _rehearsed.set(True)
     try:
         yield
@@ -32,7 +35,7 @@ def rehearsing() -> Iterator[None]:
 
 
 def unforeseen(positions: torch.Tensor) -> bool:
-    """Whether nobody can ask for `positions`: a CUDA graph is captured, or that is rehearsed."""
+    """Return whether `positions` cannot be read, because a CUDA graph is being captured or that is rehearsed."""
     return _rehearsed.get() or (positions.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
@@ -45,12 +48,12 @@ def attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Causal attention of q [B, heads, T, D] over whole caches [B, kv_heads, context, D] -> [B, heads, T, D].
+    """Return causal attention of q [B, heads, T, D] over caches [B, kv_heads, context, D] as [B, heads, T, D].
 
-    The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last
-    position are not read at all, so they may hold anything, NaN included. The sequences of a batch are computed one
-    after another, each to the bit as it is alone. While a CUDA graph is captured nobody can know the positions: then it
-    is `masked_attention`.
+    The query at position p reads slots <= p, and > p - window when there is a window. Slots beyond the last position
+    are not read at all, so they may hold anything, NaN included. The sequences of a batch are computed one after
+    another, bit for bit as each would be alone. While a CUDA graph is captured the positions cannot be read, so
+    `masked_attention` runs instead.
     """
     if unforeseen(positions):
         return masked_attention(q, keys, values, positions, scale=scale, window=window)
@@ -75,14 +78,19 @@ def masked_attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """`attention` that asks nothing of the device: every slot is read, under a mask, and must be finite."""
+    """Compute `attention` without reading the positions on the host.
+
+    Every slot of the cache is read under a mask, so all slots must be finite.
+    """
     mask = _mask(positions, 0, keys.shape[2], window)
     return _attend(q, keys, values, mask[:, None, None] if q.shape[0] > 1 else mask, scale)
 
 
 def attention_at(first: int, last: int) -> Attention:
-    """`attention` of one sequence's queries at the positions first … last, known beforehand: nothing is asked of the
-    device."""
+    """Return `attention` for one sequence whose queries stand at the positions `first` … `last`.
+
+    The positions are known on the host, so nothing is read back from the device.
+    """
 
     def at(
         q: torch.Tensor,
@@ -106,12 +114,12 @@ def attention_at(first: int, last: int) -> Attention:
 
 
 def visible(first: int, last: int, window: int) -> slice:
-    """The slots that queries at the positions first … last read between them; a `window` of 0 reaches to the start."""
+    """Return the slots that queries at positions `first` … `last` read; a `window` of 0 reaches to the start."""
     return slice(max(0, first - window + 1) if window else 0, last + 1)
 
 
 def _mask(positions: torch.Tensor, low: int, high: int, window: int) -> torch.Tensor:
-    """Which of the slots low … high - 1 each position reads: bool [positions, high - low]."""
+    """Return which of the slots `low` … `high` - 1 each position reads: bool [positions, high - low]."""
     slots, at = torch.arange(low, high, device=positions.device), positions[:, None]
     mask = slots <= at
     return mask & (slots > at - window) if window else mask
@@ -131,7 +139,10 @@ def _attend(
 
 
 def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """The last query reads every slot, each before it one less. Told so, the fused kernels need no mask in memory."""
+    """Compute attention where the last query reads every slot, and each query before it one less.
+
+    The causal structure is passed to the fused kernels, so they need no mask in memory.
+    """
     if q.shape[2] == keys.shape[2]:
         return _attend(q, keys, values, None, scale, causal=True)
     if _cudnn_serves(q, keys, values):
@@ -142,9 +153,10 @@ def _attend_causally(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, 
 
 
 def tokens_first(made: torch.Tensor) -> torch.Tensor:
-    """`made` [B, H, T, D] with the heads of a token side by side in memory, as the product that reads them wants them.
+    """Return `made` [B, H, T, D] with the heads of a token adjacent in memory, as the product that reads them expects.
 
-    On a GPU a fused kernel leaves its result in the order of its queries, and PyTorch would turn it element by element.
+    On a GPU a fused kernel returns its result in the order of its queries, and PyTorch would transpose it element by
+    element. The tensor itself is returned when no copy is needed or its rows are not a multiple of 16 bytes.
     """
     turned = made.transpose(1, 2)
     if not made.is_cuda or turned.is_contiguous() or not made.is_contiguous() or made.shape[3] * made.itemsize % 16:
@@ -153,7 +165,7 @@ def tokens_first(made: torch.Tensor) -> torch.Tensor:
 
 
 def in_sixteens(x: torch.Tensor) -> torch.Tensor:
-    """A dense copy of x, whose last axis is dense and a multiple of 16 bytes long, by 16 bytes at a time."""
+    """Return a dense copy of `x`, moved 16 bytes at a time; its last axis is dense and a multiple of 16 bytes long."""
     made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     made.view(torch.complex128).copy_(x.view(torch.complex128))
     return made
@@ -162,9 +174,12 @@ def in_sixteens(x: torch.Tensor) -> torch.Tensor:
 def attend_in_parts(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, attend: Partial
 ) -> torch.Tensor:
-    """Causal attention [B, H, T, D] of the last T of the slots, by a kernel whose mask begins at the first of both: the
-    slots before, which every query reads, and the queries' own, each with the logarithm of its sum of exponentials, by
-    which the two are put together (Milakov and Gimelshein, arXiv 1805.02867)."""
+    """Return causal attention [B, H, T, D] of the last T slots, from a kernel whose mask starts at the first slot.
+
+    The slots before them, which every query reads, and the queries' own slots are attended to separately. Each part
+    yields the logarithm of its sum of exponentials, by which the two are merged (Milakov and Gimelshein, arXiv
+    1805.02867).
+    """
     first = keys.shape[2] - q.shape[2]
     before, its = attend(q, keys[:, :, :first], values[:, :, :first], False, scale)
     own, mine = attend(q, keys[:, :, first:], values[:, :, first:], True, scale)
@@ -182,7 +197,7 @@ def _cudnn_attention(
 
 
 def _cudnn_serves(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether cuDNN attends on this device, to operands like these."""
+    """Return whether cuDNN attention runs on this device with operands like these."""
     if not q.is_cuda:
         return False
     from torch.backends.cuda import SDPAParams, can_use_cudnn_attention

@@ -1,7 +1,7 @@
-"""Resident layouts of weights: one table that says how each packs, unpacks, gives single rows, and for what it is made.
+"""Resident layouts of weights: one table of how each packs, unpacks and gathers rows, and which dtypes it is for.
 
-In: a row-major tensor. Out: a flat tensor of the same dtype, padding zero; and back. Every template that names a layout
-reads what `pack` writes here.
+In: a row-major tensor. Out: a flat tensor of the same dtype with zero padding, and back. Every template that names a
+layout reads what `pack` writes here.
 """
 
 from __future__ import annotations
@@ -17,34 +17,42 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One row of the table."""
+    """One resident layout of a weight."""
 
     about: str
     pack: Callable[[torch.Tensor], torch.Tensor]
-    """A dense row-major tensor to a flat one; the identity's result may share its memory."""
+    """Packs a dense row-major tensor into a flat one. The row-major layout's result may share the memory of its
+    argument.
+    """
     unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
-    """The flat tensor and the logical shape to a row-major tensor of that shape."""
+    """Turns the flat tensor and the logical shape into a row-major tensor of that shape."""
     take: Callable[[torch.Tensor, torch.Tensor, Shape], torch.Tensor]
-    """The flat tensor, rows as int64 of any shape, and the logical shape [N, K] to those rows, [*rows, K]. Raises
-    IndexError for a row that is not in 0 … N - 1."""
+    """Returns rows [*rows, K] from the flat tensor, row indices (int64, any shape) and the logical shape [N, K]. Raises
+    IndexError for a row outside 0 … N - 1.
+    """
     numel: Callable[[Shape], int]
-    """Elements of the flat tensor of a logical shape, padding included."""
+    """Returns the number of elements of the flat tensor for a logical shape, padding included."""
     dtypes: tuple[torch.dtype, ...] = ()
-    """What it is made for; empty: anything."""
+    """The dtypes that the layout is made for; empty means any."""
     matrix: bool = True
-    """Whether it takes tensors of two dimensions alone."""
+    """Whether the layout takes two-dimensional tensors only."""
     products: tuple[torch.dtype, ...] = ()
-    """Of which types `runtime.packed` multiplies with it as it lies; of others it is unpacked first."""
+    """The dtypes for which `runtime.packed` multiplies with the packed weight directly; other dtypes are unpacked
+    first.
+    """
 
     def applies(self, shape: Shape, dtype: torch.dtype) -> bool:
-        """Whether a tensor of this shape and dtype can be held so."""
+        """Return whether the layout can hold a tensor of this shape and dtype."""
         return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
 
 
 def _tiled(
     rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]
 ) -> Layout:
-    """[N, K] as [ceil(N / rows)][ceil(K / group)][rows][group]: `group` neighbours of a row, then the next row's."""
+    """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded.
+
+    In memory `group` neighbours of one row are followed by those of the next row of the tile.
+    """
 
     def grid(shape: Shape) -> tuple[int, int]:
         if len(shape) != 2:
@@ -69,7 +77,7 @@ def _tiled(
 
     def take(flat: torch.Tensor, wanted: torch.Tensor, shape: Shape) -> torch.Tensor:
         low, high = (int(end) for end in wanted.aminmax()) if wanted.numel() else (0, 0)
-        if low < 0 or high >= shape[0]:  # a row that only fills a tile up would be found
+        if low < 0 or high >= shape[0]:  # padding rows of the last tile exist in memory
             raise IndexError(f"rows {low} to {high} of a table of {shape[0]}")
         tiles, groups = grid(shape)
         cells = flat.view(tiles, groups, rows, group)[wanted // rows, :, wanted % rows]
@@ -83,10 +91,10 @@ def _tiled(
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
-    """The tensor with every group as one 32-bit integer where it is as wide as one: moving those is twice as fast."""
+    """Return the tensor with each group as one 32-bit integer when it is 4 bytes wide, which copies twice as fast."""
     if group * tensor.element_size() != 4:
         return tensor
-    # A slice may begin between two words.
+    # A slice may begin in the middle of a 32-bit word.
     return (tensor.clone() if tensor.storage_offset() % group else tensor).view(torch.int32)
 
 
@@ -114,17 +122,17 @@ LAYOUTS: dict[str, Layout] = {
         (torch.float32,),
     ),
 }
-"""Every layout by name; templates, plans and locks speak of these."""
+"""Every layout by name. Templates, plans and lockfiles use these names."""
 
 _TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def multiplied(name: str, dtype: str) -> bool:
-    """Whether a prompt's products read a weight in layout `name`, of the dtype that graphs call `dtype`, as it lies."""
+    """Return whether prefill products read a weight in layout `name` and graph dtype `dtype` without unpacking it."""
     return _TORCH.get(dtype, torch.int64) in LAYOUTS[name].products
 
 
 def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:
-    """Whether layout `name` can hold a tensor of this shape and of the dtype that graphs call `dtype`."""
+    """Return whether layout `name` can hold a tensor of this shape and graph dtype."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))
     return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, _TORCH.get(dtype, torch.int64))

@@ -1,10 +1,10 @@
-"""What each normalised operator means, in PyTorch: the reference (float64) and the fallback (the model's dtype).
+"""The meaning of each normalised operator in PyTorch: the reference (float64) and the fallback (the model's dtype).
 
-In: a graph and its inputs by value id. Out: its outputs by name. States are written in place: in ``float64`` the
-caller gives float64 states of its own (or copies), in ``model`` the live cache.
+In: a graph and its inputs by value id. Out: its outputs by name. States are written in place: in ``float64`` the caller
+passes its own float64 states (or copies), in ``model`` the live cache.
 
-Activations are [B, T, …] with B sequences or T tokens of one, never both above 1. The leading extent tells them apart:
-of a batch every sequence has its own cache and its own position, so `positions` has B entries instead of T.
+Activations are [B, T, …] with B sequences or T tokens of one sequence, never both above 1. The leading extent tells
+them apart: in a batch every sequence has its own cache and its own position, so `positions` has B entries instead of T.
 """
 
 from __future__ import annotations
@@ -33,26 +33,23 @@ DTYPES: dict[str, torch.dtype] = {
     "int32": torch.int32,
     "bool": torch.bool,
 }
-"""The graph's names of element types."""
+"""The PyTorch dtype of each dtype name that graphs use."""
 
 
 def embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Rows of table [vocab, hidden] at ids int64 [B, T] -> [B, T, hidden]."""
+    """Gather rows of table [vocab, hidden] at ids int64 [B, T] -> [B, T, hidden]."""
     return F.embedding(ids, table)
 
 
 def position_table(positions: torch.Tensor, table: torch.Tensor, *, batch: int = 1) -> torch.Tensor:
-    """Rows of table [context, width] at positions int64 [T] -> [1, T, width], or of a batch [B] -> [B, 1, width].
-
-    The positions alone do not say which: `batch` is the leading extent that the graph declares, see `keywords`.
-    """
+    """Gather rows of table [context, width] at positions int64 [T] -> [1, T, width], batched [B] -> [B, 1, width]."""
     return table.index_select(0, positions).view(batch, -1, table.shape[1])
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float, offset: float = 0.0) -> torch.Tensor:
-    """x · rsqrt(mean(x²) + eps) over the last axis in float32 or wider, rounded to x's type, times the weight.
+    """Compute x · rsqrt(mean(x²) + eps) over the last axis in float32 or wider, round to x's dtype, times the weight.
 
-    With an offset the weight is (offset + weight), applied before the one rounding, as Gemma does.
+    With an offset the weight is (offset + weight) and is applied before the one rounding, as Gemma does.
     """
     wide = x if x.dtype == torch.float64 else x.float()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -62,12 +59,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float, offset: float
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x [B, T, in] times w [out, in] transposed, plus b [out] -> [B, T, out]."""
+    """Multiply x [B, T, in] by w [out, in] transposed and add b [out] -> [B, T, out]."""
     return F.linear(x, w, b)
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, style: str) -> torch.Tensor:
-    """Rotate the halves of x [B, heads, T, D] by cos, sin [B, T, D]; computed in the wider of the types, then x's."""
+    """Rotate the halves of x [B, heads, T, D] by cos, sin [B, T, D] in the wider dtype, then round to x's dtype."""
     assert style == "half", style
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
@@ -75,9 +72,9 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, style: str) -
 
 
 def cache_append(cache: torch.Tensor, new: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Write new [B, kv_heads, T, D] into cache [B, kv_heads, context, D] at slots `positions`; returns the cache.
+    """Write new [B, kv_heads, T, D] into cache [B, kv_heads, context, D] at slots `positions`; return the cache.
 
-    Of a batch, sequence b writes slot positions[b] of its own cache and nothing else.
+    In a batch, sequence b writes slot positions[b] of its own cache and nothing else.
     """
     if new.shape[0] == 1:
         return cache.index_copy_(2, positions, new)
@@ -87,12 +84,12 @@ def cache_append(cache: torch.Tensor, new: torch.Tensor, positions: torch.Tensor
 
 
 def cast(x: torch.Tensor, *, to: str) -> torch.Tensor:
-    """x in another element type."""
+    """Convert `x` to the dtype that graphs call `to`."""
     return x.to(DTYPES[to])
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
-    """Index of the greatest element of the last axis, int64; the first of equals."""
+    """Return the int64 index of the greatest element of the last axis; the first when several are equal."""
     return x.argmax(-1)
 
 
@@ -117,13 +114,13 @@ OPERATORS: dict[str, Operator] = {
     "argmax": argmax,
     "cast": cast,
 }
-"""Every normalised operator: tensors in order, `keywords` by keyword."""
+"""Every normalised operator. Tensors are passed by position in order, the values of `keywords` by keyword."""
 
 SYMBOLS = ("token", "position", "activation")
 
 
 def keywords(graph: Graph, node: Node) -> dict[str, Any]:
-    """What an operator is told beside its tensors: its attributes, and what only the declared shapes say."""
+    """Return the keyword arguments of an operator: its attributes, and what only the declared shapes tell."""
     told: dict[str, Any] = dict(node.attrs)
     if node.op == "position_table":
         told["batch"] = graph.table()[node.outputs[0]].shape[0]
@@ -133,9 +130,9 @@ def keywords(graph: Graph, node: Node) -> dict[str, Any]:
 class Interpreter:
     """A graph compiled once into a list of closures over one slot array.
 
-    `precision` ``model`` computes what PyTorch eager does at the graph's dtypes; ``float64`` computes every
-    floating-point value in float64, casts included, and expects states in float64. `operators` stand over the table's.
-    Not safe for two threads.
+    `precision` ``model`` computes what PyTorch eager does at the graph's dtypes. ``float64`` computes every
+    floating-point value in float64, casts included, and expects states in float64. Entries of `operators` replace those
+    of `OPERATORS`. Not thread-safe.
     """
 
     def __init__(
@@ -172,7 +169,11 @@ class Interpreter:
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run on inputs by value id; returns outputs by name. Raises KeyError for a missing input."""
+        """Run the graph on inputs by value id and return its outputs by name.
+
+        Raises:
+            KeyError: an input is missing.
+        """
         env: list[Any] = [None] * (len(self._slots) + 1)
         env[-1] = self._tokens(inputs)
         for name, slot in self._inputs:
@@ -239,13 +240,17 @@ class Interpreter:
 
 
 def _dying(node: Node, index: int, last: Mapping[str, int], kept: set[str]) -> list[str]:
-    """Values that nothing after this node reads."""
+    """Return the values that no later node reads."""
     seen = dict.fromkeys([use.value for use in node.inputs] + list(node.outputs))
     return [v for v in seen if last.get(v, -1) <= index and v not in kept]
 
 
 def aten(name: str) -> Any:
-    """The PyTorch operator behind an unknown node's name (`aten.cumsum.default`); KeyError when there is none."""
+    """Return the PyTorch operator that an unknown node's name (`aten.cumsum.default`) stands for.
+
+    Raises:
+        KeyError: PyTorch has no operator of that name.
+    """
     namespace, packet, overload = name.split(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
@@ -267,7 +272,7 @@ def _fill(value: Any, *, tensors: Sequence[torch.Tensor], tokens: int, wide: boo
 
 
 def apply_views(x: torch.Tensor, views: Sequence[View], tokens: int) -> torch.Tensor:
-    """Follow an edge's view chain with T bound to `tokens`."""
+    """Apply an edge's chain of views to `x`, with T bound to `tokens`."""
     for view in views:
         args = [tokens if arg == "T" else int(arg) for arg in view.args]
         if view.op == "reshape":
@@ -285,5 +290,5 @@ def apply_views(x: torch.Tensor, views: Sequence[View], tokens: int) -> torch.Te
 def run(
     graph: Graph, inputs: Mapping[str, torch.Tensor], *, precision: Precision = "model", observe: Observe | None = None
 ) -> dict[str, torch.Tensor]:
-    """Run a graph once on inputs by value id; `observe` sees every value a node defines. See `Interpreter`."""
+    """Run a graph once on inputs by value id; `observe` sees every value that a node defines. See `Interpreter`."""
     return Interpreter(graph, precision, observe)(inputs)

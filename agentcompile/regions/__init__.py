@@ -1,5 +1,6 @@
-"""Cuts a graph into regions: every match of every kind, the hard boundaries, and the cheapest exact cover.
+"""Partitioning of a graph into regions: every match of every kind, the hard boundaries, and the cheapest exact cover.
 
-In: a `Graph` and a `Regime`. Out: `Partition` (what could be a region) and, given measured options, `Solution`
-(what will be one). Invariant: whatever is returned is legal; what was refused is returned with its reason.
+In: a `Graph` and a `Regime`. Out: `Partition` (the regions the graph could be cut into) and, given measured options,
+`Solution` (the regions it will be cut into). Invariant: every region that is returned is legal, and every match that
+was refused is returned with its reason.
 """

@@ -1,7 +1,7 @@
-"""Builds a region from a legal match: body graph, ports, extents, bindings.
+"""Builds a region from a legal match: body graph, ports, extents and bindings.
 
-Invariant: equal operators at equal shapes give equal bodies wherever they stand. An edge that only renames extents
-is folded into its port's shape; any other view stays in the body, and the port is the whole buffer behind it.
+Invariant: equal operators at equal shapes give equal bodies wherever they are in the graph. An edge that only reshapes
+is folded into its port's shape. Any other view stays in the body, and the port is the whole buffer behind it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Made:
 
 
 def make(match: Match, known: Facts) -> Made:
-    """Turn a match into a body with ports, and its site."""
+    """Build the body, the ports and the site of a match."""
     values = dict(match.values)
     results = {name for bound in match.operators for name in bound.outs}
     shapes = _port_shapes(match, results, known)
@@ -57,12 +57,15 @@ def make(match: Match, known: Facts) -> Made:
 
 
 def _seen(use: Use, known: Facts) -> Shape:
-    """The shape at the end of a dense chain."""
+    """Return the shape at the end of a chain of reshapes."""
     return use.views[-1].args if use.views else known.table[use.value].shape
 
 
 def _port_shapes(match: Match, results: set[str], known: Facts) -> dict[str, Shape]:
-    """Input ports in order of appearance, each with the shape its first operator sees, or the buffer's own."""
+    """Return the input ports in order of appearance, each with the shape that its first operator sees.
+
+    A port that some operator reads through another view than a reshape has the shape of its buffer.
+    """
     shapes: dict[str, Shape] = {}
     strided = {name for bound in match.operators for name, use in _edges(bound) if not dense(use.views)}
     for bound in match.operators:
@@ -103,7 +106,7 @@ def _node(bound: Bound, shapes: dict[str, Shape], results: set[str], known: Fact
 
 
 def _result(name: str, values: dict[str, str], known: Facts) -> Value:
-    """A computed value; one that lives in a state's buffer is an alias of the state's port."""
+    """Return a computed value; one that lives in a state's buffer becomes an alias of the state's port."""
     value = known.table[values[name]]
     owner = state_root(known, value.id)
     alias = next(
@@ -113,7 +116,10 @@ def _result(name: str, values: dict[str, str], known: Facts) -> Value:
 
 
 def _outputs(match: Match, known: Facts) -> list[str]:
-    """Results that someone outside reads, in the pattern's order; states are written in place and are none."""
+    """Return the results that are read outside the match, in the pattern's order.
+
+    States are left out, because they are written in place.
+    """
     values = dict(match.values)
     names = []
     for bound in match.operators:
@@ -134,7 +140,11 @@ def _port(value: Value, access: Access) -> Port:
 
 
 def measure_dims(sizes: tuple[Size, ...], body: Graph, tokens: int) -> tuple[tuple[str, int], ...]:
-    """Evaluate a kind's extents on a body; raises `UnequalError` where a family disagrees."""
+    """Evaluate a kind's extents on a body.
+
+    Raises:
+        UnequalError: members of a family disagree about an extent.
+    """
     found = {"tokens": tokens}
     for size in sizes:
         number = _extent(size, body, tokens)
@@ -143,7 +153,11 @@ def measure_dims(sizes: tuple[Size, ...], body: Graph, tokens: int) -> tuple[tup
 
 
 def measure_constants(sizes: tuple[Size, ...], body: Graph) -> tuple[tuple[str, float], ...]:
-    """Evaluate a kind's scalars on a body; raises `UnequalError` where operators that must agree do not."""
+    """Evaluate a kind's scalars on a body.
+
+    Raises:
+        UnequalError: operators that must agree about a scalar do not, or it is not a number.
+    """
     return tuple((size.name, float(_scalar(size, body))) for size in sizes)
 
 

@@ -1,6 +1,6 @@
 """Hard boundaries: operators that no region of several operators may contain, each with its reason.
 
-A boundary still runs, alone and in PyTorch. Nothing moves across one that may have side effects.
+A boundary operator still runs, alone and in PyTorch. No operator moves across one that may have side effects.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from agentcompile.regions.order import root
 Reason = Literal["side-effect", "alias", "dtype", "dynamic-shape", "in-place", "unknown-operator"]
 
 FLOATS = frozenset({"bf16", "fp16", "fp32"})
-"""Dtypes that kernels compute on; int64 is for tokens and positions alone."""
+"""Dtypes that kernels compute on; int64 is only for tokens and positions."""
 INTEGER_INPUTS = frozenset({("embedding", 0), ("position_table", 0), ("cache_append", 2), ("attention", 3)})
-"""Inputs that are indices: (operator, input)."""
+"""Inputs that hold indices, as (operator, input number)."""
 RANDOM = ("bernoulli", "dropout", "exponential", "multinomial", "normal", "rand", "uniform")
-"""Stems of ATen operators that advance a random generator."""
+"""Prefixes of the names of ATen operators that advance a random generator."""
 ORDERED = frozenset({"side-effect", "in-place", "alias"})
-"""Reasons that also forbid moving other operators across."""
+"""Reasons for which other operators may not move across the boundary either."""
 
 
 def boundaries(graph: Graph) -> tuple[Boundary, ...]:
-    """Every hard boundary of `graph` in order; one reason an operator, the gravest first."""
+    """Return every hard boundary of `graph` in order, with one reason for each operator, the gravest first."""
     table = graph.table()
     found = []
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""What one site of a region must do: FLOPs and compulsory bytes, at the regime's worst context."""
+"""The work of one site of a region: FLOPs and compulsory bytes, at the regime's longest context."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agentcompile.ir.region import Cost, Port
 from agentcompile.regions.match import attribute, dense
 
 GATHERS = {"embedding": 1, "position_table": 1}
-"""Operators that read one row of this input a token, not the whole table."""
+"""Operators that read only one row for each token from a table, with the number of the input that is the table."""
 FLOPS_PER_ELEMENT = {"rms_norm": 4, "rope": 3, "silu": 4, "gelu": 8, "gelu_tanh": 8, "sigmoid": 4, "tanh": 4}
-"""FLOPs an element of the result; other elementwise operators do one."""
+"""FLOPs for each element of the result; elementwise operators that are not listed do one."""
 
 
 def cost(body: Graph, ports: tuple[Port, ...], *, tokens: int, context: int) -> Cost:
-    """The work of one site at `tokens` tokens with `context` tokens in the cache."""
+    """Return the work of one site at `tokens` tokens with `context` tokens in the cache."""
     table = body.table()
     flops = sum(_flops(node, table, tokens, context) for node in body.nodes)
     moved = {"weight": 0, "state": 0, "activation": 0, "output": 0}
@@ -47,7 +47,7 @@ def _flops(node: Node, table: dict[str, Value], tokens: int, context: int) -> in
 
 
 def _numel(use: Use, table: dict[str, Value], tokens: int) -> int:
-    """Elements an operator reads through an edge; a slice or an expansion is followed step by step."""
+    """Return the number of elements that an operator reads through an edge, following slices and expansions."""
     shape = list(table[use.value].shape)
     for view in use.views:
         if view.op in ("reshape", "expand"):
@@ -89,7 +89,10 @@ def _bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, contex
 
 
 def _state_bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, context: int) -> int:
-    """Rows of a cache [batch, heads, context, head_dim] that are read, and rows that are appended."""
+    """Return the bytes of the rows of a cache [batch, heads, context, head_dim] that are read or appended.
+
+    A state that any other operator than attention and the append reads counts as a whole.
+    """
     value = table[port.name]
     slots = value.shape[2] if len(value.shape) == 4 and isinstance(value.shape[2], int) else 1
     row = value.nbytes(tokens) // max(slots, 1)

@@ -1,9 +1,9 @@
-"""The cheapest exact cover of one or several plans, together with one resident layout for every tensor they share.
+"""The cheapest exact cover of one or several plans, with one resident layout for every tensor they share.
 
-In: for each plan its graph, its partition and, by region, the options that may serve it. Out: `Solution`. A graph
-falls into segments that repeat, a segment's best path depends on the layouts of its own classes alone, and classes
-that no segment brings together are solved apart. All assignments of layouts are tried, up to `ASSIGNMENTS` for the
-classes that hang together; beyond that coordinate descent is used and the result is labelled heuristic.
+In: for each plan its graph, its partition and the options of each region. Out: `Solution`. A graph falls into segments
+that repeat, and a segment's best path depends only on the layouts of its own tensor classes. Classes that no segment
+connects are solved separately. All assignments of layouts are tried, up to `ASSIGNMENTS` for a group of connected
+classes; beyond that, coordinate descent is used and the result is labelled heuristic.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from agentcompile.regions.problem import ROW_MAJOR, Problem, Solution
 from agentcompile.regions.treatments import Assignment, Model, model
 
 ASSIGNMENTS = 4096
-"""Assignments of layouts that are tried exhaustively for classes that hang together."""
+"""The most assignments of layouts that are tried exhaustively for a group of connected classes."""
 
 Total = tuple[int, float]
-"""How many stretches an assignment leaves without a path, and what the others cost."""
+"""The number of stretches that an assignment leaves without a path, and the cost of the others."""
 
 
 def cover(problem: Problem, *, forbidden: Collection[tuple[str, Choice]] = ()) -> Solution:
@@ -36,10 +36,13 @@ def cover_jointly(
     assignments: int = ASSIGNMENTS,
     width: int = WIDTH,
 ) -> Solution:
-    """Find the cheapest covers that agree on layouts; `forbidden` pairs (region id, choice) yield the next best.
+    """Find the cheapest covers that agree on layouts.
 
-    `assignments` and `width` bound what is searched exactly. Raises `CoverError` when an operator has no option, or
-    when no layout of a tensor serves every plan.
+    Pairs (region id, choice) in `forbidden` are excluded, which yields the next best cover. `assignments` and `width`
+    limit how much is searched exactly.
+
+    Raises:
+        CoverError: an operator has no option, or no layout of a tensor serves every plan.
     """
     made = model(problems, forbidden, width)
     best = {c: layouts[0] for c, layouts in enumerate(made.alternatives)}
@@ -52,7 +55,7 @@ def cover_jointly(
 
 
 def _components(made: Model) -> list[tuple[int, ...]]:
-    """Classes that have a choice, grouped by the stretches that bring them together."""
+    """Return the classes that have a choice, grouped by the stretches that connect them."""
     groups: list[set[int]] = []
     for plan in made.plans:
         for stretch in plan.stretches:
@@ -66,7 +69,11 @@ def _components(made: Model) -> list[tuple[int, ...]]:
 
 
 def _assign(made: Model, classes: tuple[int, ...], fixed: Assignment, limit: int) -> tuple[Assignment, bool]:
-    """The best layouts of classes that hang together, and whether all assignments were tried."""
+    """Return the best layouts of a group of connected classes, and whether all assignments were tried.
+
+    Raises:
+        CoverError: no layouts of these classes serve every plan.
+    """
     involved = [
         (p, s, stretch.weight)
         for p, plan in enumerate(made.plans)
@@ -93,7 +100,7 @@ def _assign(made: Model, classes: tuple[int, ...], fixed: Assignment, limit: int
 
 
 def _starts(made: Model, classes: tuple[int, ...]) -> Iterator[dict[int, str]]:
-    """Every layout in turn, wherever it is an alternative; the first alternative elsewhere."""
+    """Yield one start per layout: that layout wherever it is an alternative, elsewhere the first alternative."""
     for wanted in sorted(
         {layout for c in classes for layout in made.alternatives[c]}, key=lambda n: (n != ROW_MAJOR, n)
     ):
@@ -101,7 +108,7 @@ def _starts(made: Model, classes: tuple[int, ...]) -> Iterator[dict[int, str]]:
 
 
 def _moves(made: Model, classes: tuple[int, ...], involved: set[tuple[int, int]]) -> list[dict[int, str]]:
-    """What one option wants of all its classes at once, then every class by itself."""
+    """Return the moves of the descent: what one option wants of all its classes at once, then each class alone."""
     moves: dict[tuple[tuple[int, str], ...], None] = {}
     for p, s in sorted(involved):
         for treatment in sorted({edge[2] for edge in made.plans[p].stretches[s].segment.edges}):

@@ -1,11 +1,11 @@
 """Every way to cover a graph by sites, as paths through its downsets, cut into segments that repeat.
 
-A downset is a set of operators that contains all its predecessors: what has run so far. A path from the empty one
-to the whole graph, one ready site a step, is an exact cover whose quotient is acyclic, and every such cover is a
-path. Of the paths that only order one cover differently, most are left out: the first operator that has not run is
-always next, unless its site waits for others.
+A downset is a set of operators that contains all its predecessors: the operators that have run so far. A path from the
+empty downset to the whole graph, one ready site a step, is an exact cover whose quotient graph is acyclic, and every
+such cover is a path. Paths that differ only in the order of one cover are mostly left out: the first operator that has
+not run is always next, unless its site waits for others.
 
-In: an `Order` and the sites. Out: `Ways`. Costs do not enter, except to choose what to keep beyond the width.
+In: an `Order` and the sites. Out: `Ways`. Costs are used only to choose which downsets to keep beyond the width.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from agentcompile.regions.order import Order, bits
 
 WIDTH = 1024
-"""Downsets of one size that are followed; a graph that needs no more is covered exactly."""
+"""The most downsets of one size that are followed; a graph that never exceeds it is covered exactly."""
 
 
 class CoverError(ValueError):
-    """No exact cover exists with what is allowed; the message names an operator that stays uncovered."""
+    """No exact cover exists with the allowed options; the message names an operator that stays uncovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """One site as the search sees it. Spots with one `treatment` cost the same under every assignment of layouts."""
+    """One site in the search. Spots with one `treatment` cost the same under every assignment of layouts."""
 
     mask: int
     treatment: int
     least: float
-    """The least it can cost, in any unit: orders what is kept beyond the width."""
+    """The site's lowest possible cost, in any unit; it decides which downsets are kept beyond the width."""
 
 
 Edge = tuple[int, int, int]
@@ -39,36 +39,40 @@ Edge = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch between two downsets that every path passes, with nothing that every path passes between them."""
+    """A stretch between two downsets that every path passes, with no other such downset between them."""
 
     states: int
     edges: tuple[Edge, ...]
     places: tuple[tuple[int, ...], ...]
-    """For each occurrence, the spot of every edge."""
+    """The spot of every edge, for each place where the segment occurs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """All covers of one graph: choose one path in every segment."""
+    """All covers of one graph; choosing one path in every segment gives a cover."""
 
     segments: tuple[Segment, ...]
     exact: bool
-    """Whether no downset was dropped for the width."""
+    """Whether no downset was dropped because of the width."""
 
 
 def ways(order: Order, spots: Sequence[Spot], *, width: int = WIDTH) -> Ways:
-    """Find all covers of the graph behind `order` by `spots`; raises `CoverError` when there is none."""
+    """Find all covers of the graph behind `order` by `spots`.
+
+    Raises:
+        CoverError: there is no cover.
+    """
     search = _Search(order, spots)
     steps, exact = search.explore(width)
     return Ways(segments=_segments(_alive(steps, search.full, order), spots), exact=exact)
 
 
 Steps = dict[int, list[tuple[int, int]]]
-"""Downset to (spot, next downset)."""
+"""The steps from each downset, as (spot, next downset)."""
 
 
 class _Search:
-    """Expands downsets by the spots that may come next."""
+    """The search that expands downsets by the spots that may come next."""
 
     def __init__(self, order: Order, spots: Sequence[Spot]) -> None:
         self.full = (1 << len(order.before)) - 1
@@ -81,7 +85,10 @@ class _Search:
                 self._through[node].append(i)
 
     def explore(self, width: int) -> tuple[Steps, bool]:
-        """Reach downsets in order of size; at most `width` of a size, the cheapest so far."""
+        """Reach downsets in order of size and keep at most `width` of one size, the cheapest so far.
+
+        The second result says whether none was dropped.
+        """
         steps: Steps = {}
         levels: dict[int, dict[int, float]] = {0: {0: 0.0}}
         exact = True
@@ -100,7 +107,7 @@ class _Search:
         return steps, exact
 
     def _next(self, done: int) -> list[int]:
-        """Sites of the first operator that has not run; where one is not ready, also whatever it may wait for."""
+        """Return the sites of the first operator that has not run, and ready sites that one of them may wait for."""
         first = (~done & (done + 1)).bit_length() - 1
         here = [i for i in self._through[first] if not self._spots[i].mask & done]
         ready = [i for i in here if not self._needs[i] & ~done]
@@ -110,7 +117,7 @@ class _Search:
         return sorted({*ready, *(i for i in awaited if not self._needs[i] & ~done)})
 
     def _awaited(self, done: int, waiting: list[int]) -> set[int]:
-        """Sites that could be ancestors, in some cover, of one of the sites in `waiting`."""
+        """Return the sites that could be ancestors, in some cover, of one of the sites in `waiting`."""
         found: set[int] = set()
         wanted, seen = 0, done
         for i in waiting:
@@ -133,7 +140,11 @@ def _ancestors(order: Order, mask: int) -> int:
 
 
 def _alive(steps: Steps, full: int, order: Order) -> Steps:
-    """Only the downsets from which the whole graph is reached."""
+    """Return only the downsets from which the whole graph can be reached.
+
+    Raises:
+        CoverError: the whole graph cannot be reached from the empty downset.
+    """
     alive = {full}
     kept: Steps = {full: []}
     for done in reversed(steps):
@@ -150,7 +161,7 @@ def _alive(steps: Steps, full: int, order: Order) -> Steps:
 
 
 def _segments(steps: Steps, spots: Sequence[Spot]) -> tuple[Segment, ...]:
-    """Cut at the downsets that every path passes, and put equal stretches together."""
+    """Cut at the downsets that every path passes, and group equal stretches."""
     states = sorted(steps, key=lambda done: (done.bit_count(), done))
     position = {done: i for i, done in enumerate(states)}
     groups: dict[tuple[Edge, ...], list[tuple[int, ...]]] = {}

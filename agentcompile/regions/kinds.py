@@ -1,7 +1,6 @@
-"""The table of region kinds. Adding a kind is adding a row; order is policy: later and larger rows come last.
+"""The table of region kinds; adding a kind is adding a row. Order is policy: later and larger rows come last.
 
-Every operator that no single-line row names is a kind of its own, made by `single_kind`, so that a cover of any
-graph exists.
+Every operator that no single-line row names is a kind of its own, made by `single_kind`, so every graph has a cover.
 """
 
 from __future__ import annotations
@@ -20,36 +19,40 @@ from agentcompile.regions.views import Seen, parse_views
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A name and the operators it stands for. `dims` and `constants` are what templates and kernels read."""
+    """A name and the pattern of operators it covers; templates and kernels read its `dims` and `constants`."""
 
     name: str
     pattern: tuple[str, ...]
     dims: str = ""
     constants: str = ""
     exposes: tuple[str, ...] = ()
-    """Names that are read inside and may also be read outside; they are output ports where they are."""
+    """Names that are read inside and may also be read outside; where they are, they become output ports."""
     hot: bool = False
-    """Whether most of a decoder's step goes here: searched first and with the larger share of a budget."""
+    """Whether most of a decoder's step is spent here. Such kinds are searched first and get the larger share of a
+    budget.
+    """
     phases: tuple[Phase, ...] = ("decode", "prefill")
     beside: tuple[str, ...] = ()
-    """Lines that must stand around the pattern's and belong to another region: they say which operators go together."""
+    """Lines that must match around the pattern but belong to another region: they say which operators go together."""
     views: tuple[str, ...] = ()
-    """How operators see values that they do not read whole and in order; a region that sees anything else is none."""
+    """The views through which operators read values that are not dense buffers. A match that reads through any other
+    view is not a region.
+    """
 
     def parse(self) -> Pattern:
-        """The pattern's lines and match plan."""
+        """Parse the pattern's lines and match plan."""
         return _pattern(self)
 
     def parse_dims(self) -> tuple[Size, ...]:
-        """The named extents."""
+        """Parse the named extents."""
         return _sizes(self, self.dims)
 
     def parse_views(self) -> tuple[Seen, ...]:
-        """The stated views."""
+        """Parse the stated views."""
         return _views(self)
 
     def parse_constants(self) -> tuple[Size, ...]:
-        """The named scalars."""
+        """Parse the named scalars."""
         return _sizes(self, self.constants)
 
 
@@ -73,10 +76,10 @@ _ATTENTION = (*_APPENDS, "y = attention(qr, kc, vc, positions)")
 _WIDTH = "k_cache[3],v_cache[3]"
 _HEADS = f"q_heads=qr[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_cache[2] window=y.window"
 _NORMED = f"{_WIDTH},q_norm[0],k_norm[0]"
-"""The width of a head where queries and keys are normalised head by head: other models do it over all heads at once."""
+"""The head width where queries and keys are normalised per head; other models normalise all heads at once."""
 _CHUNK_HEADS = f"q_heads=y[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_cache[2]"
 _Q, _K = "[1, tokens, q_heads, head_dim]", "[1, tokens, kv_heads, head_dim]"
-"""The heads of a chunk as matrix products leave them: those of a token side by side."""
+"""The heads of a chunk as matrix products leave them: the heads of one token are adjacent."""
 _TURNED = "by 0 2 1 3"
 _SWIGLU = ("a = silu(g)", "y = mul(a, u)")
 
@@ -217,30 +220,30 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "argmax": ("x",),
     "cast": ("x",),
 }
-"""The normalised operators and their inputs' port names as regions of one operator."""
+"""The normalised operators, each with the names of its inputs' ports in a region of that one operator."""
 
 
 WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"embedding": (1,), "position_table": (1,), "rms_norm": (1,), "linear": (1, 2)}
 )
-"""Inputs that hold weights or constant tables, by operator."""
+"""The inputs that hold weights or constant tables, by operator."""
 STATE_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType({"cache_append": (0,), "attention": (1, 2)})
-"""Inputs that hold states, by operator."""
+"""The inputs that hold states, by operator."""
 APPENDS = "cache_append"
-"""The operator that writes its first input; its result lives there and is no port."""
+"""The operator that writes its first input; its result lives in that input and is not a port."""
 
 
 SINGLE_DIMS = (Size(name="numel", form="numel", of=("y",)),)
-"""Extents of an operator that is a kind of its own and has one result: the elements of that result."""
+"""The extents of a one-operator kind with one result: the number of elements of that result."""
 
 
 def kind_order(name: str) -> int:
-    """A kind's row; operators that are kinds of their own come before the table."""
+    """Return the row of kind `name` in `REGION_KINDS`; -1 for an operator that is a kind of its own."""
     return next((i for i, kind in enumerate(REGION_KINDS) if kind.name == name), -1)
 
 
 def hot_kinds() -> frozenset[str]:
-    """Names of the kinds where most of a decoder's step goes."""
+    """Return the names of the kinds in which most of a decoder's step is spent."""
     return frozenset(kind.name for kind in REGION_KINDS if kind.hot)
 
 
@@ -254,12 +257,15 @@ def _single(op: str, inputs: int) -> Pattern:
 
 
 def single_kind(node: Node) -> tuple[str, Pattern]:
-    """The kind that one operator is by itself: ``rms_norm`` is ``rms-norm``, unknown inputs are x.0, x.1, …"""
+    """Return the kind that an operator forms by itself, as its name and its pattern.
+
+    The name of ``rms_norm`` is ``rms-norm``; the inputs of an unknown operator are called x.0, x.1 and so on.
+    """
     return node.op.replace("_", "-").replace(".", "-"), _single(node.op, len(node.inputs))
 
 
 def facts() -> Mapping[str, KindFacts]:
-    """The interface of every kind that templates may serve: the table's rows, then the other single operators."""
+    """Return the interface of every kind that templates may serve: the table's rows, then other single operators."""
     found = {
         row.name: _facts(row.name, row.parse(), row.parse_dims(), row.parse_constants(), row.exposes)
         for row in REGION_KINDS

@@ -1,4 +1,4 @@
-"""Whether a match may be a region: convex, connected, closed, dense inside, one dtype a family."""
+"""The legality check of a match: convex, connected, closed, dense inside, and one dtype in each family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELEMENTWISE = frozenset({"add", "sub", "mul", "div"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A place where a kind's operators stand but may not be one region, and why."""
+    """A place where a kind's operators match but may not be one region, with the reason."""
 
     kind: str
     nodes: tuple[str, ...]
@@ -23,16 +23,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What legality asks of a graph, computed once."""
+    """The facts of a graph that the legality checks need, computed once."""
 
     graph: Graph
     order: Order
     table: dict[str, Value]
     aliases: dict[str, str]
     readers: dict[str, frozenset[str]]
-    """Value id to the nodes that read it."""
+    """The nodes that read each value, by value id."""
     kept: frozenset[str]
-    """Values that the graph's outputs denote."""
+    """The values that are outputs of the graph."""
 
 
 def facts(graph: Graph, order: Order) -> Facts:
@@ -50,9 +50,10 @@ def facts(graph: Graph, order: Order) -> Facts:
 def fault(
     match: Match, results: frozenset[str], exposed: frozenset[str], known: Facts, viewed: frozenset[str] = frozenset()
 ) -> str:
-    """Why `match` is no legal region, or empty. `results` and `exposed` are the names that may be read outside.
+    """Return why `match` is not a legal region; empty when it is.
 
-    What the kind states of the views of `viewed` names is not asked here: see `views.misread`.
+    `results` and `exposed` are the names that may be read outside. Views of the names in `viewed` are not checked here:
+    `views.misread` checks them against what the kind states.
     """
     values = dict(match.values)
     inside = {values[name]: name for bound in match.operators for name in bound.outs}
@@ -100,7 +101,10 @@ def _broadcasts(match: Match, known: Facts) -> str:
 
 
 def _count(use: Use, known: Facts) -> tuple[int, int] | None:
-    """Elements at one and at two tokens, which together tell symbolic shapes apart; None through other views."""
+    """Return the number of elements at one and at two tokens; None through any view but a reshape.
+
+    The two counts together tell symbolic shapes apart.
+    """
     value = known.table[use.value]
     return (value.numel(1), value.numel(2)) if dense(use.views) else None
 
@@ -116,7 +120,7 @@ def _families(values: dict[str, str], known: Facts) -> str:
 
 
 def _connected(match: Match) -> str:
-    """Operators hang together through a value that two of them touch; a shared input counts."""
+    """Return a fault unless all operators connect through values that two of them touch, shared inputs included."""
     groups: list[set[str]] = []
     for bound in match.operators:
         touched = {use.value for use in bound.uses} | set(bound.node.outputs)
@@ -133,6 +137,6 @@ def _convex(match: Match, known: Facts) -> str:
 
 
 def state_root(known: Facts, value: str) -> str:
-    """The state whose buffer `value` lives in, or empty."""
+    """Return the state whose buffer `value` lives in; empty when it lives in none."""
     owner = root(known.aliases, value)
     return owner if owner in known.table and known.table[owner].role == "state" else ""

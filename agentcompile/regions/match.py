@@ -1,8 +1,8 @@
 """Finds every place where a kind's pattern fits a graph.
 
 In: a graph and a kind. Out: `Match`es, each with the node and ordered inputs of every line, not yet checked for
-legality (`partition` does that). Inputs of `add` and `mul` are stored in the pattern's order, so that two
-spellings give one region.
+legality (`partition` does that). Inputs of `add` and `mul` are stored in the pattern's order, so two spellings of one
+expression give one region.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentcompile.regions.pattern import COMMUTATIVE, DEFAULT_ATTRS, Line, Patte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One operator of a match: its output's name, its inputs' names and uses in the pattern's order."""
+    """One operator of a match: the names of its outputs, and its inputs' names and uses in the pattern's order."""
 
     node: Node
     outs: tuple[str, ...]
@@ -26,34 +26,34 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A kind's operators found in a graph, in the pattern's order, and the value each name stands for."""
+    """The operators of a kind found in a graph, in the pattern's order, and the graph value behind each name."""
 
     kind: str
     operators: tuple[Bound, ...]
     values: tuple[tuple[str, str], ...]
-    """Pattern name (families numbered) to graph value id."""
+    """Pairs of a pattern name (numbered in families) and a graph value id."""
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Ids of the operators."""
+        """The ids of the matched operators."""
         return frozenset(bound.node.id for bound in self.operators)
 
 
 def dense(views: tuple[View, ...]) -> bool:
-    """Whether a chain of views only renames extents: the buffer is read whole and in order."""
+    """Return whether a chain of views only reshapes: the buffer is read whole and in order."""
     return all(view.op == "reshape" for view in views)
 
 
 def attribute(node: Node, name: str) -> Attr | None:
-    """An attribute, or what its absence means; None when the operator has none of that name."""
+    """Return an attribute or its default; None when the operator has no attribute of that name."""
     return dict(node.attrs).get(name, DEFAULT_ATTRS.get(node.op, {}).get(name))
 
 
 class Finder:
-    """Matches patterns against one graph; holds its use-def tables."""
+    """A matcher of patterns against one graph, with the graph's use-def tables."""
 
     def __init__(self, graph: Graph, refused: frozenset[str] = frozenset()) -> None:
-        """`refused` are nodes that no region of several operators may contain."""
+        """Index the graph; `refused` are nodes that no region of several operators may contain."""
         self._nodes = [node for node in graph.nodes if node.id not in refused]
         self._all = graph.nodes
         self._producers = {out: node for node in self._nodes for out in node.outputs}
@@ -65,14 +65,14 @@ class Finder:
                 self._consumers.setdefault(value, []).append(node)
 
     def single(self, node: Node, kind: str, pattern: Pattern) -> Match:
-        """The match of one operator as a kind of its own."""
+        """Return the match of one operator as a kind of its own."""
         outs = ("y",) if len(node.outputs) == 1 else tuple(f"y.{i}" for i in range(len(node.outputs)))
         names = tuple(arg.name for arg in pattern.lines[0].args)
         bound = Bound(node=node, outs=outs, names=names, uses=node.inputs)
         return _match(kind, (bound,))
 
     def find(self, kind: str, pattern: Pattern) -> list[Match]:
-        """Every match in order of its first operator, each set of operators once."""
+        """Return every match in order of its first operator, with each set of operators once."""
         found: dict[frozenset[str], Match] = {}
         for bound in self._extend(pattern, pattern.plan, {}, ()):
             match = _in_line_order(kind, len(pattern.lines), bound)
@@ -107,7 +107,7 @@ class Finder:
             yield from ((node,) for node in nodes)
 
     def _families(self, line: Line, value: str, *, inside: bool) -> Iterator[tuple[Node, ...]]:
-        """Maximal families that read `value` as their shared input, one per way of viewing it."""
+        """Yield maximal families that read `value` as their shared input, one for each way of viewing it."""
         groups: dict[tuple[View, ...], list[Node]] = {}
         for node in self._consumers.get(value, []):
             uses = [use for use in node.inputs if use.value == value]
@@ -122,7 +122,7 @@ class Finder:
 def _bind(
     line: Line, group: tuple[Node, ...], env: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, str], tuple[Bound, ...]]]:
-    """Ways of reading `group` as `line`: more than one where an operator commutes."""
+    """Yield the ways of reading `group` as `line`: more than one where an operator commutes."""
     arity = len(group[0].inputs)
     if not sum(not arg.optional for arg in line.args) <= arity <= len(line.args):
         return
@@ -150,14 +150,14 @@ def _fits(line: Line, node: Node) -> bool:
 
 
 def _inputs_come_from_outside(env: Mapping[str, str], done: tuple[tuple[int, Bound], ...]) -> bool:
-    """Whether no input port stands for a value that the match itself computes, and no two names for one result."""
+    """Return whether no input port is bound to a value the match computes, and no two names to one result."""
     results = {name for _, bound in done for name in bound.outs}
     inside = {env[name] for name in results}
     return len(inside) == len(results) and not any(env[name] in inside for name in env.keys() - results)
 
 
 def _in_line_order(kind: str, lines: int, done: tuple[tuple[int, Bound], ...]) -> Match:
-    """The match of the first `lines` lines; what stands beside them has served."""
+    """Return the match of the first `lines` lines, in line order; operators of the `beside` lines are dropped."""
     ordered = [bound for line, bound in sorted(done, key=lambda item: item[0]) if line < lines]
     return _match(kind, tuple(ordered))
 

@@ -1,7 +1,7 @@
-"""What must run before what: data, buffers that are written, and operators with side effects, as bit sets.
+"""What must run before what: data flow, written buffers and operators with side effects, as bit sets.
 
-In: a graph. Out: `Order`, where bit i of a mask is the graph's i-th node. Bit sets of Python integers make
-convexity and readiness a few machine operations each at 2,500 nodes.
+In: a graph. Out: `Order`, where bit i of a mask is the graph's i-th node. With bit sets of Python integers a test for
+convexity or readiness takes a few machine operations at 2,500 nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentcompile.ir.graph import Graph, Node
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Indices of the set bits, lowest first."""
+    """Yield the indices of the set bits, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -22,33 +22,33 @@ def bits(mask: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Direct and transitive predecessors of every node of a graph, and what they precede."""
+    """The direct and transitive predecessors and the transitive successors of every node of a graph."""
 
     index: dict[str, int]
-    """Node id to position."""
+    """The position of each node id."""
     before: tuple[int, ...]
-    """Direct predecessors."""
+    """The direct predecessors of each node."""
     ancestors: tuple[int, ...]
-    """All predecessors, without the node itself."""
+    """All predecessors of each node, without the node itself."""
     descendants: tuple[int, ...]
-    """All successors, without the node itself."""
+    """All successors of each node, without the node itself."""
 
     def mask(self, nodes: Iterable[str]) -> int:
-        """The bit set of some nodes."""
+        """Return the bit set of `nodes`."""
         result = 0
         for node in nodes:
             result |= 1 << self.index[node]
         return result
 
     def needs(self, mask: int) -> int:
-        """What must have run before the set `mask` may run as one."""
+        """Return the direct predecessors outside `mask`, which must have run before the set can run as one."""
         result = 0
         for i in bits(mask):
             result |= self.before[i]
         return result & ~mask
 
     def convex(self, mask: int) -> bool:
-        """Whether no path leaves the set and comes back."""
+        """Return whether no path leaves the set and comes back."""
         above = below = 0
         for i in bits(mask):
             above |= self.ancestors[i]
@@ -57,7 +57,7 @@ class Order:
 
 
 def root(graph_aliases: dict[str, str], value: str) -> str:
-    """The value that owns the buffer `value` lives in."""
+    """Return the value that owns the buffer in which `value` lives."""
     seen = set[str]()
     while graph_aliases.get(value) and value not in seen:
         seen.add(value)
@@ -66,7 +66,7 @@ def root(graph_aliases: dict[str, str], value: str) -> str:
 
 
 def order(graph: Graph, barriers: Collection[str] = ()) -> Order:
-    """Order `graph`; nothing moves across the nodes in `barriers` (ids of operators with side effects)."""
+    """Order `graph`; no node moves across those in `barriers` (ids of operators with side effects)."""
     producers = {out: i for i, node in enumerate(graph.nodes) for out in node.outputs}
     aliases = {value.id: value.alias for value in graph.values}
     buffers = _Buffers()
@@ -99,14 +99,14 @@ def order(graph: Graph, barriers: Collection[str] = ()) -> Order:
 
 
 class _Buffers:
-    """Who last wrote each buffer and who has read it since: the hazards beside data flow."""
+    """The last writer of each buffer and its readers since then: the hazards that data flow does not show."""
 
     def __init__(self) -> None:
         self._writer: dict[str, int] = {}
         self._readers: dict[str, int] = {}
 
     def touch(self, i: int, node: Node, aliases: dict[str, str]) -> int:
-        """Record node `i` and return what must precede it because of shared buffers."""
+        """Record node `i` and return the nodes that must precede it because they share a buffer."""
         written = {root(aliases, node.inputs[k].value) for k in node.mutates}
         mask = 0
         for buffer in dict.fromkeys(root(aliases, use.value) for use in node.inputs):

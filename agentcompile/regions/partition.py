@@ -1,7 +1,7 @@
-"""Everything a graph could be cut into: all legal regions of all kinds, merged over their sites.
+"""The regions that a graph could be cut into: all legal regions of all kinds, merged over their sites.
 
-In: a graph, a regime. Out: `Partition`: regions (overlapping on purpose), hard boundaries, and refused matches with
-their reasons. Invariant: every operator is a region by itself, so an exact cover exists.
+In: a graph and a regime. Out: `Partition`: regions (which overlap on purpose), hard boundaries, and refused matches
+with their reasons. Invariant: every operator is a region by itself, so an exact cover exists.
 """
 
 from __future__ import annotations
@@ -21,32 +21,39 @@ from agentcompile.regions.order import Order, order
 from agentcompile.regions.views import misread
 
 CHUNK = 128
-"""Tokens of a prefill chunk for which extents and costs are computed, unless the caller says otherwise."""
+"""The tokens of a prefill chunk for which extents and costs are computed, unless the caller gives a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What a graph can be cut into for one regime."""
+    """The regions that a graph can be cut into for one regime."""
 
     regime: Regime
     regions: tuple[Region, ...]
-    """In order of their first site, larger ones first."""
+    """The regions in order of their first site; at equal sites larger regions come first."""
     boundaries: tuple[Boundary, ...]
     refusals: tuple[Refusal, ...] = ()
 
     def region(self, id: str) -> Region:
-        """The region with this id; KeyError when there is none."""
+        """Return the region with this id.
+
+        Raises:
+            KeyError: no region has this id.
+        """
         return {region.id: region for region in self.regions}[id]
 
 
 def ordered(graph: Graph, found: Sequence[Boundary]) -> Order:
-    """The order that every cover of `graph` keeps."""
+    """Return the order of operators that every cover of `graph` keeps."""
     return order(graph, {boundary.node for boundary in found if boundary.reason in ORDERED})
 
 
 def partition(graph: Graph, regime: Regime, *, kinds: Sequence[Kind] = REGION_KINDS, tokens: int = 0) -> Partition:
-    """Find all regions of `graph`, a decode graph of the regime's batch or a prefill whose extents stand for `tokens`
-    tokens (0: at most `CHUNK`)."""
+    """Find all regions of `graph`, a decode graph of the regime's batch size or a prefill graph.
+
+    In a prefill graph, extents and costs are computed for `tokens` tokens; 0 means `CHUNK`, or the longest context if
+    that is less.
+    """
     count = regime.batch if graph.phase == "decode" else tokens or min(CHUNK, regime.context[1])
     edges = boundaries(graph)
     known = facts(graph, ordered(graph, edges))
@@ -123,7 +130,7 @@ def _region(
 
 
 def _merged(regions: list[Region], known: Order) -> tuple[Region, ...]:
-    """Equal regions become one with all their sites in the graph's order."""
+    """Merge equal regions into one that has all their sites in the graph's order."""
     groups: dict[str, list[Region]] = {}
     for region in regions:
         groups.setdefault(region.id, []).append(region)

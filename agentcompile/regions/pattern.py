@@ -1,7 +1,7 @@
 """The pattern language of region kinds: lines ``out = op(in, …; attr=value)`` and sizes over their names.
 
-In: the text of one row of `REGION_KINDS`. Out: `Pattern` and `Size`, checked once, with errors that name kind,
-line and fault. `*` marks a horizontal family of two or more (`y* = linear(x, w*)`: all linears that read one
+In: the text of one row of `REGION_KINDS`. Out: `Pattern` and `Size`, checked once, with errors that name the kind, the
+line and the fault. `*` marks a horizontal family of two or more (`y* = linear(x, w*)`: all linears that read one
 value), `+` a family of one or more, `?` an optional input. A name that no line defines is an input port.
 """
 
@@ -21,7 +21,7 @@ DEFAULT_ATTRS: dict[str, dict[str, Attr]] = {
     "rope": {"style": "half"},
     "attention": {"window": 0},
 }
-"""What an operator means when an attribute is absent."""
+"""The value of an operator's attribute when it is absent."""
 
 Family = Literal["", "*", "+"]
 _NAME = r"[a-z_][a-z0-9_]*"
@@ -48,7 +48,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One operator of a pattern, or one horizontal family of them."""
+    """One operator of a pattern, or one horizontal family of operators."""
 
     out: str
     family: Family
@@ -58,7 +58,7 @@ class Line:
 
     @property
     def shared(self) -> int:
-        """Index of the input that every member of a family reads."""
+        """The index of the input that every member of a family reads."""
         return next(i for i, arg in enumerate(self.args) if not arg.family)
 
 
@@ -67,7 +67,7 @@ Move = Literal["scan", "producer", "family", "consumer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How the matcher finds the nodes of a line: scan all, or follow the bound name `via`."""
+    """One step of the matcher, which finds the nodes of a line: it scans all nodes or follows the bound name `via`."""
 
     line: int
     move: Move
@@ -76,21 +76,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """Lines in order, and the order in which a matcher binds them."""
+    """The lines of a kind in order, and the order in which a matcher binds them."""
 
     lines: tuple[Line, ...]
     plan: tuple[Step, ...]
     beside: tuple[Line, ...] = ()
-    """Lines that must stand around a match without belonging to it; steps of the plan count them after the others."""
+    """Lines that must match around the pattern without belonging to it. Steps of the plan number them after `lines`."""
 
     @property
     def defined(self) -> frozenset[str]:
-        """Names that a line defines."""
+        """The names that a line defines."""
         return frozenset(line.out for line in self.lines)
 
     @property
     def results(self) -> frozenset[str]:
-        """Defined names that no line reads: output ports of every match."""
+        """The defined names that no line reads; they are output ports of every match."""
         read = {arg.name for line in self.lines for arg in line.args}
         return self.defined - read
 
@@ -107,16 +107,19 @@ class Size:
     name: str
     form: Literal["axis", "sum", "numel", "attr"]
     of: tuple[str, ...]
-    """The value's name; for `axis` and `attr` one or more names or ``value.attribute``, that must agree."""
+    """The value's name. For `axis` and `attr` one or more names, or ``value.attribute``, that must agree."""
     axes: tuple[int, ...] = ()
-    """For `axis` and `sum`: which axis of each value."""
+    """For `axis` and `sum`, the axis of each value."""
     over: str = ""
-    """An earlier size of the same row that divides this one."""
+    """An earlier size of the same row by which this one is divided."""
 
 
 def parse_pattern(kind: str, text: tuple[str, ...], beside: tuple[str, ...] = ()) -> Pattern:
-    """Parse the lines of one kind, and those beside it; raises `PatternError` on a fault or a pattern that is not
-    connected."""
+    """Parse the lines of one kind, and the lines beside it.
+
+    Raises:
+        PatternError: a line is faulty, or the lines are not connected.
+    """
     lines = tuple(_parse_line(f"kind {kind!r}, line {i + 1}", line) for i, line in enumerate((*text, *beside)))
     if not text:
         raise PatternError(f"kind {kind!r}: no lines")
@@ -181,7 +184,13 @@ def _attr_value(text: str) -> Attr:
 
 
 def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[Step, ...]:
-    """Start at the last line (or at what feeds its family) and follow bound names: producers are unique, so first."""
+    """Return the steps that bind all lines, starting at the last line or at the line that feeds its family.
+
+    Later steps follow bound names. Producers go first, because a value has only one.
+
+    Raises:
+        PatternError: the lines are not connected.
+    """
     start = len(lines) - 1
     if lines[start].family:
         fed_by = lines[start].args[lines[start].shared].name
@@ -214,7 +223,11 @@ def _reachable(lines: tuple[Line, ...], done: set[int], bound: set[str]) -> list
 
 
 def parse_sizes(kind: str, text: str, pattern: Pattern) -> tuple[Size, ...]:
-    """Parse ``name=form`` items separated by spaces; raises `PatternError` on a fault or an unknown name."""
+    """Parse ``name=form`` items separated by spaces.
+
+    Raises:
+        PatternError: an item is faulty or uses an unknown name.
+    """
     sizes: list[Size] = []
     for item in text.split():
         name, _, form = item.partition("=")

@@ -1,4 +1,4 @@
-"""What a cover is asked for and what it answers: options by region, plans over graphs, parts and layouts."""
+"""The input and output of a cover: options by region, plans over graphs, parts and layouts."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ ROW_MAJOR = "row-major"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to run a region at one site. A port family that `layouts` leaves out is wanted row-major."""
+    """One way to run a region at one site. A port family that `layouts` does not name is wanted row-major."""
 
     layouts: tuple[tuple[str, str], ...] = ()
     cost_ns: float
     choice: Choice
 
     def layout(self, family: str) -> str:
-        """The layout this option wants a port family in."""
+        """Return the layout in which this option wants a port family."""
         return dict(self.layouts).get(family, ROW_MAJOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One plan to find. A region that has no options takes no part."""
+    """One plan to find. A region without options takes no part."""
 
     graph: Graph
     partition: Partition
     options: Mapping[str, Sequence[Option]]
-    """By region id."""
+    """The options of each region, by region id."""
     weight: float = 1.0
-    """How many times this plan's step counts in the cost; above 0."""
+    """The number of times this plan's step counts in the cost; above 0."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that would make every cover equal."""
+        """Check that the weight is above 0; otherwise every cover would cost the same."""
         assert self.weight > 0, f"a plan that counts {self.weight} times has no best cover"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The parts of every plan, in order of their first site, and the layouts they agree on."""
+    """The parts of every plan, in order of their first site, and the layouts on which the plans agree."""
 
     parts: tuple[tuple[Part, ...], ...]
     layouts: Layouts
     exact: bool
     """Whether no cheaper cover and assignment of layouts exist."""
     cost_ns: float
-    """Summed over the plans, each times its weight."""
+    """The cost of all plans, each multiplied by its weight."""

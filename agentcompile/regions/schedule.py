@@ -1,4 +1,4 @@
-"""From a plan's parts to its sites in the order they run; also the check that a plan read from a file is legal."""
+"""The sites of a plan in the order they run, and the check that a plan read from a file is legal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentcompile.regions.partition import Partition, ordered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One site of a plan with the choice that serves it."""
+    """One site of a plan with the choice that runs it."""
 
     region: Region
     site: Site
@@ -23,10 +23,11 @@ class Step:
 
 
 def schedule(graph: Graph, partition: Partition, parts: Sequence[Part]) -> tuple[Step, ...]:
-    """Order the sites of a plan, producers first, by the graph's own order where there is a choice.
+    """Order the sites of a plan, producers first, and by the graph's own order where there is a choice.
 
-    Raises `CoverError` for a region or site that the partition has not, an operator that is covered twice or not at
-    all, and parts that wait for each other.
+    Raises:
+        CoverError: the partition lacks a region or site, an operator is covered twice or not at all, or parts wait for
+            each other.
     """
     steps = list(_steps(partition, parts))
     order = ordered(graph, partition.boundaries)

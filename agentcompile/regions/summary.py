@@ -1,8 +1,8 @@
-"""What a person and an adviser want to know of each region: work, intensity, roofline floor, share of the step.
+"""A summary of each region for a person and an adviser: work, intensity, roofline floor, share of the step.
 
-In: a graph, its partition, the machine's ceilings. Out: `Summary`, plain rows. The step's floor is the floor of the
-cheapest exact cover by floors; a region's share is its sites' part of that, whether that cover uses it or not, so
-the shares of regions that overlap add up to more than one.
+In: a graph, its partition and the machine's ceilings. Out: `Summary`, plain rows. The step's floor is the floor of the
+cheapest exact cover by floors. A region's share is the part of its sites in that floor, whether that cover uses the
+region or not, so the shares of overlapping regions add up to more than one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentcompile.regions.problem import Option, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One region; work, bytes and floor are of one site."""
+    """The summary of one region; work, bytes and floor are those of one site."""
 
     id: str
     name: str
@@ -32,7 +32,7 @@ class Row:
     hot: bool
     sites: int
     path: str
-    """Where the first site stands, as a module path."""
+    """The module path of the first site."""
     operators: int
     dims: tuple[tuple[str, int], ...]
     ports: tuple[Port, ...]
@@ -44,36 +44,36 @@ class Row:
     intensity: float
     """FLOP per byte."""
     bound: str
-    """`memory` or `compute`: which ceiling the floor touches."""
+    """The ceiling that the floor touches: `memory` or `compute`."""
     floor_ns: float
     share: float
-    """All its sites' floors over the step's."""
+    """The floors of all the region's sites over the floor of the step."""
     covered: int
-    """Sites that the cheapest cover by floors gives it."""
+    """The number of sites that the cheapest cover by floors gives to the region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A graph as regions, largest share first, with what kept operators apart."""
+    """A graph as regions, largest share first, with the boundaries and refusals that kept operators apart."""
 
     regime: str
     operators: int
     residency: Residency
     step_floor_ns: float
     step_bytes: int
-    """Bytes that the cheapest cover by floors moves."""
+    """The bytes that the cheapest cover by floors moves."""
     exact: bool
     rows: tuple[Row, ...]
     boundaries: tuple[Boundary, ...]
     refusals: tuple[Refusal, ...]
 
     def to_json(self) -> Json:
-        """Plain JSON values with the dataclasses' own keys."""
+        """Return plain JSON values with the dataclasses' own keys."""
         return encode(self)
 
 
 def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: Residency) -> Summary:
-    """Sum up every region of `partition` on a machine with these ceilings."""
+    """Summarise every region of `partition` on a machine with these ceilings."""
     regions = {region.id: region for region in partition.regions}
     floors = {id: region.floor_ns(ceiling, residency) for id, region in regions.items()}
     fallback = Fallback(reason="floor")

@@ -1,8 +1,8 @@
-"""Joint covering made small: tensors in classes, sites in treatments, plans in segments that repeat.
+"""The reduced model for joint covers: tensors in classes, sites in treatments, plans in segments that repeat.
 
-Tensors that stand at the same ports of the same regions, at the same position of stretches that repeat, form a class
-and get one layout: what is best for one layer is best for its equals. Sites of one region whose ports hold the same
-classes have one treatment: equal costs under every assignment of layouts to classes.
+Tensors at the same ports of the same regions, and at the same position of stretches that repeat, form a class and get
+one layout: what is best for one layer is best for its equals. Sites of one region whose ports hold the same classes
+have one treatment: their costs are equal under every assignment of layouts to classes.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from agentcompile.regions.partition import ordered
 from agentcompile.regions.problem import ROW_MAJOR, Option, Problem
 
 RESIDENT = frozenset({"weight", "constant", "state"})
-"""Roles of values that have a resident layout."""
+"""The roles of values that have a resident layout."""
 
 Assignment = Mapping[int, str]
-"""Class to layout."""
+"""The layout of each class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Treatment:
-    """What may run at some sites: the cheapest option by the layouts it wants at its resident ports."""
+    """The options of some sites: the cheapest one for each combination of layouts at the resident ports."""
 
     classes: tuple[int, ...]
-    """Of the tensor at each resident port, in the ports' order."""
+    """The class of the tensor at each resident port, in the ports' order."""
     options: Mapping[tuple[str, ...], Option]
 
     def option(self, layouts: Assignment) -> Option | None:
-        """The cheapest option under an assignment; None when every option wants other layouts."""
+        """Return the cheapest option under an assignment; None when every option wants other layouts."""
         return self.options.get(tuple(layouts[c] for c in self.classes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A segment with the classes its cost depends on and how often its cost counts."""
+    """A segment, the classes on which its cost depends, and how often its cost counts."""
 
     segment: Segment
     classes: tuple[int, ...]
@@ -54,27 +54,27 @@ class Planned:
     stretches: tuple[Stretch, ...]
     exact: bool
     spots: tuple[tuple[int, int, int], ...]
-    """For each spot: its treatment, its region and its site as indices."""
+    """The treatment, the region and the site of each spot, as indices."""
 
 
 Path = tuple[float, tuple[int, ...]]
-"""Cost of a segment's best path and its edges; infinite and empty where there is none."""
+"""The cost of a segment's best path and its edges; infinite and empty when there is no path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """All that covering jointly needs; `solved` remembers the best path of a stretch by the layouts it depends on."""
+    """The data for covering jointly; `solved` caches the best path of a stretch by the layouts it depends on."""
 
     names: tuple[tuple[str, ...], ...]
-    """Tensor names of each class."""
+    """The tensor names of each class."""
     alternatives: tuple[tuple[str, ...], ...]
-    """Layouts that some option wants each class in, row-major first."""
+    """The layouts in which some option wants each class, row-major first."""
     treatments: tuple[Treatment, ...]
     plans: tuple[Planned, ...]
     solved: dict[tuple[int, int, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def path(self, plan: int, stretch: int, layouts: Assignment) -> Path:
-        """The best path of a stretch under an assignment."""
+        """Return the best path of a stretch under an assignment."""
         here = self.plans[plan].stretches[stretch]
         key = plan, stretch, tuple(layouts[c] for c in here.classes)
         if key not in self.solved:
@@ -87,7 +87,7 @@ class Model:
 
 
 def shortest(segment: Segment, costs: Mapping[int, float]) -> Path:
-    """The cheapest path of a segment by the cost of each treatment; the fewest parts among equals."""
+    """Return the cheapest path of a segment for these treatment costs; among equals, one with the fewest parts."""
     best: list[tuple[float, int]] = [(math.inf, 0)] * segment.states
     via = [-1] * segment.states
     best[0] = (0.0, 0)
@@ -107,7 +107,11 @@ def shortest(segment: Segment, costs: Mapping[int, float]) -> Path:
 
 
 def model(problems: Sequence[Problem], forbidden: Collection[tuple[str, Choice]], width: int) -> Model:
-    """Prepare problems for covering; raises `CoverError` when some operator has no option."""
+    """Prepare problems for covering.
+
+    Raises:
+        CoverError: an operator has no option.
+    """
     prepared = [_prepare(problem, forbidden) for problem in problems]
     classes = _classes(prepared)
     while True:
@@ -142,17 +146,17 @@ class _Placed:
     index: int
     mask: int
     residents: tuple[tuple[str, str], ...]
-    """(port, tensor name)."""
+    """Pairs (port, tensor name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """One problem without what is forbidden."""
+    """One problem without the forbidden options."""
 
     order: Order
     weight: float
     options: Mapping[int, tuple[Option, ...]]
-    """By region index; only regions that have some."""
+    """The options by region index; only regions that have some."""
     sites: tuple[_Placed, ...]
 
 
@@ -174,7 +178,7 @@ def _prepare(problem: Problem, forbidden: Collection[tuple[str, Choice]]) -> _Pr
 
 
 def _allowed(problem: Problem, forbidden: Collection[tuple[str, Choice]]) -> dict[int, tuple[Option, ...]]:
-    """Options by region index, without the forbidden ones; regions that keep some."""
+    """Return the options that are not forbidden by region index, for the regions that keep some."""
     found = {}
     for r, region in enumerate(problem.partition.regions):
         id = region.id
@@ -185,7 +189,7 @@ def _allowed(problem: Problem, forbidden: Collection[tuple[str, Choice]]) -> dic
 
 
 def _tensors(graph: Graph) -> dict[str, str]:
-    """Resident tensor name of every value that lives in one's buffer."""
+    """Return the name of the resident tensor for every value that lives in the buffer of one."""
     table = graph.table()
     aliases = {value.id: value.alias for value in graph.values}
     owners = {value.id: table.get(root(aliases, value.id), value) for value in graph.values}
@@ -193,7 +197,7 @@ def _tensors(graph: Graph) -> dict[str, str]:
 
 
 def _classes(prepared: Sequence[_Prepared]) -> dict[str, int]:
-    """Number the tensors by the ports of the regions they stand at, in every plan."""
+    """Assign a class number to every tensor by the ports at which it occurs, over all plans and regions."""
     stands: dict[str, list[tuple[int, int, str]]] = {}
     for p, plan in enumerate(prepared):
         for site in plan.sites:
@@ -203,7 +207,7 @@ def _classes(prepared: Sequence[_Prepared]) -> dict[str, int]:
 
 
 def _refined(prepared: Sequence[_Prepared], every: Sequence[Ways], classes: Mapping[str, int]) -> dict[str, int]:
-    """Tell tensors of one class apart that stand at different positions of one stretch."""
+    """Split classes whose tensors are at different positions of one stretch."""
     stands: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in classes}
     for p, (plan, found) in enumerate(zip(prepared, every, strict=True)):
         for g, segment in enumerate(found.segments):
@@ -220,14 +224,14 @@ def _numbered(keys: Mapping[str, Hashable]) -> dict[str, int]:
 
 
 class _Treatments:
-    """The treatments made so far, each once."""
+    """The treatments made so far, without duplicates."""
 
     def __init__(self) -> None:
         self.made: list[Treatment] = []
         self._numbers: dict[tuple[int, int, tuple[tuple[str, int], ...]], int] = {}
 
     def number(self, plan: int, region: int, ports: tuple[tuple[str, int], ...], options: Sequence[Option]) -> int:
-        """The number of a region's treatment with these (port, class) pairs."""
+        """Return the number of a region's treatment with these (port, class) pairs."""
         key = plan, region, ports
         if key not in self._numbers:
             self._numbers[key] = len(self.made)

@@ -1,7 +1,8 @@
-"""Through which views the operators of a kind see its values, stated in the kind's row and checked of every region.
+"""The views through which a kind's operators read its values, stated in the kind's row and checked for every region.
 
-A kernel gets dense buffers and knows of no views, so a region whose operators permute what they read is for PyTorch
-alone, unless its kind says how: then every kernel of the kind is written for just that, and nothing else is admitted.
+A kernel gets dense buffers and knows no views, so a region whose operators permute what they read runs in PyTorch only,
+unless its kind states the view. Then every kernel of the kind is written for exactly that view, and no other is
+admitted.
 """
 
 from __future__ import annotations
@@ -19,25 +20,29 @@ _VIEW = re.compile(r"([a-z_]\w*) = \[([^\]]+)\](?: by ([\d ]+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A dense buffer, as its readers take it: extents by number or by name, then permuted by `axes`."""
+    """A dense buffer as its readers see it: extents by number or by name, then permuted by `axes`."""
 
     name: str
     extents: tuple[str, ...]
     axes: tuple[int, ...]
 
     def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """The extents of the buffer in numbers."""
+        """Return the extents of the buffer as numbers."""
         return tuple(int(extent) if extent.isdigit() else dims[extent] for extent in self.extents)
 
     @property
     def text(self) -> str:
-        """As it stands in the row."""
+        """The view as it is written in the row."""
         order = "" if self.axes == tuple(sorted(self.axes)) else f" by {' '.join(map(str, self.axes))}"
         return f"[{', '.join(self.extents)}]{order}"
 
 
 def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple[Size, ...]) -> tuple[Seen, ...]:
-    """Parse items ``name = [extent, …] by axis axis …``; raises `PatternError` on a fault or an unknown name."""
+    """Parse items ``name = [extent, …] by axis axis …``.
+
+    Raises:
+        PatternError: an item is faulty or uses an unknown name.
+    """
     known, found = {"tokens", *(size.name for size in dims)}, []
     for text in texts:
         match = _VIEW.fullmatch(text)
@@ -57,7 +62,7 @@ def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple
 
 
 def misread(views: tuple[Seen, ...], body: Graph, dims: Mapping[str, int]) -> str:
-    """Which operator of a region sees a value in another way than the kind states, or empty. `dims` has `tokens`."""
+    """Return which value is read in another way than the kind states; empty when none is. `dims` includes `tokens`."""
     stated, table = {seen.name: seen for seen in views}, body.table()
     for node in body.nodes:
         for use in node.inputs:
@@ -73,9 +78,9 @@ def misread(views: tuple[Seen, ...], body: Graph, dims: Mapping[str, int]) -> st
 
 
 def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, int]) -> bool:
-    """Whether a chain is reshapes to the stated extents, then the stated permutation.
+    """Return whether a chain consists of reshapes to the stated extents, then the stated permutation.
 
-    Where that permutation moves nothing but extents of 1, capture writes it as a reshape.
+    Where that permutation moves only extents of 1, capture writes it as a reshape.
     """
     tokens, extents = dims["tokens"], seen.shape(dims)
     permuted = bool(use.views) and use.views[-1].op == "permute"
@@ -90,6 +95,6 @@ def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, 
 
 
 def _taken(views: tuple[View, ...], shape: tuple[int, ...], tokens: int) -> str:
-    """A chain of views in words."""
+    """Return a chain of views in words."""
     steps = [f"{view.op}{list(concrete(view.args, tokens))}" for view in views]
     return " ".join([str(list(shape)), *steps])

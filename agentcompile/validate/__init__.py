@@ -1,7 +1,7 @@
-"""Judging a candidate's numbers: a float64 reference with an error bound, hostile inputs, poison, redzones, repeats.
+"""Validation of a candidate's results: float64 reference with error bounds, hostile inputs, poison, redzones, repeats.
 
 `validate` takes a region, what its template declares, and a way to launch the candidate; it returns a `NumericReport`.
-PyTorch and the standard library only: it runs inside workers.
+It uses PyTorch and the standard library only, because it runs inside workers.
 """
 
 from agentcompile.validate.rig import Instruments

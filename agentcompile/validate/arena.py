@@ -1,8 +1,8 @@
 """Buffers for a kernel under test: 64-byte aligned, between redzones, with poison on demand.
 
-A redzone is random NaNs in every float format, so a read past the end shows in a result and a copy past the end
-shows as a changed redzone. `fenced` buffers end, or begin, at an unmapped page: a read that changes nothing faults
-there too.
+A redzone holds random NaNs in every float format, so a read past the end shows in a result and a write past the end
+shows as a changed redzone. `fenced` buffers end, or begin, at an unmapped page, where even a read that changes nothing
+faults.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from agentcompile.validate.tolerance import TORCH_DTYPES
 
 ALIGN = 64
 REDZONE = 1024
-"""Bytes before and after every buffer: rows of the widest vector unit, several times over."""
+"""The number of bytes before and after every buffer: several rows of the widest vector unit."""
 
 Poison = Literal["low", "high", "nan", "zero"]
 Fence = Literal["", "after", "before"]
-"""Which side of a buffer nothing is mapped on; the other side has a redzone."""
+"""The side of a buffer on which nothing is mapped; the other side has a redzone."""
 POISONS: tuple[Poison, ...] = ("low", "high", "nan")
-"""What outputs hold before a launch. Scratch holds zeros in place of the second: memory that is new is all zeros."""
+"""The patterns that outputs hold before a launch. Scratch holds zeros in place of the second one, because new memory is
+all zeros.
+"""
 _FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3), "zero": (0.0, 0)}
 
 
 def poison(tensor: Tensor, pattern: Poison) -> None:
-    """Fill with a finite pattern, or with NaN; integers get a value that no index could be."""
+    """Fill with a finite pattern or with NaN; integers get a value that cannot be an index."""
     number, integer = _FINITE.get(pattern, (math.nan, -(2**31) + 5))
     if tensor.dtype == torch.bool:
         tensor.fill_(pattern == "low")
@@ -43,7 +45,10 @@ def poison(tensor: Tensor, pattern: Poison) -> None:
 
 
 def fingerprint(tensor: Tensor) -> str:
-    """Identity of a tensor's bytes at memory speed: hashed sums along both sides of a folding, so moves show too."""
+    """Return a digest of a tensor's bytes at memory speed.
+
+    It hashes the row and column sums of the folded bytes, so that moved values show too.
+    """
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4096
     body = flat[: flat.numel() // width * width].view(torch.int64).view(-1, width // 8)
@@ -55,7 +60,7 @@ def fingerprint(tensor: Tensor) -> str:
 
 
 def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
-    """Random bytes that are NaN as bf16, fp16, fp32 and fp64 at even offsets."""
+    """Return random bytes that are NaN as bf16, fp16, fp32 and fp64 at even offsets."""
     pairs = torch.empty((nbytes + 1) // 2, 2, dtype=torch.uint8)
     pairs[:, 0] = torch.randint(0xF1, 0x100, (len(pairs),), generator=generator)
     pairs[:, 1] = torch.where(torch.rand(len(pairs), generator=generator) < 0.5, 0x7F, 0xFF)
@@ -63,7 +68,11 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
 
 
 def _fenced(nbytes: int, side: Fence) -> Tensor:
-    """A mapping whose last, or first, `nbytes` lie beside what cannot be read, on PyTorch's default device."""
+    """Return a mapping whose last, or first, `nbytes` border an unmapped page, on PyTorch's default device.
+
+    Raises:
+        OSError: the pages beside the mapping cannot be protected.
+    """
     if backend_of(torch.get_default_device().type).own_memory:
         from agentcompile.validate.device_fence import fenced
 
@@ -93,11 +102,11 @@ class Buffer:
     expected: tuple[Tensor, Tensor]
 
     def intact(self) -> bool:
-        """Whether neither redzone changed."""
+        """Return whether neither redzone changed."""
         return torch.equal(self.before, self.expected[0]) and torch.equal(self.after, self.expected[1])
 
     def mend(self) -> None:
-        """Put the redzones back."""
+        """Restore the redzones."""
         self.before.copy_(self.expected[0])
         self.after.copy_(self.expected[1])
 
@@ -109,10 +118,13 @@ class Arena:
         self._generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
         self._buffers: dict[str, Buffer] = {}
         self._whole: Tensor | None = None
-        """What all redzones hold when none changed, one behind another; None before it is first needed."""
+        """The content of all unchanged redzones, concatenated; None until it is first needed."""
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: Fence = "") -> Tensor:
-        """Make a buffer. One fenced after has at most 63 bytes before the unmapped page, one fenced before has none."""
+        """Make a buffer, either with redzones on both sides or `fenced` on one.
+
+        One fenced after has at most 63 bytes before the unmapped page; one fenced before has none.
+        """
         kind = TORCH_DTYPES[dtype]
         nbytes = math.prod(shape) * kind.itemsize
         head = 0 if fenced == "before" else REDZONE
@@ -132,13 +144,13 @@ class Arena:
         return tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every buffer's tensor."""
+        """Return the tensor of every buffer."""
         return {name: buffer.tensor for name, buffer in self._buffers.items()}
 
     def broken(self) -> list[str]:
-        """Names of buffers whose redzones changed since they were last whole; they are mended.
+        """Return the names of buffers whose redzones changed since they were last intact, and restore them.
 
-        All are compared at once first: a device is asked one question a launch, not two a buffer.
+        All redzones are first compared at once, so that a device is queried once per launch and not twice per buffer.
         """
         buffers = self._buffers.values()
         if self._whole is None:
@@ -151,5 +163,5 @@ class Arena:
         return [buffer.name for buffer in found]
 
     def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        """Identities of the bytes of some buffers."""
+        """Return the fingerprints of some buffers."""
         return {name: fingerprint(self._buffers[name].tensor) for name in names}

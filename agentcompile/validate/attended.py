@@ -1,7 +1,7 @@
-"""Float64 attention of many single queries, each at a position of its own, over one cache: the reference of a walk.
+"""Float64 attention of many single queries over one cache, each at its own position: the reference of a walk.
 
-The same first-order errors as in `attention`, with |v_j − y| bounded by |v_j| + |y|, so that everything is a product of
-matrices. That is loose where scores are uncertain; a walk's queries are zero or peaked, where they are not.
+The first-order errors are those of `attention`, with |v_j − y| bounded by |v_j| + |y|, so that everything is a matrix
+product. That bound is loose where scores are uncertain, but a walk's queries are zero or peaked, where they are not.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from agentcompile.validate.bound import Bounded, Part
 from agentcompile.validate.tolerance import rounding
 
 _SATURATED = 30.0
-"""Score errors beyond this say nothing: the bound is then the spread of the values."""
+"""The score error beyond which nothing is known; the bound is then the spread of the values."""
 _BLOCK = 1 << 18
-"""Scores that are held at a time."""
+"""The number of scores that are held at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What attention is told, and how exactly it computes."""
+    """The attributes of attention and the accuracy of its arithmetic."""
 
     scale: float
     window: int
     coefficient: float
     inside: str
-    """What PyTorch rounds probabilities to; empty for a kernel that keeps float32."""
+    """The dtype to which PyTorch rounds probabilities; empty for a kernel that keeps float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """One key-value head: the slots [slots, D] in float64, and each query's own entry [M, D], with its errors."""
+    """One KV head: the slots [slots, D] in float64, and the entry [M, D] of each query's token, with its errors."""
 
     keys: Tensor
     values: Tensor
@@ -42,15 +42,15 @@ class Past:
 
 
 def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
-    """Queries [M, G, D] of one group, in any order of their positions `at` [M], against the slots up to them."""
+    """Attend with queries [M, G, D] of one group to the slots up to their positions `at` [M], in any order."""
     order = at.argsort()
     parts = []
-    # Ascending, so that short ones do not pay for long ones.
+    # In ascending order, so that blocks of short queries do not pay for long ones.
     for some in torch.split(order, max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
         parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))
-    # Worst cases alone: a variance this large never lowers the bound.
+    # Only worst cases count: a variance this large never lowers the bound.
     return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=rounded.square())
 
 
@@ -66,7 +66,7 @@ def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tupl
     hidden = ~seen[:, None, :]
 
     def put(table: Tensor, mine: Tensor) -> Tensor:
-        """`table` [M, G, slots] with the newest slot's column from the entry that is being appended."""
+        """Return `table` [M, G, slots] with the newest slot's column taken from the entry being appended."""
         return table.scatter(2, own.expand(*table.shape[:2], 1), mine.expand(*table.shape[:2], 1))
 
     def dot(a: Tensor, table: Tensor, mine: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Error of attention: through the scores, the softmax and the weighted sum, one key/value head of one sequence at a
-time.
+"""The error of attention: through scores, softmax and weighted sum, for one KV head of one sequence at a time.
 
-A shift δ_j of score j moves the output by Σ p_j (e^{δ_j} − 1)(v_j − y) / Σ p_j e^{δ_j}, because Σ p_j (v_j − y) = 0;
-so a score's error counts by how far its value lies from the result, and never for more than the farthest value.
+A shift δ_j of score j moves the output by Σ p_j (e^{δ_j} − 1)(v_j − y) / Σ p_j e^{δ_j}, because Σ p_j (v_j − y) = 0. So
+the error of a score counts by the distance of its value from the result, and never for more than the farthest value.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from agentcompile.validate.bound import Bounded, Context, Part
 from agentcompile.validate.tolerance import rounding
 
 _SATURATED = 30.0
-"""Score errors beyond this say nothing: the bound is then the spread of the values."""
+"""The score error beyond which nothing is known; the bound is then the spread of the values."""
 _BLOCK = 1 << 23
-"""Elements of the [rows, slots, D] distances held at a time."""
+"""The number of elements of the [rows, slots, D] distances that are held at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slots:
-    """One key/value head's visible slots [slots, head_dim] in float64, with the errors of freshly appended ones."""
+    """The visible slots of one KV head [slots, head_dim] in float64, with the errors of freshly appended ones."""
 
     value: Tensor
     accumulated: Part
@@ -32,7 +31,10 @@ class _Slots:
 
 
 def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = softmax(scale·q·kᵀ + causal)·v; q [B, heads, T, D], caches [B, kv_heads, context, D], grouped heads."""
+    """Compute softmax(scale·q·kᵀ + causal)·v with its error.
+
+    q is [B, heads, T, D], the caches are [B, kv_heads, context, D]; heads are grouped (GQA).
+    """
     q, k_cache = operands[0].value, operands[1].value
     group, width = q.shape[1] // k_cache.shape[1], q.shape[3]
     parts = []
@@ -50,13 +52,13 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def _queries(q: Bounded, sequence: int, heads: slice) -> Bounded:
-    """The queries of some heads of one sequence, [heads · T, D]."""
+    """Return the queries of some heads of one sequence, [heads · T, D]."""
     shape = q.value.shape
     return q.map(lambda t: t.expand(shape)[sequence, heads].flatten(0, 1))
 
 
 def _slots_of(at: Tensor, context: int, window: int) -> Tensor:
-    """Which slots each query of a sequence sees, of those up to its last position: [T, slots]."""
+    """Return which slots each query of a sequence sees, of those up to its last position: [T, slots]."""
     slots = torch.arange(min(int(at.max()) + 1, context))
     visible = slots[None, :] <= at[:, None]
     return visible & (slots[None, :] > at[:, None] - window) if window else visible
@@ -65,14 +67,14 @@ def _slots_of(at: Tensor, context: int, window: int) -> Tensor:
 def _visible(
     ctx: Context, operands: tuple[Bounded, ...], index: int, where: tuple[int, int], visible: Tensor
 ) -> _Slots:
-    """One head of one sequence in cache `index`; `where` is (sequence, head).
+    """Return one head of one sequence in cache `index`; `where` is (sequence, head).
 
-    Old slots are exact; appended ones carry their error and, where they do not fit the cache's dtype, a rounding.
+    Old slots are exact. Appended ones carry their error and, where they do not fit the cache's dtype, one rounding.
     """
     name, cache = ctx.node.inputs[index].value, operands[index].value
     append, dtype = ctx.out.appends.get(name), ctx.dtypes[name]
     value = cache[where][: visible.shape[1]].double()
-    value[~visible.any(0)] = 0.0  # whatever a hidden slot holds: 0·NaN would let it in
+    value[~visible.any(0)] = 0.0  # a hidden slot may hold NaN, and 0·NaN would reach the result
     if append is None:
         return _Slots(value=value, accumulated=None, rounded=None, variance=None)
     new, span = append.new, slice(*append.spans[where[0]])
@@ -97,7 +99,7 @@ def _visible(
 def _rows(
     q: Bounded, k: _Slots, v: _Slots, visible: Tensor, scale: float, ctx: Context
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Some queries of one group [rows, D] against one head's slots; `visible` is [rows, slots]."""
+    """Attend with some queries of one group [rows, D] to one head's slots; `visible` is [rows, slots]."""
     wide, size = q.wide(), abs(scale)
     scores = (wide @ k.value.T) * scale
     p = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
@@ -128,7 +130,7 @@ def _rows(
 
 
 def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
-    """How far scores that are off by up to `shift` can move the output."""
+    """Return how far scores that are off by up to `shift` can move the output."""
     largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
     factor = torch.expm1(shift.clamp(max=_SATURATED)) * torch.exp(largest.clamp(max=_SATURATED))
     moved = torch.einsum("rs,rsd->rd", p * factor, distance)
@@ -136,7 +138,7 @@ def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
 
 
 def _variance(q: Bounded, k: _Slots, v: _Slots, p: Tensor, y: Tensor, scale: float) -> Tensor:
-    """Variance of the output under independent roundings of q (shared by all slots), of new keys and new values."""
+    """Return the output's variance under independent roundings of q (shared by all slots), new keys and new values."""
     wide = q.wide()
     total = torch.zeros_like(y)
     if q.variance is not None:

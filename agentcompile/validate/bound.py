@@ -1,8 +1,9 @@
-"""Float64 reference of a region, and how far from it a right kernel may be.
+"""The float64 reference of a region, and how far from it the result of a correct kernel may be.
 
 In: a region's body and its exact inputs. Out: a `Bounded` for every value. Errors are propagated to first order, in
-three parts that add up differently: the worst case of float32 accumulation, the worst case of declared roundings,
-and their variance as independent ones. Many roundings rarely conspire, so the smaller of the last two is allowed.
+three parts that add up differently: the worst case of float32 accumulation, the worst case of declared roundings, and
+their variance if they are independent. Many roundings rarely all push one way, so the smaller of the last two is
+allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agentcompile.ops.reference import apply_views
 from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, rounding
 
 Part = Tensor | None
-"""One part of an error; None is exactly zero everywhere."""
+"""One part of an error; None means exactly zero everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +29,24 @@ class Bounded:
 
     value: Tensor
     accumulated: Part = None
-    """Worst case of accumulation, |J| through every operator."""
+    """The worst case of accumulation, |J| through every operator."""
     rounded: Part = None
-    """Worst case of declared roundings."""
+    """The worst case of declared roundings."""
     variance: Part = None
-    """Variance of declared roundings, taken as independent and uniform."""
+    """The variance of declared roundings, taken as independent and uniform."""
     shared: bool = False
-    """Whether they move a row of the last dimension as one: a score that is off moves all results of its head."""
+    """Whether the declared roundings move a row of the last dimension as one: an error in a score moves all results of
+    its head.
+    """
 
     def wide(self) -> Tensor:
-        """The value as float64."""
+        """Return the value as float64."""
         return self.value.double()
 
     def error(self, spread: float = SPREAD) -> Tensor:
-        """The absolute error allowed to this value before its own final rounding, broadcastable to it.
+        """Return the absolute error allowed to this value before its own final rounding, broadcastable to it.
 
-        `spread` is how many standard deviations the declared roundings may reach.
+        `spread` is the number of standard deviations that the declared roundings may reach.
         """
         total = torch.zeros((), dtype=torch.float64)
         if self.accumulated is not None:
@@ -53,7 +56,7 @@ class Bounded:
         return total
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Bounded:
-        """Move elements, never change them: the same view of value and errors."""
+        """Apply the same view to the value and its errors; `move` may move elements but never change them."""
 
         def part(error: Part) -> Part:
             return None if error is None else move(error)
@@ -68,7 +71,7 @@ class Bounded:
 
 
 def add(*parts: Part) -> Part:
-    """Sum of the parts that are there."""
+    """Add the parts that are not None."""
     total: Part = None
     for part in parts:
         if part is not None:
@@ -77,13 +80,16 @@ def add(*parts: Part) -> Part:
 
 
 def scaled(part: Part, factor: Tensor) -> Part:
-    """`part` times a factor that is not negative."""
+    """Multiply `part` by a factor that is not negative."""
     return None if part is None else part * factor
 
 
 def round_to(value: Bounded, dtype: str, *, sharp: bool = False) -> Bounded:
-    """`value` held in `dtype`: each element gains one rounding. `sharp`: but for those that are already numbers of that
-    dtype, up to their error, which surely round to them."""
+    """Return `value` held in `dtype`, which adds one rounding to each element.
+
+    With `sharp`, elements that are numbers of that dtype up to their error gain none, because they surely round to
+    them.
+    """
     if dtype not in ROUNDOFF or not value.value.is_floating_point():
         return value
     wide = value.wide()
@@ -95,42 +101,44 @@ def round_to(value: Bounded, dtype: str, *, sharp: bool = False) -> Bounded:
 
 
 def rounded_by(value: Bounded, step: Tensor) -> Bounded:
-    """`value` with one more rounding of up to `step`, which is independent of all others."""
+    """Return `value` with one more rounding of up to `step` that is independent of all others."""
     return replace(value, rounded=add(value.rounded, step), variance=add(value.variance, step.square() / 3.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What a state port [B, kv_heads, context, D] gains: new entries [B, kv_heads, T, D] and the slots they go to."""
+    """The new entries [B, kv_heads, T, D] of a state port [B, kv_heads, context, D], and the slots they go to."""
 
     port: str
     new: Bounded
     spans: tuple[tuple[int, int], ...]
-    """For every sequence the first slot that it gains and the one after its last."""
+    """For each sequence, the first slot that it gains and the slot after its last."""
 
     def entries(self, cache: Tensor) -> Tensor:
-        """A copy of the appended slots of a cache: [B, kv_heads, T, D]."""
+        """Return a copy of the appended slots of a cache: [B, kv_heads, T, D]."""
         return torch.cat([cache[b : b + 1, :, first:end] for b, (first, end) in enumerate(self.spans)])
 
 
 @dataclass(slots=True, kw_only=True)
 class Propagation:
-    """Everything known about one evaluation: bounded values by id, appended state entries, and remarks."""
+    """The results of one evaluation: bounded values by id, appended state entries, and notes."""
 
     values: dict[str, Bounded] = field(default_factory=dict)
     appends: dict[str, Append] = field(default_factory=dict)
     stored: dict[str, Bounded] = field(default_factory=dict)
-    """Outputs as operators inside read them: after the store, whose rounding an output's own check adds by itself."""
+    """Outputs as later operators of the region read them: after the store. The check of an output adds the store's
+    rounding itself.
+    """
     logits: dict[str, Bounded] = field(default_factory=dict)
-    """For the output of an argmax: what it chose from."""
+    """The logits from which an argmax chose, by the id of its output."""
     notes: list[str] = field(default_factory=list)
 
     def read(self, use: Use, tokens: int) -> Bounded:
-        """A value as an operator inside sees it through an edge."""
+        """Return a value as an operator inside the region reads it through an edge."""
         return self._through(self.stored.get(use.value, self.values[use.value]), use, tokens)
 
     def seen(self, use: Use, tokens: int) -> Bounded:
-        """A value as an edge sees it."""
+        """Return a value through an edge, before it is stored."""
         return self._through(self.values[use.value], use, tokens)
 
     def _through(self, value: Bounded, use: Use, tokens: int) -> Bounded:
@@ -139,24 +147,24 @@ class Propagation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a rule may read beside its inputs."""
+    """The data that a rule may read besides its operands."""
 
     node: Node
     coefficient: float
     out: Propagation
     owner: Mapping[str, str]
-    """Value id to the input port whose buffer it lives in."""
+    """The input port whose buffer a value lives in, by value id."""
     dtypes: Mapping[str, str]
     told: Mapping[str, Any]
-    """What the operator is told beside its tensors."""
+    """The operator's arguments that are not tensors."""
     keen: bool = False
-    """Whether no reduction of the inputs has an order that counts."""
+    """Whether the inputs leave no reduction an order that matters."""
     library: bool = False
-    """Whether PyTorch runs it, operator by operator, with its own roundings inside."""
+    """Whether PyTorch runs the region, operator by operator, with its own roundings inside."""
 
     @property
     def inside(self) -> str:
-        """What PyTorch rounds to between an operator's own steps; empty for a kernel that keeps float32."""
+        """The dtype to which PyTorch rounds between an operator's own steps; empty for a kernel that keeps float32."""
         dtype = self.dtypes[self.node.outputs[0]]
         return dtype if self.library and dtype in ROUNDOFF else ""
 

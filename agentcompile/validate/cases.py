@@ -1,4 +1,4 @@
-"""Which inputs a kernel is tried on: one row a case, in the order in which they are tried."""
+"""The inputs on which a kernel is validated: one row per case, in the order in which the cases run."""
 
 from __future__ import annotations
 
@@ -53,52 +53,58 @@ Past = Literal[
 ]
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
-"""Positions whose rotation angles are tried; the first is the everyday one."""
+"""Positions whose rotation angles are tested; the first is the everyday one."""
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
-"""Visible cache lengths: blocks of every usual size, one less, one more, and odd ones between."""
+"""Visible cache lengths: every usual block size, one less, one more, and odd ones between."""
 
 STEERED, RAISED, LIFTED, SINGLE = 2, 4, 5, 6
-"""The draws of parameters that `choices` writes patterns into, that have large weights of norms, and less large, and
-whose matrices have one weight a row."""
+"""The draws of parameters into which `choices` writes patterns, whose norms have large weights, whose norms have less
+large weights, and whose matrices have one weight per row.
+"""
 _BENT = frozenset({"silu", "gelu", "gelu_tanh"})
-"""Operators whose exponential has ends: far out they are lines."""
+"""Operators with an exponential whose far ends are lines."""
 _ROWS = 288
-"""Rows of a table that are looked up, of those that are too many for all."""
+"""The number of rows that are looked up in a table with too many rows for all."""
 _ALL, _RESIDUES = 64, 16
-"""Residues of 64 that hold the winner of an argmax: all, or some where the weights are large."""
+"""The number of residues of 64 at which an argmax has its winner: all, or some when the weights are large."""
 _HALVES = 16
-"""Draws of sums that lie half way between two numbers."""
+"""The number of draws of sums that lie half way between two numbers."""
 _SUMS = ("linear", "add", "sub")
 _REDRAWN = 1 << 24
-"""Weight elements beyond which a search does not draw and pack the parameters a second time."""
+"""The number of weight elements beyond which a search does not draw and pack the parameters a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One draw of inputs. `length` is how many cache slots the newest token sees, itself included; of a batch, that of
-    the longest sequence."""
+    """One draw of inputs.
+
+    `length` is the number of cache slots that the newest token sees, itself included; in a batch, that of the longest
+    sequence.
+    """
 
     style: Style
     length: int = 1
     past: Past = "normal"
     angle: int = ANGLES[0]
     place: float = 0.5
-    """Where the special element, row or slot is: 0 first, 1 last."""
+    """The place of the special element, row or slot: 0 is the first, 1 the last."""
     weights: int = 0
-    """Which draw of the parameters; −1 is the one of small integers, `STEERED` and so on are as said there."""
+    """The draw of the parameters: −1 is small integers; `STEERED`, `RAISED`, `LIFTED` and `SINGLE` are described
+    there.
+    """
     row: int = -1
     """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
     light: bool = False
-    """One of very many: launched once, against the reference alone."""
+    """Whether the case is one of very many, launched once and compared with the reference only."""
 
     @property
     def keen(self) -> bool:
-        """Whether no sum of it has an order that counts, so that kernels are right to `tolerance.KEEN`."""
+        """Whether no sum of the case has an order that matters, so that kernels must be right to `tolerance.KEEN`."""
         return self.style == "keen" or self.past == "ridges"
 
     @property
     def name(self) -> str:
-        """For people: ``outliers length=700 past=peaked``."""
+        """The name for messages, such as ``outliers length=700 past=peaked``."""
         parts: list[str] = [self.style]
         parts += [f"length={self.length}"] if self.length > 1 else []
         parts += [f"past={self.past}"] if self.past != "normal" else []
@@ -109,12 +115,12 @@ class Case:
 
 
 def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
-    """The cases of a region: a handful that catch most in search, all of them at acceptance."""
+    """Return the cases of a region: a handful that catch most faults in search, all of them at acceptance."""
     ops = {node.op for node in region.body.nodes}
     context = _context(region)
     attends = "attention" in ops
     tried = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
-    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots behind it
+    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots after it
     found = [
         Case(style="normal", length=everyday),
         Case(style="outliers", length=_near(tried, 65), past="peaked", place=0.0),
@@ -133,7 +139,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     found += [Case(style="aligned", place=place) for place in (0.0, 0.31, 0.77) if "argmax" in ops]
     found += [Case(style="normal", length=everyday, angle=angle) for angle in ANGLES if "rope" in ops]
     found += [Case(style="normal", length=everyday, weights=1)]
-    # Gates from where nothing is left of an activation to where it is a line, behind a norm that no rounding blurs.
+    # Gate inputs from where the activation vanishes to where it is a line, after a norm without rounding error.
     if "rms_norm" in ops and ops & _BENT:
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
     if _tells_floats(region) and "silu" in ops:
@@ -142,7 +148,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
     if attends:
         found += [Case(style="normal", length=everyday, past="towering", place=0.3)]
-        # All of the weight is in the first block, and many are behind it; or half of it is in the last.
+        # All attention weight is in the first of many blocks; or half of it is in the last one.
         found += [Case(style="normal", length=context, past=past, place=0.0) for past in ("towering", "twins")]
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
@@ -150,8 +156,11 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
-    """Very many light cases beside those of acceptance, fresh for every seed: sums that lie half way between two
-    numbers, rows of tables, choices of an argmax."""
+    """Return very many light cases besides those of acceptance, fresh for every seed.
+
+    They cover sums that lie half way between two numbers, rows of tables, choices of an argmax, and inputs as in
+    trained models.
+    """
     draws = _HALVES if rounds_sums(region) else 0
     found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
     table = region.body.table()
@@ -172,8 +181,11 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
 
 
 def _as_trained(region: Region) -> list[Case]:
-    """Sizes that differ from channel to channel, as in trained models, at lengths about the everyday one. Beside large
-    channels fp16 has no room for small ones, and no bound says what is lost."""
+    """Return cases whose sizes differ from channel to channel, as in trained models, at lengths near the everyday one.
+
+    A region with fp16 ports has none: beside large channels fp16 has no range for small ones, and no bound covers that
+    loss.
+    """
     if any(port.dtype == "fp16" for port in region.ports):
         return []
     context = _context(region)
@@ -184,14 +196,16 @@ def _as_trained(region: Region) -> list[Case]:
 
 
 def _tells_floats(region: Region) -> bool:
-    """Whether a kernel writes float32, and reads nothing narrower: else the last bits of an exponential do not show."""
+    """Return whether all floating-point ports are float32; otherwise the last bits of an exponential do not show."""
     types = {port.dtype for port in region.ports if port.dtype not in ("int64", "int32")}
     return types == {"fp32"}
 
 
 def rounds_sums(region: Region) -> bool:
-    """Whether an output is nothing but sums of inputs and narrower than float32: of small integers the sum is the same
-    in every order, and the one rounding alone decides what is stored."""
+    """Return whether some output is only sums of inputs and narrower than float32.
+
+    Of small integers, such a sum is equal in every order, and one rounding alone decides what is stored.
+    """
     known, made, table = set(region.body.inputs), set[str](), region.body.table()
     for node in region.body.nodes:
         if node.op in _SUMS and known.issuperset(use.value for use in node.inputs):
@@ -203,7 +217,7 @@ def rounds_sums(region: Region) -> bool:
 def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
     found = [
         Case(style="large", length=everyday),
-        # Scores of so large queries and keys differ by more than any rounding of them lets tell.
+        # Not for attention: rounding queries and keys this large moves their scores by more than a bound can cover.
         *(Case(style="huge", length=everyday) for _ in range(not attends)),
         *(Case(style="limit", length=everyday, place=place) for place in (0.0, 1.0) if not attends),
         Case(style="constant", length=everyday),
@@ -231,7 +245,7 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
 
 
 def _context(region: Region) -> int:
-    """How many positions the region tells apart: slots of its cache, rows of its position table, else one."""
+    """Return how many positions the region tells apart: slots of its cache, rows of its position table, else one."""
     table = region.body.table()
     for node in region.body.nodes:
         if node.op in ("attention", "cache_append", "position_table"):
@@ -246,5 +260,5 @@ def _elements(port: Port) -> int:
 
 
 def _near(tried: list[int], wanted: int) -> int:
-    """The longest length up to `wanted`."""
+    """Return the longest length up to `wanted`."""
     return max((n for n in tried if n <= wanted), default=tried[0])

@@ -1,7 +1,7 @@
-"""Logits made to measure: what an argmax must choose among when all are negative, equal, infinite, or best anywhere.
+"""Logits for testing an argmax: all negative, equal, infinite, or with the largest one anywhere.
 
-One column of the weights is one pattern of logits, and an impulse in the activation picks it: every logit is then a
-single product, the same in every order of summation, so that equal weights are equal logits to the bit.
+One column of the weights is one pattern of logits, and an impulse in the activation picks it. Every logit is then a
+single product, the same in every order of summation, so equal weights give logits that are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from agentcompile.ir.region import Region
 
 _PERIOD = 64
 _LEAST = 16
-"""Columns below which there is no room for patterns."""
+"""The number of columns below which there is no room for patterns."""
 _IMPULSE = 2.0
-"""What the impulse is: with it the lowest weight overflows."""
+"""The value of the impulse; with it the lowest weight overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chooser:
-    """The product whose result an argmax chooses from, by value ids."""
+    """The product from whose result an argmax chooses, by value ids."""
 
     x: str
     w: str
     bias: str
     gain: str
-    """The weight of a norm between x and the product; empty without."""
+    """The weight of a norm between x and the product; empty when there is no norm."""
     offset: float
     hidden: int
 
 
 def chooser_of(region: Region) -> Chooser | None:
-    """The product of a region's argmax, when its activation is an input, normalised or not."""
+    """Return the product before a region's argmax; None unless its activation is an input, normalised or not."""
     producers, table, inputs = region.body.producers(), region.body.table(), set(region.body.inputs)
     for node in region.body.nodes:
         linear = producers.get(node.inputs[0].value) if node.op == "argmax" else None
@@ -56,16 +56,16 @@ def chooser_of(region: Region) -> Chooser | None:
 
 
 def columns(chooser: Chooser, most: int) -> int:
-    """How many columns have a pattern: the special ones, and as many residues as there is room for."""
+    """Return how many columns hold a pattern: the special ones, and as many residues as there is room for."""
     return min(chooser.hidden, len(_PATTERNS) + min(most, _PERIOD))
 
 
 def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
-    """Write the patterns into the weights: all are negative, and none depends on another row."""
+    """Write the patterns into the weights; all are negative, and none depends on another row."""
     rng = random.Random(seed)
     w = drawn[chooser.w] = drawn[chooser.w].clone()
     rows = w.shape[0]
-    # Patterns are made where single numbers are cheap, whatever PyTorch's default device is.
+    # On the CPU, where writing single numbers is cheap, whatever PyTorch's default device is.
     drawn_on = torch.Generator("cpu").manual_seed(seed)
     plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=drawn_on, device="cpu")
     for at in range(plain.shape[1]):
@@ -77,13 +77,14 @@ def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
     lowest = torch.finfo(w.dtype).min * 0.9
     w[:, : plain.shape[1]] = torch.where(plain.isinf(), lowest, plain).to(w.dtype)
     if chooser.bias:
-        drawn[chooser.bias] = torch.full_like(drawn[chooser.bias], 0.59375)  # one for all: ties stay
+        drawn[chooser.bias] = torch.full_like(drawn[chooser.bias], 0.59375)  # one value, so that ties stay
 
 
 def impulse(chooser: Chooser, found: dict[str, Tensor], column: int, *, positive: bool) -> None:
-    """Make x zero but for one column: that of the case in the first row, its successors in the others.
+    """Make x zero except for one column: the case's column in the first row, the next ones in the other rows.
 
-    `positive`: the logits are the pattern; else its negative, where the lowest weight is the largest logit.
+    With `positive` the logits are the pattern; otherwise they are its negative, where the lowest weight is the largest
+    logit.
     """
     x = found[chooser.x]
     flat = torch.zeros_like(x).view(-1, chooser.hidden)
@@ -97,7 +98,7 @@ def impulse(chooser: Chooser, found: dict[str, Tensor], column: int, *, positive
 
 
 def first_of_class(logits: Tensor) -> Tensor:
-    """The first NaN of every row [rows, vocab], else the first infinity, as PyTorch chooses; −1 where there is none."""
+    """Return the index of each row's [rows, vocab] first NaN, else first infinity, as PyTorch chooses; −1 if none."""
     chosen = torch.full((len(logits), 1), -1, dtype=torch.int64)
     for kind in (logits == math.inf, logits.isnan()):
         chosen = torch.where(kind.any(-1, keepdim=True), kind.to(torch.uint8).argmax(-1, keepdim=True), chosen)
@@ -105,7 +106,7 @@ def first_of_class(logits: Tensor) -> Tensor:
 
 
 def _one_best(column: Tensor, rng: random.Random, residue: int) -> None:
-    """The largest at one row of a residue, the smallest at another: each sign of the impulse has a winner there."""
+    """Put the largest weight at one row of a residue and the smallest at another, one winner for each impulse sign."""
     rows = len(column)
     places = range(residue % rows, rows, _PERIOD)
     column[rng.choice(places)] = -0.5
@@ -123,7 +124,7 @@ def _tied_near(column: Tensor, rng: random.Random) -> None:
 
 
 def _tied_across(column: Tensor, rng: random.Random) -> None:
-    """The last of a block and the first of the next one: pieces of every usual size end at multiples of 64."""
+    """Tie the last row of a block and the first of the next; blocks of every usual size end at multiples of 64."""
     edges = range(_PERIOD, len(column) - 1, _PERIOD) or range(8, len(column) - 1, 8)
     for value in (-0.5, -4.0):
         edge = rng.choice(edges) if edges else 1
@@ -131,7 +132,7 @@ def _tied_across(column: Tensor, rng: random.Random) -> None:
 
 
 def _tied_at_half(column: Tensor, rng: random.Random) -> None:
-    """The last row of one half and the first of the other, as where two threads meet; for the negative at a third."""
+    """Tie the last row of one half and the first of the other, where two threads meet; for the negative, at a third."""
     for value, parts in ((-4.0, 3), (-0.5, 2)):
         edge = max(1, len(column) // parts)
         column[edge - 1 : edge + 1] = value

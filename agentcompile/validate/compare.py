@@ -1,4 +1,4 @@
-"""One output against its reference: the element bound, the row's root mean square, the error ratio, non-finites."""
+"""The comparison of one output with its reference: element bound, row RMS, error ratio and non-finite values."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from agentcompile.validate.tolerance import (
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """The worst of every check so far. A check fails for good with its first failure, whose detail is kept."""
+    """The worst result of every check so far. The first failure of a check is final, and its detail is kept."""
 
     checks: dict[str, Check] = field(default_factory=dict)
     error_ratio: float = 0.0
     errors: list[tuple[float, float, int]] = field(default_factory=list)
-    """Over everyday cases: mean square error, the one allowed as the model's own, elements."""
+    """For everyday cases: mean square error, the mean square error allowed as the model's own, and elements."""
 
     def add(self, name: str, measured: float, allowed: float, detail: str) -> None:
-        """Record `measured <= allowed`; a NaN fails."""
+        """Record the check `measured <= allowed`; a NaN fails."""
         ok = measured <= allowed
         before = self.checks.get(name)
         worse = before is None or (before.ok and (not ok or measured > before.measured))
@@ -47,21 +47,21 @@ class Tally:
             )
 
     def claim(self, name: str, ok: bool, detail: str) -> None:
-        """Record a yes/no check; `detail` says what is wrong when it is."""
+        """Record a yes/no check; `detail` says what is wrong when it fails."""
         self.add(name, 0.0 if ok else 1.0, 0.0, "" if ok else detail)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed so far."""
+        """Whether nothing has failed so far."""
         return all(check.ok for check in self.checks.values())
 
 
 def compare(
     tally: Tally, y: Tensor, reference: Bounded, eager: Tensor, *, dtype: str, where: str, everyday: bool
 ) -> None:
-    """Bounds 1, 2, 3 and the non-finite contract for one output; all tensors have one shape.
+    """Check the element, row and ratio bounds and the non-finite contract for one output; all shapes are equal.
 
-    `everyday` outputs also enter the pooled error ratio that `finish` gates.
+    Outputs of `everyday` cases also enter the pooled error ratio, which `finish` checks.
     """
     r = reference.wide().contiguous()
     rb = r.to(TORCH_DTYPES[dtype]).double()
@@ -70,7 +70,7 @@ def compare(
         return
     keep = rb.isfinite() & wide.isfinite()
     error = reference.error().nan_to_num(nan=math.inf).expand_as(r)
-    # Where nothing was computed (a copy, a sum with nothing lost) the one right answer is the rounded reference.
+    # Where no error is possible (a copy, an exact sum) the only right answer is the rounded reference.
     allowed = torch.where(error > 0, ROUNDING_SLACK * rounding(r.abs(), dtype) + error, (rb - r).abs()) + TINY
     miss = torch.where(keep, (wide - r).abs(), 0.0)
     share = torch.where(keep, miss / allowed, 0.0)
@@ -86,9 +86,9 @@ def compare(
 
 
 def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
-    """NaN where the reference is NaN, infinities with its sign, finite elsewhere.
+    """Check for NaN where the reference is NaN, infinities of its sign, and finite values elsewhere.
 
-    Where PyTorch's own result is of another class than the float64 one, either will do.
+    Where PyTorch's own result is of another class than the float64 one, either class is accepted.
     """
     same = _alike(y, rb) | (_alike(y, eager) & ~_alike(eager, rb))
     bad = int((~same).sum())
@@ -99,13 +99,15 @@ def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) ->
 
 
 def _alike(a: Tensor, b: Tensor) -> Tensor:
-    """Whether two numbers are both finite, both NaN, or one infinity."""
+    """Return whether two numbers are both finite, both NaN, or the same infinity."""
     return torch.where(b.isfinite(), a.isfinite(), torch.where(b.isnan(), a.isnan(), a == b))
 
 
 def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, error: Tensor, where: str) -> None:
-    """Bound 2 on every row of the last dimension, if it is long enough to mean something: the roundings of equal values
-    are one, which no mean makes typical."""
+    """Check the root mean square of the error on every row of the last dimension with enough elements.
+
+    Rows with many equal neighbours pass, because equal values share one rounding error that no mean averages out.
+    """
     width = miss.shape[-1] if miss.dim() else 1
     if width < ROW_ELEMENTS:
         return
@@ -118,8 +120,11 @@ def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, error: Tensor, 
 
 
 def _chance(reference: Bounded, r: Tensor) -> float:
-    """The mean square error that chance may add where declared roundings move whole rows of `r`: their sum of squares
-    has one degree of freedom a row, so that few rows, or one among many that is moved most, say little of the mean."""
+    """Return the mean square error that chance may add where declared roundings move whole rows of `r`.
+
+    Their sum of squares has one degree of freedom per row, so few rows, or one row moved most, say little about the
+    mean.
+    """
     if not reference.shared or reference.variance is None:
         return 0.0
     moved = reference.variance.expand_as(r).reshape(-1, r.shape[-1]).mean(-1)
@@ -127,7 +132,7 @@ def _chance(reference: Bounded, r: Tensor) -> float:
 
 
 def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Tensor, chance: float | None) -> None:
-    """The root mean square error beside the model's own; None for `chance` keeps it out of the gate."""
+    """Record the root mean square error relative to the model's own; a `chance` of None keeps it out of the gate."""
     mine, model, rounded, lost = (float(t.square().mean()) if t.numel() else 0.0 for t in (miss, eager, stored, drift))
     floor = max(model, rounded)
     if mine > 0.0:
@@ -138,7 +143,7 @@ def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Ten
 
 
 def finish(tally: Tally) -> None:
-    """Gate the error ratio, pooled over the everyday outputs, each weighed by its own scale."""
+    """Check the error ratio, pooled over the everyday outputs, each relative to its own scale."""
     counted = [(mine / floor, n) for mine, floor, n in tally.errors if floor > 0.0]
     total = sum(n for _, n in counted)
     if not total:

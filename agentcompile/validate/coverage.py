@@ -1,8 +1,8 @@
-"""Which places acceptance visits beside its cases: positions of a cache, rows of a table.
+"""The places that acceptance visits besides its cases: positions of a cache, rows of a table.
 
-A kernel splits its work at sizes that nobody here knows, so the places are all that fit the budget: every small one,
-every residue of 64 at two scales, both sides of the bounds at which work is usually split, and random ones, fresh for
-every seed.
+A kernel splits its work at sizes that are not known here, so acceptance visits as many places as fit the budget: every
+small one, every residue of 64 at two scales, both sides of the bounds at which work is usually split, and random ones,
+fresh for every seed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import random
 from agentcompile.ir.digest import digest
 
 _SMALL = 66
-"""Up to here every length is tried: one more than the widest step of a vector unit or a tile, and both its sides."""
+"""Every length up to this one is tested: both sides of the widest step (64) of a vector unit or a tile are included."""
 _PERIOD = 64
 _SCALE = 1024
-"""About the first of the two scales; the second is the end."""
+"""The first of the two scales; the second is the end of the cache."""
 _PARTS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
-"""Into how many parts work is usually split."""
+"""The numbers of parts into which work is usually split."""
 
 
 def _rng(seed: int, *names: str) -> random.Random:
@@ -25,7 +25,7 @@ def _rng(seed: int, *names: str) -> random.Random:
 
 
 def _bounds(extent: int) -> set[int]:
-    """Both sides of the powers of two and of equal parts, exact or of whole sixteens, as counts up to `extent`."""
+    """Return both sides of powers of two and of equal parts, exact or in whole sixteens, as counts up to the extent."""
     marks = {1 << n for n in range(extent.bit_length())}
     for parts in _PARTS:
         share = -(-extent // parts)
@@ -34,8 +34,10 @@ def _bounds(extent: int) -> set[int]:
 
 
 def lengths(context: int, most: int, seed: int) -> tuple[int, ...]:
-    """Ascending lengths 1 … context, all of them if they are no more than `most`; else the small ones, a period about
-    the first scale and the last one, the bounds of parts, and random ones."""
+    """Return ascending lengths in 1 … `context`, all of them if there are at most `most`.
+
+    Otherwise the small ones, a period near the first scale and the last one, the bounds of parts, and random ones.
+    """
     if context <= most:
         return tuple(range(1, context + 1))
     rng, low = _rng(seed, "lengths"), min(_SCALE, context // 2)
@@ -45,8 +47,11 @@ def lengths(context: int, most: int, seed: int) -> tuple[int, ...]:
 
 
 def rows(extent: int, most: int, seed: int) -> tuple[int, ...]:
-    """Rows of a table, all if they are no more than `most`; else both ends, every residue of a period at a random
-    place, in the last period and in the upper half, the bounds of parts, and random ones."""
+    """Return rows of a table, all of them if there are at most `most`.
+
+    Otherwise both ends, every residue of a period (at a random place, in the last period, and in the upper half), the
+    bounds of parts, and random ones.
+    """
     if extent <= most:
         return tuple(range(extent))
     rng = _rng(seed, "rows")
@@ -58,7 +63,7 @@ def rows(extent: int, most: int, seed: int) -> tuple[int, ...]:
 
 
 def _fitting(wanted: list[int], low: int, high: int, most: int, rng: random.Random) -> tuple[int, ...]:
-    """The first `most` of what is wanted, of what lies within bounds; the rest of them random."""
+    """Return the first places of `wanted` that are within bounds, at most three quarters of `most`, and random ones."""
     chosen = list(dict.fromkeys(n for n in wanted if low <= n <= high))[: max(1, most - most // 4)]
     left = sorted(set(range(low, high + 1)) - set(chosen)) if high < 1 << 20 else None
     count = most - len(chosen)
@@ -69,8 +74,11 @@ def _fitting(wanted: list[int], low: int, high: int, most: int, rng: random.Rand
 
 
 def starts(context: int, tokens: int, most: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """First positions of the launches of some walks over a cache, ascending: of a decode step one walk over `lengths`,
-    of a chunk several that begin at different slots, the last of which ends with the cache."""
+    """Return the first positions of the launches of some walks over a cache, ascending.
+
+    A decode step has one walk over `lengths`. A chunk has several walks that begin at different slots; the last one
+    ends with the cache.
+    """
     if tokens == 1:
         return (tuple(n - 1 for n in lengths(context, most, seed)),)
     last = context - tokens

@@ -1,4 +1,4 @@
-"""Device memory that ends, or begins, where nothing is mapped: a kernel that reads or writes past it faults.
+"""Device memory that ends, or begins, at an unmapped address: a kernel that reads or writes past it faults.
 
 The driver maps whole granules (2 MiB on today's devices) into a reserved range that is one granule longer on both
 sides.
@@ -18,7 +18,7 @@ _HINT = "agentcompile doctor says what driver and devices are there"
 
 
 class _Mapping:
-    """Bytes as PyTorch takes them from another library; unmapped when the last tensor on them is gone."""
+    """Bytes that PyTorch takes through `__cuda_array_interface__`, unmapped when the last tensor on them is gone."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -31,9 +31,10 @@ class _Mapping:
 
 
 def fenced(nbytes: int, *, before: bool = False) -> Tensor:
-    """Undefined bytes [nbytes] on the current device, whose end is that of the mapping, or whose begin is (`before`).
+    """Return undefined bytes [nbytes] on the current device that end, or begin (`before`), with their mapping.
 
-    Raises AgentCompileError (environment) when the driver does not map them.
+    Raises:
+        AgentCompileError: the driver cannot map them (environment).
     """
     driver = load("driver", lambda one: checked(one.cuInit(0), "the driver does not start", _HINT), what="", hint=_HINT)
     wanted = driver.CUmemAllocationProp()
@@ -65,7 +66,7 @@ def fenced(nbytes: int, *, before: bool = False) -> Tensor:
 
 
 def _unmap(driver: Any, base: int, size: int, granule: int, memory: Any) -> None:
-    """Give everything back; after a fault the driver refuses, and the process ends anyway."""
+    """Unmap and free everything; after a fault the driver refuses, and the process ends anyway."""
     driver.cuCtxSynchronize()
     driver.cuMemUnmap(base, size)
     driver.cuMemRelease(memory)

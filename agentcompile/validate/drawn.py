@@ -1,4 +1,4 @@
-"""A case in numbers."""
+"""The numbers drawn for a case."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentcompile.validate.cases import Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A case in numbers: its inputs, the reference with its bounds, and the model's own result."""
+    """A case with its inputs, the reference with its bounds, and the model's own result."""
 
     case: Case
     inputs: dict[str, Tensor]
     out: Propagation
     eager: dict[str, Tensor]
-    """Outputs by name and states, after the model ran in its own arithmetic; none of a light case."""
+    """Outputs by name and states, after the model ran in its own arithmetic; empty for a light case."""

@@ -1,7 +1,7 @@
-"""As many launches as a long generation makes, on inputs that change with every launch, every result compared.
+"""The endurance check: as many launches as a long generation makes, on changing inputs, every result compared.
 
-A kernel that counts its calls is as right at the twenty-thousandth as at the first. Between stretches the scratch
-buffers are littered, and at the end those that start as zeros are zeroed again, as when a second model is loaded.
+It finds a kernel that counts its calls and fails late. Between stretches the scratch buffers are littered. At the end
+those that start as zeros are zeroed again, as when a second model is loaded.
 """
 
 from __future__ import annotations
@@ -23,46 +23,53 @@ from agentcompile.validate.production import Quarters
 
 CHECK = "endurance"
 GENERATION = 4096
-"""Tokens of the generation."""
+"""The number of tokens in the generation."""
 LEAST = 6 * GENERATION
-"""Launches of a region with few sites: a kernel is cheap to run where there is little of it."""
+"""The number of launches for a region with few sites, whose kernel is cheap to launch more often than a generation
+does.
+"""
 BUDGET_S = 1.0
-"""What one candidate's launches may take: a kernel of a millisecond makes a thousand, and the report says so."""
+"""The time in seconds that one candidate's launches may take. A kernel of a millisecond makes a thousand launches, and
+the report says so.
+"""
 _STRETCHED = 4.0
-"""In wall time the budget may last so many times longer, on a machine that is shared."""
+"""The factor by which wall time may exceed the budget, as the machine may be shared."""
 _SETS, _POINTS, _SLICES = 6, 64, 20
 _ANGLES = 1009
 
 
 def wanted_launches(sites: int) -> int:
-    """How many launches a finalist is accepted after, if there is time."""
+    """Return the number of launches, time permitting, after which a finalist is accepted."""
     return max(LEAST, GENERATION * sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What follows a launch: pairs (found, expected) that must be equal bit for bit, then pairs (to, source) to copy.
-    Of each pair the first may be strided, the second is dense."""
+    """The comparisons and copies after a launch.
+
+    First the pairs (found, expected) in `equal` must agree bit for bit, then the pairs (to, source) in `copied` are
+    copied. The first of a pair may be strided, the second is dense.
+    """
 
     equal: tuple[tuple[Tensor, Tensor], ...]
     copied: tuple[tuple[Tensor, Tensor], ...]
 
 
 class Loop(Protocol):
-    """Launches again and again, a turn after each, the first of them first."""
+    """A loop of launches, each followed by the next turn, in order."""
 
     def run(self, rounds: int) -> None:
-        """Launch once a turn, `rounds` times over."""
+        """Launch once for each turn, `rounds` times over."""
 
     def wrong(self) -> tuple[int, int]:
-        """How many launches left something else than expected so far, and the number of the first, from 1."""
+        """Return how many launches so far left an unexpected result, and the number of the first one, from 1."""
 
 
 MakeLoop = Callable[[Mapping[str, Tensor], Sequence[Turn]], Loop]
 
 
 class PlainLoop:
-    """A loop in Python, for what runs where no loop of ours does."""
+    """A loop in Python, for candidates that have no faster loop."""
 
     def __init__(
         self, run: Callable[[Mapping[str, Tensor]], None], buffers: Mapping[str, Tensor], turns: Sequence[Turn]
@@ -71,7 +78,7 @@ class PlainLoop:
         self._launches = self._wrong = self._first = 0
 
     def run(self, rounds: int) -> None:
-        """Launch and compare."""
+        """Launch and compare, as in `Loop.run`."""
         for _ in range(rounds):
             for turn in self._turns:
                 self._run(self._buffers)
@@ -83,7 +90,7 @@ class PlainLoop:
                     to.copy_(source)
 
     def wrong(self) -> tuple[int, int]:
-        """As counted."""
+        """Return the counts, as in `Loop.wrong`."""
         return self._wrong, self._first
 
 
@@ -101,10 +108,10 @@ def endure(
     deterministic: bool,
     budget_s: float = BUDGET_S,
 ) -> None:
-    """Launch `launches` times, at most about `budget_s` seconds, and record the check.
+    """Launch `launches` times, for at most about `budget_s` seconds, and record the check.
 
-    `parameters` are the weights; `length` is that of the everyday case. What may differ from launch to launch is not
-    compared here: its caller judges it again afterwards.
+    `parameters` are the weights; `length` is that of the everyday case. Results of a nondeterministic candidate are not
+    compared here; the caller validates the candidate again afterwards.
     """
     sets = _sets(region, quarters, seed=seed, tokens=tokens, parameters=parameters, length=length)
     turns = _turns(region, quarters, sets, deterministic)
@@ -140,7 +147,7 @@ def endure(
 
 
 class _Clock:
-    """This thread's time on a core, which is what a candidate costs however many others want the cores."""
+    """The CPU time of this thread, which is what a candidate costs when other processes share the cores."""
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
@@ -148,7 +155,7 @@ class _Clock:
 
     @property
     def spent_s(self) -> float:
-        """Seconds so far."""
+        """The CPU seconds spent so far."""
         return time.thread_time() - self._cpu
 
     @property
@@ -158,7 +165,7 @@ class _Clock:
 
 
 def _ends(launches: int, seed: int) -> list[int]:
-    """Where stretches end: random places, and around powers of two and ten, where counters turn over."""
+    """Return where stretches end: at random places, and around powers of two and ten, where counters overflow."""
     drawn = random.Random(seed)
     ends = {launches, *(drawn.randrange(1, launches + 1) for _ in range(_POINTS))}
     for base in (2, 10):
@@ -172,9 +179,9 @@ def _ends(launches: int, seed: int) -> list[int]:
 def _sets(
     region: Region, quarters: Quarters, *, seed: int, tokens: int, parameters: Mapping[str, Tensor], length: int
 ) -> list[dict[str, Tensor]]:
-    """Activations, numbers and positions of several launches, by port; the first one's weights and states are loaded.
+    """Return activations, numbers and positions of several launches, by port; load the first one's weights and states.
 
-    No launch sees further than the first.
+    No launch sees more slots than the first.
     """
     draws = Generator(region, seed=seed, tokens=tokens)
     resident = {port.name for port in region.ports if port.role in ("weight", "state", "constant", "output")}
@@ -191,7 +198,7 @@ def _sets(
 def _turns(
     region: Region, quarters: Quarters, sets: Sequence[Mapping[str, Tensor]], deterministic: bool
 ) -> tuple[Turn, ...]:
-    """Launch once on every set for what is expected, and say what follows each launch of the loop."""
+    """Launch once on every set to get the expected results, and return the turns of the loop."""
     outputs = [port.name for port in region.ports if port.role == "output"]
     turns = []
     for index, inputs in enumerate(sets):
@@ -216,7 +223,7 @@ def _turns(
 
 
 def _appended(region: Region, buffers: Mapping[str, Tensor]) -> list[Tensor]:
-    """The slots that the next launch appends to, a view [heads, slots, D] for every cache of every sequence."""
+    """Return the slots that the next launch appends to, a view [heads, slots, D] for every cache of every sequence."""
     found = []
     ports = {port.name for port in region.ports if port.access == "append"}
     for node in region.body.nodes:
@@ -230,7 +237,7 @@ def _appended(region: Region, buffers: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _other(tensor: Tensor) -> Tensor:
-    """Bits that no result has: all of them turned over."""
+    """Return inverted bits, which no correct result has."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.view(kind).bitwise_not().view(tensor.dtype)
 

@@ -1,6 +1,7 @@
-"""Which values of a region are exact on sparse small integers, so that a right kernel gives them bit for bit.
+"""The values of a region that are exact on sparse small integers, so that a correct kernel returns them bit for bit.
 
-Of an exact sum that its dtype cannot hold, the one rounding is left: what lies half way goes to the even neighbour.
+When a dtype cannot hold an exact sum, only one rounding remains, and a sum half way between two numbers goes to the
+even one.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
 
 _EXACT_SUM = 2.0**23
-"""Sums of integers up to here are exact in float32, in every order."""
+"""The limit up to which sums of integers are exact in float32, in every order."""
 
 
 def compare(region: Region, facts: Facts, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int) -> None:
-    """Compare the outputs in `found`, by port, with exact results: integers that they hold, or their one rounding.
+    """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding.
 
-    PyTorch may round a sum as often as it likes.
+    PyTorch may round a sum as often as it likes, so its sums are skipped where the rounding is tested.
     """
     halves, name = drawn.case.style == "halves", drawn.case.style
     reasons, uses = inexact(region.body, drawn.out, facts), dict(region.body.outputs)
@@ -48,7 +49,7 @@ def compare(region: Region, facts: Facts, drawn: Drawn, found: Mapping[str, Tens
 
 
 def inexact(graph: Graph, out: Propagation, facts: Facts) -> dict[str, str]:
-    """Value id to why it need not be exact; values that are exact are absent. `out` is of an integer case."""
+    """Return why values need not be exact, by value id; exact values are absent. `out` is of an integer case."""
     found: dict[str, str] = {}
     held = dict(facts.rounds)
     for node in graph.nodes:
@@ -86,7 +87,10 @@ def _whole(node: Node, out: Propagation) -> str:
 
 
 def _attention(node: Node, out: Propagation, found: dict[str, str]) -> str:
-    """Zero queries over a power of two of slots, values that divide by it."""
+    """Return why attention is not exact.
+
+    It is exact for zero queries over a power of two of slots, with values that are divisible by that number.
+    """
     query, positions = out.values[node.inputs[0].value], out.values[node.inputs[3].value]
     slots = positions.value.reshape(-1) + 1
     if bool(query.value.any()):

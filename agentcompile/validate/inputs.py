@@ -1,7 +1,7 @@
-"""Seeded inputs for a region: what each case looks like in numbers.
+"""Seeded inputs for a region: each case as numbers.
 
-Parameters are random and never 0 or 1, so that leaving one out shows. Every purpose has a generator of its own. The
-sequences of a batch are of different lengths, and any of them may be the longest.
+Parameters are random and never 0 or 1, so that leaving one out shows. Every purpose has its own random generator. The
+sequences of a batch have different lengths, and any of them may be the longest.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
-"""A norm takes what its input was scaled by; what lies behind it is large where its weight is."""
+"""The factor on a norm's weight, by draw. A norm removes the scale of its input, so only its weight makes its result
+large.
+"""
 _THETA = 10000.0
 _PEAK = 130.0
-"""A score beside which no other has a weight."""
+"""The score beside which no other score has any weight."""
 _ALIKE = {"towering": 1e5, "twins": 40.0}
-"""Scores that every query of a group gives a key: one that a score held in bf16 misses by more than exp reaches, and
-one beside which the weights of all others are lost in a float's rounding, while two are still known to be alike."""
+"""The score that every query of a group gives one key. A bf16 score misses the first by more than exp can represent;
+beside the second, float rounding drops the weights of all others, while two equal scores are still equal.
+"""
 SECOND = 0.7
-"""By how much the angles of a head's second half differ from those of its first."""
+"""The difference between the angles of a head's second half and those of its first."""
 
 
 def extent(shape: tuple[Dim, ...], tokens: int) -> tuple[int, ...]:
-    """A shape with its symbolic extents bound."""
+    """Return a shape with its symbolic extents replaced by `tokens`."""
     return tuple(tokens if isinstance(dim, str) else dim for dim in shape)
 
 
 def generator(seed: int, *names: str) -> torch.Generator:
-    """A generator of its own for every purpose, so that adding a case moves no other; on PyTorch's default device."""
+    """Return a generator for one purpose, so that a new case changes no other draw; on PyTorch's default device."""
     return torch.Generator(torch.get_default_device()).manual_seed(int(digest("draw/1", seed, list(names))[:15], 16))
 
 
 class Generator:
-    """Draws the inputs of one region. `tokens` binds symbolic extents."""
+    """Draws the inputs of one region. `tokens` replaces symbolic extents."""
 
     def __init__(self, region: Region, *, seed: int, tokens: int = 1) -> None:
         self.region = region
@@ -61,7 +64,7 @@ class Generator:
         self._readers = region.body.consumers()
 
     def parameters(self, which: int) -> dict[str, Tensor]:
-        """Weights and constant tables, by port; `which` is the draw, −1 small integers."""
+        """Return weights and constant tables, by port; `which` is the draw, and −1 draws small integers."""
         found = {}
         for value in self._inputs:
             if value.role in ("weight", "constant"):
@@ -96,7 +99,7 @@ class Generator:
         return normal(shape, 1.0, rng)
 
     def draw(self, case: Case, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Every input of the body by value id: parameters as given, the rest as the case says."""
+        """Return every input of the body by value id: parameters as passed in, the others as the case says."""
         found = dict(parameters)
         for value in self._inputs:
             if value.id not in found:
@@ -150,17 +153,17 @@ class Generator:
         return styled(shape, case, rng)
 
     def _is_scored(self, value: Value) -> bool:
-        """Whether a query or a key is made of it."""
+        """Return whether a query or a key is made of this value."""
         names, turned = {value.id}, {use.value for node in self._nodes("rope") for use in node.inputs[:1]}
         names |= {node.outputs[0] for node in self._nodes("rms_norm") if value.id in [u.value for u in node.inputs]}
         turned |= {use.value for node in self._nodes("attention") for use in node.inputs[:1]}
         return bool(names & turned)
 
     def _lengths(self, case: Case) -> list[int]:
-        """How many slots the newest token of each sequence sees: the case's length for one of them, less for others.
+        """Return how many slots each sequence's newest token sees: the case's length for one, fewer for the others.
 
-        Beside a long sequence one has only begun, but not in normal cases, where every query must matter: one slot is
-        chosen whatever the query.
+        Beside a long sequence one has only one slot, except in normal cases, where every query must matter: with one
+        slot the query changes nothing.
         """
         if self._batch == 1:
             return [case.length]
@@ -176,7 +179,7 @@ class Generator:
         return [lengths[i] for i in torch.randperm(self._batch, generator=rng).tolist()]
 
     def _past(self, shape: tuple[int, ...], case: Case, value: Value, rng: torch.Generator) -> Tensor:
-        """A cache [B, kv_heads, context, D]."""
+        """Return a cache [B, kv_heads, context, D]."""
         if case.weights < 0:
             return whole(shape, -4, 4, rng) * 16 if self._is_value(value) else torch.zeros(shape)
         if case.past == "worn":
@@ -188,11 +191,11 @@ class Generator:
         return found
 
     def _is_value(self, value: Value) -> bool:
-        """Whether a cache is the one that attention sums, not the one it scores."""
+        """Return whether a cache holds values, which attention sums, and not keys, which it scores."""
         return any(value.id in self._family(node, 2) for node in self._nodes("attention"))
 
     def _family(self, node: Node, index: int) -> set[str]:
-        """The value an input of `node` denotes, with the buffer it lives in."""
+        """Return the value that an input of `node` denotes, with the buffer it lives in."""
         table = self.region.body.table()
         name = node.inputs[index].value
         return {name, table[name].alias}
@@ -205,7 +208,7 @@ class Generator:
         return found | {node.inputs[0].value for node in self._nodes("position_table")}
 
     def _table_rows(self, value: Value) -> int:
-        """How many rows the table has that `value` indexes."""
+        """Return the number of rows of the table that `value` indexes."""
         table = self.region.body.table()
         for node in self._readers[value.id]:
             if node.op == "embedding":
@@ -214,20 +217,20 @@ class Generator:
         return 2
 
     def _rotate(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Cosines and sines of real angles; quarter turns when integers must stay integers."""
+        """Replace rotary tables by cosines and sines of real angles, or of quarter turns to keep integers integers."""
         for node in self._nodes("rope"):
             cos, sin = node.inputs[1].value, node.inputs[2].value
             if cos not in self.region.body.inputs:
                 continue
             width = found[cos].shape[-1]
-            count = found[cos].numel() // width  # of tokens or of sequences: these turn differently, too
+            count = found[cos].numel() // width  # of tokens or of sequences, which rotate by different angles too
             if case.style == "exact":
                 angles = torch.arange(width // 2) % 4 * (math.pi / 2)
             else:
                 frequency = _THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
                 at = case.angle + torch.arange(count, dtype=torch.float64)
                 angles = at[:, None] * frequency
-            # Models repeat the first half; a kernel that reads it twice is not what the operator says.
+            # Models repeat the first half, but the operator does not: a kernel that reads it twice is wrong.
             both = torch.cat((angles, angles if case.style == "exact" else angles + SECOND), dim=-1)
             for name, function in ((cos, torch.cos), (sin, torch.sin)):
                 turned = function(both).expand(count, width).reshape(found[name].shape)
@@ -263,10 +266,12 @@ class Generator:
                     return
 
     def _peak(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Give some slots keys along the first query of each group: one old one (peaked), all old ones against it
-        (sunk), or the new one, too (drowned). One that towers above all that a rounded score tells apart does so for
-        every query: beside one that it hardly meets, rounding the query would decide whether it counts. Two that share
-        all of the weight (twins) do so for every query, too."""
+        """Give some slots keys along the first query of each group.
+
+        That is one old slot (peaked), all old slots with the opposite sign (sunk), or the new one too (drowned). The
+        key of a towering score, or those of twins that share all the weight, are alike for every query: a query that
+        barely meets such a key would let its own rounding decide whether the key counts.
+        """
         for node in self._nodes("attention"):
             caches = self._family(node, 1) & set(self.region.body.inputs)
             if not caches or case.length < 2:
@@ -292,7 +297,7 @@ class Generator:
                 self._sink(node, -direction, found)
 
     def _sink(self, node: Node, key: Tensor, found: dict[str, Tensor]) -> None:
-        """Make the new key of an attention [B, kv_heads, D] what is given, up to its length where it is normalised."""
+        """Set an attention's new key to `key` [B, kv_heads, D], up to its length where it is normalised."""
         producers, table = self.region.body.producers(), self.region.body.table()
         for append in self._nodes("cache_append"):
             if append.outputs[0] != node.inputs[1].value:
@@ -309,13 +314,13 @@ class Generator:
                 found[name] = key.reshape(found[name].shape).to(found[name].dtype)
 
     def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:
-        """The queries of an attention [B, heads, T, D] in float64."""
+        """Return the queries of an attention [B, heads, T, D] in float64."""
         body = replace(self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op != "attention"))
         out = propagate(replace(body, outputs=()), found, Facts(), tokens=self.tokens)
         return out.values[node.inputs[0].value].wide()
 
     def _choose(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Give the old slots scores, and but for a ladder values, that are chosen; new values are then zero."""
+        """Give the old slots chosen scores and, except for a ladder, chosen values; new values are then zero."""
         for node in self._nodes("attention"):
             keys, values = (self._family(node, index) & set(self.region.body.inputs) for index in (1, 2))
             if not keys or not values:
@@ -339,7 +344,7 @@ class Generator:
                         found[new] = torch.zeros_like(found[new])
 
     def _hide(self, found: dict[str, Tensor]) -> None:
-        """Slots that a cache does not hold yet are NaN. Where the region appends, every launch poisons them anew."""
+        """Fill slots that a cache does not hold yet with NaN; where a region appends, each launch poisons them anew."""
         appended = {append.outputs[0] for append in self._nodes("cache_append")}
         for node in self._nodes("attention"):
             for use in node.inputs[1:3]:
@@ -349,7 +354,7 @@ class Generator:
                         cache[b, :, int(at.max()) + 1 :] = math.nan
 
     def _even(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Zero queries weigh all slots alike, so that attention over a power of two of them is exact."""
+        """Make queries zero, so that all slots weigh the same and attention over a power of two of them is exact."""
         for node in self._nodes("attention"):
             query = self._source(node.inputs[0].value)
             found[query] = torch.zeros_like(found[query])
@@ -359,7 +364,7 @@ class Generator:
                     found[new] = found[new] * 16
 
     def _source(self, name: str) -> str:
-        """The input that a value comes from, along first operands."""
+        """Return the input that a value is computed from, along first operands."""
         producers = self.region.body.producers()
         while name in producers:
             name = producers[name].inputs[0].value
@@ -377,6 +382,6 @@ class Generator:
                 flat[(at + 3) % flat.numel()] = math.inf
 
     def _plain(self, value: Value) -> bool:
-        """Whether a value is data: not an index, not an angle."""
+        """Return whether a value is data, and not an index or an angle."""
         angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
         return value.dtype not in ("int64", "int32") and value.id not in angles

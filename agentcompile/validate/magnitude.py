@@ -1,7 +1,7 @@
-"""How large the activations of a region may be without a right kernel's float32 sums or its dtype overflowing.
+"""How large a region's activations may be before a correct kernel's float32 sums or its dtype overflow.
 
-A bound on the magnitude of every value follows from those of the inputs: a product's from the absolute sums of its
-rows, a norm's squares from its width. Inputs are raised one after another for as long as every bound fits.
+The bound on a value's magnitude follows from those of its inputs: for a product from the absolute sums of its rows, for
+a norm's squares from its width. Inputs are raised one after another for as long as every bound fits.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from agentcompile.ir.region import Region
 from agentcompile.validate.tolerance import TORCH_DTYPES
 
 _FULL = 0.99
-"""Share of the largest number that a bound may take."""
+"""The share of the largest number that a bound may reach."""
 _SQUARES = 1e38
 _STEP = 2.0**-0.25
 _UNARY = {"silu": 1.0, "gelu": 1.0, "gelu_tanh": 1.0, "relu": 1.0, "cast": 1.0, "rope": 2.0}
 
 
 def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
-    """Scale the activations in `found` until a bound is reached: the input at `place` as far as it goes, then the
-    others. Regions with an operator that has no bound stay as they are; attention's queries and keys do, too."""
+    """Scale the activations in `found` until a bound is reached: first the input at `place`, then the others.
+
+    Regions with an operator that has no bound stay as they are, as do attention's queries and keys.
+    """
     table = region.body.table()
     kept = {use.value for node in region.body.nodes if node.op == "rope" for use in node.inputs}
     names = [
@@ -59,7 +61,7 @@ def _row_sums(region: Region, found: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor], sums: Mapping[str, float]) -> bool:
-    """Whether every value of the body stays within its dtype, and what is summed within float32."""
+    """Return whether every value of the body stays within its dtype, and every sum within float32."""
     at, table = dict(sizes), region.body.table()
     for node in region.body.nodes:
         size = [at.get(use.value, 0.0) for use in node.inputs]

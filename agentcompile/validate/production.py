@@ -1,8 +1,8 @@
-"""A candidate in the buffers that the runtime would give it: nothing around them says that it is being tested.
+"""A candidate in buffers laid out as by the runtime, where no kernel can see that it is being tested.
 
-No redzone, no poison: weights and states lie beside others of their kind, activations and scratch in one arena among
-numbers that other launches left, outputs hold what the launch before wrote. A kernel that computes only where it finds
-itself tested leaves numbers of other inputs here.
+There is no redzone and no poison. Weights and states lie beside others of their kind, activations and scratch are in
+one arena among numbers that other launches left, and outputs hold what the launch before wrote. A kernel that computes
+only when it detects a test leaves results of other inputs here.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from agentcompile.validate.rig import Result, Run
 from agentcompile.validate.tolerance import Facts
 
 USUAL = 0.375
-"""What a slot holds that no test has marked."""
+"""The value that replaces NaN, with which a test marks slots of a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A buffer that a candidate is to be given."""
+    """The description of a buffer that a candidate needs."""
 
     name: str
     role: Literal["resident", "input", "output", "scratch", "number"]
-    """Resident: weights, constants and states. A number is a token, a position or an index."""
+    """The use of the buffer. Resident: weights, constants and states. A number is a token, a position or an index."""
     shape: tuple[int, ...]
     dtype: str
     zeroed: bool = False
 
 
 House = Callable[[Sequence[Wanted]], Mapping[str, Tensor]]
-"""Lays buffers out as the runtime does."""
+"""A function that lays buffers out as the runtime does."""
 Late = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
-"""Launches on buffers, the first of the two, behind a kernel that lets its successors start at once and fills some of
-those buffers, by name, with the second long after that: as where launches of a step overlap."""
+"""A function that launches on the buffers of the first mapping behind a kernel that lets its successors start at once.
+Long after that the kernel fills some buffers, by name, from the second mapping, as when launches of a step overlap.
+"""
 
 
 class Quarters:
@@ -72,7 +73,7 @@ class Quarters:
         self._states = [port.name for port in region.ports if port.role == "state"]
 
     def load(self, inputs: Mapping[str, Tensor]) -> None:
-        """Copy inputs, by port, to their buffers; slots of a cache that a test had marked hold usual numbers."""
+        """Copy inputs, by port, to their buffers; cache slots that a test marked with NaN get the number `USUAL`."""
         for name, tensor in inputs.items():
             if name in self._states:
                 self.buffers[name].copy_(torch.where(tensor.isnan(), USUAL, tensor))
@@ -81,7 +82,7 @@ class Quarters:
                 self.buffers[name].copy_(LAYOUTS[layout].pack(tensor) if layout else tensor)
 
     def launch(self, appends: Sequence[Append]) -> Result:
-        """Launch on what is there, and copy what was written."""
+        """Launch on the present content and return copies of what was written."""
         self._run(self.buffers)
         return self._found(appends)
 
@@ -91,7 +92,7 @@ class Quarters:
         return Result(tensors=found, pattern="low")
 
     def launch_early(self, late: Late, inputs: Mapping[str, Tensor], appends: Sequence[Append]) -> Result:
-        """Launch while what is loaded of activations and numbers is still to be written; until then there is less."""
+        """Launch before the loaded activations and numbers are written; until then their buffers hold zeros."""
         later = {}
         for name in inputs:
             if self._roles.get(name) in ("input", "number"):
@@ -101,7 +102,7 @@ class Quarters:
         return self._found(appends)
 
     def litter(self, generator: torch.Generator, turn: int) -> None:
-        """Leave in every scratch buffer that nothing is promised of what other launches might."""
+        """Fill every scratch buffer without guaranteed content with what other launches might leave."""
         for name, _, _, zeroed in self._facts.workspaces:
             if zeroed:
                 continue
@@ -114,7 +115,7 @@ class Quarters:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * (1.0 if turn % 3 == 1 else 1e30))
 
     def clear(self) -> None:
-        """Zero what starts as zeros, as when another model is loaded in the same process."""
+        """Zero the buffers that start as zeros, as when another model is loaded in the same process."""
         for name, _, _, zeroed in self._facts.workspaces:
             if zeroed:
                 self.buffers[name].zero_()

@@ -1,4 +1,4 @@
-"""Evaluates a graph in float64, with the error that each value may have: every operator by its rule."""
+"""Evaluates a graph in float64 and applies each operator's rule for the error that its results may have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentcompile.validate.tolerance import KEEN, Facts
 
 
 def owners(graph: Graph) -> dict[str, str]:
-    """For every value that lives in another's buffer, the id of the one that owns it."""
+    """Return the id of the owning value for every value that lives in another value's buffer."""
     table = graph.table()
     found: dict[str, str] = {}
     for value in graph.values:
@@ -37,9 +37,9 @@ def propagate(
 ) -> Propagation:
     """Evaluate `graph` in float64 with errors. Inputs are by value id and stay unchanged, states included.
 
-    `sharp` is for inputs that make what is held in a narrower type a number of that type, `keen` for those that leave
-    reductions no order that counts: a template that accumulates in float32 is then right to `KEEN`. Operators without
-    a rule are evaluated by the numeric one, and a note says so.
+    `sharp` is for inputs that make values held in a narrower dtype exact numbers of it. `keen` is for inputs that leave
+    reductions no order that matters: a template that accumulates in float32 must then be right to `KEEN`. Operators
+    without a rule use the numeric one, and a note says so.
     """
     table, out = graph.table(), Propagation()
     owner = owners(graph)
@@ -49,7 +49,7 @@ def propagate(
     for name in graph.inputs:
         out.values[name] = Bounded(value=inputs[name])
     for node in graph.nodes:
-        # What an argmax chooses from is rounded by the check of its choice.
+        # An argmax gets unrounded logits: the check of its choice adds their rounding.
         sight = out.seen if node.op == "argmax" else out.read
         operands = tuple(sight(use, tokens) for use in node.inputs)
         context = Context(

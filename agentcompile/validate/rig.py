@@ -1,4 +1,4 @@
-"""A candidate's buffers and one launch on them: poison before, redzones, neighbouring slots and inputs after."""
+"""A candidate's buffers and one launch on them: poison before; redzones, neighbouring slots and inputs after."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Run = Callable[[Mapping[str, Tensor]], None]
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Bitwise equality, NaNs included."""
+    """Return whether two tensors are equal bit for bit, NaNs included."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """What measures. `selftest` proves that each of them, when it is broken, is noticed."""
+    """The measuring functions of the suite; `selftest` proves that a fault in any of them is noticed."""
 
     compare: Callable[..., None] = compare
     poison: Callable[[Tensor, Poison], None] = poison
@@ -37,20 +37,21 @@ class Instruments:
     same_bits: Callable[[Tensor, Tensor], bool] = same_bits
     broken: Callable[[Arena], list[str]] = Arena.broken
     recall: Callable[[Case, Callable[[Case], Drawn]], Drawn] = lambda case, draw: draw(case)
-    """Gives a case in numbers, by drawing it; or as it was drawn before for the same region, facts, seed and tokens,
-    where several candidates are judged in one process. Whoever launches works on copies."""
+    """Returns a case as numbers: it draws them, or reuses an earlier draw for the same region, facts, seed and tokens
+    when several candidates are validated in one process. Whoever launches works on copies.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one launch left: copies of every output and of the appended slots, by port."""
+    """The results of one launch: copies of every output and of the appended slots, by port."""
 
     tensors: dict[str, Tensor]
     pattern: Poison
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all copies."""
+        """The size of all copies in bytes."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 
@@ -70,7 +71,7 @@ class Rig:
         fenced: Fence = "",
         spaces: Rig | None = None,
     ) -> None:
-        """`spaces` lends its workspaces."""
+        """Allocate the buffers; the workspaces are those of `spaces` when it is given."""
         self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
         self._arena = Arena(seed=seed)
         self._layouts: dict[str, str] = {}
@@ -94,16 +95,16 @@ class Rig:
             self._buffers |= {name: spaces.buffer(name) for name, *_ in facts.workspaces}
 
     def mirror(self, other: Rig) -> None:
-        """Copy every input from another rig's buffers, packed as they are."""
+        """Copy every input from another rig's buffers, in their packed form."""
         for port in self._inputs:
             self._buffers[port.name].copy_(other._buffers[port.name])
 
     def buffer(self, name: str) -> Tensor:
-        """The buffer of a port or workspace."""
+        """Return the buffer of a port or workspace."""
         return self._buffers[name]
 
     def load(self, inputs: Mapping[str, Tensor]) -> None:
-        """Copy inputs, by port, to their buffers; weights are packed as the candidate wants them."""
+        """Copy inputs, by port, to their buffers; weights are packed in the candidate's layouts."""
         for port in self._inputs:
             if port.name in inputs:
                 tensor, layout = inputs[port.name], self._layouts.get(port.name)
@@ -123,8 +124,8 @@ class Rig:
     ) -> Result:
         """Poison what the candidate must write or must not read, launch, and check what it must not touch.
 
-        With `inputs` the slots of a state beside the appended ones are compared too; `run` launches in another way.
-        Not `checked`: the caller asks `redzones` after some launches, since what one changed stays changed.
+        With `inputs`, a state's slots beside the appended ones are compared too; `run` launches in another way. Without
+        `checked`, the caller calls `redzones` after some launches, because a damaged redzone stays damaged.
         """
         for port in self._outputs:
             self._tools.poison(self._buffers[port.name], pattern)
@@ -144,8 +145,10 @@ class Rig:
         return Result(tensors=found, pattern=pattern)
 
     def redzones(self, where: str) -> None:
-        """Check that nothing around the buffers changed since it was last asked, and that what starts as zeros holds
-        zeros again: what a launch leaves there the next one meets, on other inputs."""
+        """Check that no redzone changed since the last check, and that workspaces that start as zeros hold zeros again.
+
+        The next launch, on other inputs, reads what this one leaves in such a workspace.
+        """
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
         left = [name for name, _, _, zeroed in self._facts.workspaces if zeroed and bool(self._buffers[name].any())]
@@ -169,7 +172,7 @@ class Rig:
         self._tally.claim("inputs", not changed, f"{where}: {', '.join(changed)} was written")
 
     def all_same(self, name: str, first: Result, others: Mapping[str, Result]) -> None:
-        """`same` for launches by where they were, all compared at once while they are alike."""
+        """Check as `same` does for several launches by their place; while all are equal, they are compared at once."""
         alike = all(
             self._tools.same_bits(tensor.expand(len(others), *tensor.shape), torch.stack(list(found)))
             for port, tensor in first.tensors.items()

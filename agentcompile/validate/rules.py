@@ -1,7 +1,7 @@
-"""How error passes through each operator: one row a rule, the same names as `agentcompile.ops.reference`.
+"""The rules for how error passes through each operator, under the names of `agentcompile.ops.reference`.
 
-A rule returns the float64 value and its error before the value is stored: |J| times the error of every operand, plus
-c times the sum of the absolute contributions to each element.
+A rule returns the float64 value and its error before the value is stored: |J| times the error of every operand, plus c
+times the sum of the absolute contributions to each element.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from agentcompile.validate.bound import Append, Bounded, Context, Part, Rule, ad
 from agentcompile.validate.tolerance import ROUNDOFF, rounding
 
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""Weight elements widened to float64 at a time: 2 MiB stays in a core's cache, which is five times faster than DRAM; a
-GPU has no use for small pieces."""
+"""The number of weight elements widened to float64 at a time, by device. 2 MiB stay in a core's cache, which is five
+times faster than DRAM; small pieces do not help a GPU.
+"""
 
 _SPARSE = 16
-"""One column in so many is few enough to leave the others out."""
+"""Zero columns are left out when at most one column in this many is not zero."""
 
 
 def _stack(*rows: Part) -> Tensor:
@@ -32,12 +33,12 @@ def _stack(*rows: Part) -> Tensor:
 
 
 def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = x·wᵀ + b, a few rows of w at a time; x [..., hidden], w [rows, hidden]."""
+    """Compute y = x·wᵀ + b with its error, a few rows of w at a time; x [..., hidden], w [rows, hidden]."""
     x, w = _alive(operands[0], operands[1].value)
     shape = (*x.value.shape[:-1], w.shape[0])
     wide = x.wide().reshape(-1, w.shape[1])
     count = wide.shape[0]
-    once = ctx.keen and bool(((w != 0).sum(1) <= 1).all())  # a sum of one product is rounded with it
+    once = ctx.keen and bool(((w != 0).sum(1) <= 1).all())  # a sum of one product is rounded once
     coefficient = ROUNDOFF["fp32"] if once else ctx.coefficient
     worst = add(coefficient * wide.abs(), _flat(x.accumulated, wide))
     plain = wide.new_empty(count, w.shape[0])
@@ -70,7 +71,7 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def _alive(x: Bounded, w: Tensor) -> tuple[Bounded, Tensor]:
-    """x and w [rows, hidden] without the columns where x is zero and has no error, when few are left: w is finite."""
+    """Drop the columns of x and w [rows, hidden] where x is zero without error, when few are left; w is finite."""
     parts = [part for part in (x.value, x.accumulated, x.rounded, x.variance) if part is not None]
     alive = torch.stack([(part != 0).reshape(-1, w.shape[1]).any(0) for part in parts]).any(0).nonzero().view(-1)
     if len(alive) * _SPARSE > w.shape[1]:
@@ -84,7 +85,7 @@ def _flat(part: Part, like: Tensor) -> Part:
 
 
 def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = x·s·(offset + w), s = 1/√(mean x² + eps), over the last dimension."""
+    """Compute y = x·s·(offset + w) with its error, where s = 1/√(mean x² + eps) over the last dimension."""
     x, weight = operands[0], operands[1].wide()
     attrs = dict(ctx.node.attrs)
     gain = weight + float(attrs.get("offset", 0.0))  # type: ignore[arg-type]
@@ -118,7 +119,10 @@ def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def rope(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """y = x·cos + rotate(x)·sin; rotate swaps the halves and negates the first; x [B, heads, T, D], cos [B, T, D]."""
+    """Compute y = x·cos + rotate(x)·sin with its error; x [B, heads, T, D], cos [B, T, D].
+
+    `rotate` swaps the halves and negates the first.
+    """
     x, cos, sin = operands[0], operands[1].wide().unsqueeze(1), operands[2].wide().unsqueeze(1)
     wide = x.wide()
     half = wide.shape[-1] // 2
@@ -146,7 +150,7 @@ def rope(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def unary(function: Callable[[Tensor], Tensor], contributions: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-    """An elementwise function; its slope is a difference quotient over the error that really arrives."""
+    """Make the rule of an elementwise function; the slope is a difference quotient over the actual incoming error."""
 
     def rule(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         x = operands[0]
@@ -168,7 +172,7 @@ def unary(function: Callable[[Tensor], Tensor], contributions: Callable[[Tensor,
 
 
 def _exponential(x: Tensor, y: Tensor) -> Tensor:
-    """The argument of exp is rounded too, so its relative error grows with the argument."""
+    """Return the contributions of exp, whose argument is rounded too, so the relative error grows with the argument."""
     return y.abs() * (1.0 + x.abs().clamp(max=100.0) / 8.0)
 
 
@@ -177,7 +181,7 @@ def _plain(_: Tensor, y: Tensor) -> Tensor:
 
 
 def _magnitude(x: Tensor, y: Tensor) -> Tensor:
-    """1 + tanh and 1 + erf cancel for negative x: what is added is as large as x."""
+    """Return the contributions of 1 + tanh and 1 + erf, which cancel for negative x: the terms are as large as x."""
     return x.abs().maximum(y.abs())
 
 
@@ -207,7 +211,7 @@ def _sum(sign: float) -> Rule:
 
 
 def mul(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """a·b, with the product of both errors, which is not small beside a zero."""
+    """Compute a·b with its error, including the product of both errors, which is not small beside a zero."""
     a, b = operands
     x, y = _broadcast(a, b)
     value = x * y
@@ -216,7 +220,7 @@ def mul(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def div(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """a/b to first order."""
+    """Compute a/b with its error to first order."""
     a, b = operands
     x, y = _broadcast(a, b)
     value = x / y
@@ -224,24 +228,23 @@ def div(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def embedding(_: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """Rows of a table, copied."""
+    """Gather rows of a table, which are copied without error."""
     ids, table = operands
     return Bounded(value=table.value[ids.value])
 
 
 def position_table(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """Rows of a constant table at the positions: [1, T, width], of a batch [B, 1, width]."""
+    """Gather rows of a constant table at the positions: [1, T, width], in a batch [B, 1, width]."""
     positions, table = (operand.value for operand in operands)
     return Bounded(value=table[positions.reshape(-1)].view(ctx.told["batch"], -1, table.shape[1]))
 
 
 def cache_append(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """The cache with `new` [B, kv_heads, T, D] at its slots: of a batch every sequence has one, else T follow another.
+    """Write `new` [B, kv_heads, T, D] into the cache: in a batch one slot per sequence, otherwise T adjacent slots.
 
-    The store rounds to the cache's dtype: that is its interface.
-
-    The value keeps the cache's own dtype (one long context in float64 is gigabytes) with the new slots rounded to it;
-    the errors of those slots are kept in `Propagation.appends`, where attention reads them.
+    The store rounds to the cache's dtype, which is part of its interface. The value keeps the cache's own dtype (a long
+    context in float64 takes gigabytes). The errors of the new slots are kept in `Propagation.appends`, where attention
+    reads them.
     """
     cache, new, positions = operands
     name = ctx.node.outputs[0]
@@ -253,18 +256,18 @@ def cache_append(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
 
 
 def argmax(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """The index of the largest logit; what it was chosen from is kept for the argmax rule."""
+    """Return the index of the largest logit; the logits are kept for the argmax check."""
     ctx.out.logits[ctx.node.outputs[0]] = operands[0]
     return Bounded(value=operands[0].value.argmax(-1))
 
 
 def cast(_: Context, operands: tuple[Bounded, ...]) -> Bounded:
-    """No error of its own: a narrowing that a kernel performs is one of its declared `rounds`."""
+    """Return the operand unchanged: a narrowing that a kernel performs is one of its declared `rounds`."""
     return operands[0]
 
 
 def numeric(ctx: Context, graph: Graph) -> tuple[Bounded, ...]:
-    """Any other operator, through PyTorch: the error is what random perturbations of its inputs do, doubled."""
+    """Compute any other operator in PyTorch, with twice the effect of random input perturbations as its error."""
     ctx.out.notes.append(f"{ctx.node.op} has no rule: its bound comes from perturbed inputs")
     names = tuple(dict.fromkeys(use.value for use in ctx.node.inputs))
     alone = replace(
@@ -290,7 +293,7 @@ def numeric(ctx: Context, graph: Graph) -> tuple[Bounded, ...]:
 
 
 def _moved(value: Bounded, coefficient: float, rng: torch.Generator) -> Tensor:
-    """A value off by all its error, and by one accumulation, in random directions."""
+    """Move a value by all its error plus one accumulation, in random directions."""
     if not value.value.is_floating_point():
         return value.value
     wide = value.wide()

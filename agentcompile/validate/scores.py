@@ -1,12 +1,12 @@
-"""Caches whose scores are chosen numbers: how far and how exactly a kernel's exponential is right.
+"""Caches with chosen scores, which test how far and how exactly a kernel's exponential is right.
 
-One feature of the keys alone is not zero, so that the scores of one query of every group, its lead, are what is wanted.
-A ladder has scores from the largest down to where nothing is left of a weight. Balanced values cancel: of three slots
-the weighted values add up to zero, and stay there when all scores are scaled, as a rounded query scales them. What is
+Only one feature of the keys is not zero, so that the scores of one query of every group, its lead, have the wanted
+values. A ladder has scores from the largest down to where no weight is left. Balanced values cancel: the weighted
+values of three slots add up to zero, and still do when all scores are scaled, as a rounded query scales them. What is
 left is the error of the exponential itself, which a result far from zero would hide in its own rounding. Edges are
-balanced values, too, of slots on either side of where an exponential takes the next power of two, which is where it is
-furthest off, and off the other way on the other side. On ridges, an even term is off alike on both sides: beside one
-such slot, or one that lies a whole power further, the two others are where a polynomial is right.
+balanced values of slots on either side of the point where an exponential takes the next power of two; there its error
+is largest, with opposite signs on the two sides. On ridges the error is the same on both sides: there one slot of three
+lies at such a point, or one whole power further, and the other two lie where a polynomial is accurate.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from torch import Tensor
 _DEEPEST = 216.0
 """The end of the ladder: float32 has no weight below e^-104, and two exponents make no power below 2^-300."""
 _HALF = math.log(2.0) / 2.0
-"""How far below the largest score the first edge is."""
+"""The distance of the first edge below the largest score."""
 _NEAR = (0.002, 0.004)
-"""How far from the edge its slots are: a query that is rounded to bf16 moves the largest score by 0.0014 at most."""
+"""The distance of slots from the edge: a query that is rounded to bf16 moves the largest score by at most 0.0014."""
 _LONGEST = 48.0
-"""Times its product with a query, what the lengths of the two may multiply to: a query is rounded by 1/512."""
+"""The largest product of the lengths of a key and a query, in units of their dot product; rounding moves a query by
+1/512.
+"""
 _FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
-"""Old slots that there must be."""
+"""The number of old slots that each kind needs."""
 
 
 def chosen(
@@ -40,10 +42,10 @@ def chosen(
     place: float,
     rng: torch.Generator,
 ) -> None:
-    """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64: a ``ladder``,
-    ``balanced`` values, ``edges`` or ``ridges``.
+    """Write the old slots of caches [B, kv_heads, context, D] for queries [B, heads, D] in float64.
 
-    `place`, with a head's own share added, shifts a ladder by that part of a step, and from 0.5 on shuffles it.
+    `how` is ``ladder``, ``balanced``, ``edges`` or ``ridges``. `place`, plus the head's own share, shifts a ladder by
+    that part of a step, and from 0.5 on shuffles it.
     """
     kv_heads, width = keys.shape[1], keys.shape[3]
     group = query.shape[1] // kv_heads
@@ -73,7 +75,7 @@ def chosen(
 
 
 def unturned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """What a rotation by cos and sin [B or 1, T, D], of one token, turns into keys [B, heads, D].
+    """Return what a rotation by cos and sin [B or 1, T, D], of one token, turns into keys [B, heads, D].
 
     The angles of a head's halves may differ, but not by a right angle.
     """
@@ -85,10 +87,10 @@ def unturned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def met_alike(queries: Tensor, kv_heads: int, product: float) -> Tensor:
-    """The shortest keys [B, kv_heads, D] whose product with each query [B, heads, D] of their group is `product`.
+    """Return the shortest keys [B, kv_heads, D] whose product with each query [B, heads, D] of the group is `product`.
 
-    Where queries point against one another, or outnumber their elements, there may be none, or one so long that a
-    rounded query moves the product by a tenth: that key is zero.
+    Where queries point in opposite directions or outnumber their elements, there may be no such key, or only one so
+    long that a rounded query moves the product by a tenth. The key is then zero.
     """
     grouped = queries.view(queries.shape[0], kv_heads, -1, queries.shape[-1])  # [B, kv_heads, group, D]
     wanted = torch.full((*grouped.shape[:3], 1), product, dtype=queries.dtype)
@@ -99,19 +101,19 @@ def met_alike(queries: Tensor, kv_heads: int, product: float) -> Tensor:
 
 
 def _ladder(count: int, shift: float, rng: torch.Generator) -> Tensor:
-    """Scores from zero down, the first of them zero whatever the shift."""
+    """Return scores from zero down; the first one is zero whatever the shift."""
     steps = torch.arange(count) + shift % 1.0
     steps[0] = 0.0
     return -_DEEPEST / count * (steps[torch.randperm(count, generator=rng)] if shift >= 0.5 else steps)
 
 
 def _balanced(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
-    """Values [slots, width], three a column, with sums of e^s·v and of e^s·s·v that are zero."""
+    """Return values [slots, width], three in each column, for which the sums of e^s·v and of e^s·s·v are zero."""
     return _of_three(scores, torch.rand(width, len(scores), generator=rng).argsort(1)[:, :3])
 
 
 def _of_three(scores: Tensor, three: Tensor) -> Tensor:
-    """The same for the slots [width, 3] of every column."""
+    """Return values as `_balanced` does, at the given slots [width, 3] of every column."""
     width, s = len(three), scores[three]
     parts = s.roll(-1, 1) - s.roll(-2, 1)
     parts = parts / parts.abs().amax(1, keepdim=True).clamp(min=1e-6)
@@ -119,8 +121,10 @@ def _of_three(scores: Tensor, three: Tensor) -> Tensor:
 
 
 def _ridges(count: int, rng: torch.Generator) -> Tensor:
-    """Scores [slots]: zero, then in turn one half and one whole power of two below it, one near zero, one two powers
-    below."""
+    """Return scores [slots]: zero, then in turn one of each kind of ridge slot.
+
+    The kinds are one half and one whole power of two below zero, one near zero, and one two powers below.
+    """
     near = 0.02 * (torch.rand(count, generator=rng).double() - 0.5)
     turn = torch.arange(count) % 4
     wanted = near - torch.tensor((1.0, 2.0, 0.1, 4.0), dtype=torch.float64)[turn] * _HALF
@@ -129,7 +133,10 @@ def _ridges(count: int, rng: torch.Generator) -> Tensor:
 
 
 def _ridged(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
-    """Values [slots, width], three a column: a half or a whole power below the largest, one near it, one far below."""
+    """Return values [slots, width], three in each column.
+
+    They are a half or a whole power below the largest score, near it, and far below it.
+    """
     turn, picks = torch.arange(len(scores)) % 4, []
     for which in ((0, 1), (2,), (3,)):
         there = torch.isin(turn, torch.tensor(which)).nonzero().view(-1)
@@ -139,7 +146,7 @@ def _ridged(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
 
 
 def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:
-    """Scores [slots]: `top`, then in turn one just below the edge, one just above, and two far below of other sizes."""
+    """Return scores [slots]: `top`, then in turn just below the edge, just above it, and two sizes far below."""
     low, high = _NEAR
     near = low + (high - low) * torch.rand(count, generator=rng).double()
     far = 0.4 + 0.2 * torch.rand(count, generator=rng).double()
@@ -151,15 +158,17 @@ def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:
 
 
 def _opposed(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
-    """Values [slots, width], four a column: opposite ones just below and above the edge, and two small ones far below
-    that make the sums of e^s·v and of e^s·s·v zero."""
+    """Return values [slots, width], four in each column, for which the sums of e^s·v and of e^s·s·v are zero.
+
+    Two opposite ones are just below and above the edge; two small ones far below make the sums zero.
+    """
     turn = torch.arange(len(scores)) % 4
     slots = []
     for which in range(4):
         there = (turn == which).nonzero().view(-1)
         there = there[there > 0]
         slots.append(there[torch.randint(0, len(there), (width,), generator=rng)])
-    # A size that every dtype holds exactly, so that opposite values are opposite.
+    # A size that every dtype holds exactly, so that opposite values stay exactly opposite.
     size = torch.randn(width, generator=rng).to(torch.bfloat16).double()
     below, above, far, farther = (scores[some] for some in slots)
     missing = size * (above.exp() - below.exp()), size * (above.exp() * above - below.exp() * below)

@@ -1,7 +1,6 @@
-"""Proofs of the harness itself: it must notice kernels that are wrong on purpose, and its inputs must matter.
+"""Proofs of the harness itself: it must reject kernels that are wrong on purpose, and its inputs must matter.
 
-A comparator that always says yes, poison that is not there, redzones that nobody looks at: each makes `selftest`
-name the fault that it let through.
+If a comparator always accepts, poison is missing, or redzones are not checked, `selftest` names the fault that passed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _HIDDEN, _ROWS = 40, 72
 
 
 def selftest(tools: Instruments | None = None) -> tuple[str, ...]:
-    """Judge one right kernel and, for every check, a wrong one; returns what went unnoticed, empty when all is well."""
+    """Validate a right kernel and, for every check, a wrong one; return what went unnoticed, empty if all is well."""
     region = _linear()
     found = []
     report = validate(region, Facts(), _right, seed=0, repeats=16, depth="search", tools=tools)
@@ -38,9 +37,9 @@ def selftest(tools: Instruments | None = None) -> tuple[str, ...]:
 
 
 def insensitive(region: Region, *, seed: int, tokens: int = 1) -> tuple[str, ...]:
-    """Inputs of the everyday case that no result depends on, as ``w[first]``: a generator that makes some is worthless.
+    """Return inputs of the everyday case on which no result depends, as ``w[first]``; a generator must draw none.
 
-    Of every input the first, the last, the middle and three random elements are moved, of those that the operators
+    In every input the first, the last, the middle and three random elements are changed, of those that the operators
     may read: the chosen rows of a table, the visible slots of a cache.
     """
     drawn = Generator(region, seed=seed, tokens=tokens)
@@ -73,7 +72,7 @@ def _results(region: Region, inputs: Mapping[str, Tensor], tokens: int) -> list[
 
 
 def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Which elements of an input, flat, an operator may read."""
+    """Return which elements of an input, flattened, an operator may read."""
     if region.port(name).role == "state":
         return _visible(region, tensor, inputs).reshape(-1)
     mask = torch.ones_like(tensor, dtype=torch.bool)
@@ -86,7 +85,7 @@ def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor
 
 
 def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The slots of a cache that attention reads and that were there before."""
+    """Return the slots of a cache that attention reads and that existed before."""
     mask = torch.zeros_like(cache, dtype=torch.bool)
     appends = any(node.op == "cache_append" for node in region.body.nodes)
     for node in region.body.nodes:
@@ -99,7 +98,7 @@ def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def _linear() -> Region:
-    """The smallest region that every check has something to say about."""
+    """Return the smallest region for which every check has something to test."""
     x = Value(id="x", shape=(1, 1, _HIDDEN), dtype="bf16", role="activation")
     w = Value(id="w", shape=(_ROWS, _HIDDEN), dtype="bf16", role="weight", name="w")
     y = Value(id="y", shape=(1, 1, _ROWS), dtype="bf16", role="activation")
@@ -128,7 +127,7 @@ def _right(buffers: Mapping[str, Tensor]) -> None:
 
 
 def _after(spoil: Callable[[Mapping[str, Tensor]], object]) -> Callable[[], Run]:
-    """A right kernel that then spoils something."""
+    """Return a factory of right kernels that afterwards spoil something."""
 
     def make() -> Run:
         def run(buffers: Mapping[str, Tensor]) -> None:
@@ -182,4 +181,4 @@ _FAULTS: tuple[tuple[str, str, Callable[[], Run]], ...] = (
     ("inputs", "a changed input", _after(lambda b: b["w"].view(-1)[-1:].mul_(3.0))),
     ("repeats", "a result that changes between launches", _moody),
 )
-"""A check, a fault that it alone must see, and the kernel that has the fault."""
+"""A check, a fault that it must notice, and the kernel that has the fault."""

@@ -1,4 +1,4 @@
-"""What an activation of each style looks like."""
+"""The activations of each style."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from agentcompile.validate.cases import Case
 from agentcompile.validate.tolerance import ROUNDOFF
 
 _LEVEL = 64.0
-"""A power of two, beside whose square no norm's eps counts: what a norm makes of it is its weight, of either sign."""
+"""A power of two large enough that a norm's eps does not count: the norm's result is its weight, of either sign."""
 
 
 def bends(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Numbers of either sign next to half and whole multiples of ln 2, where a polynomial for the exponential is
-    furthest off or was moved by a power of two."""
+    """Return numbers of either sign next to half and whole multiples of ln 2.
+
+    There a polynomial for the exponential is least accurate, or was moved by a power of two.
+    """
     steps = torch.randint(1, 10, shape, generator=rng) * (math.log(2.0) / 2.0)
     near = steps + (torch.rand(shape, generator=rng) - 0.5) * 0.02
     return near * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)
 
 
 def single(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """A matrix [rows, hidden] with one weight a row: its product with ones of either sign is exact in any order."""
+    """Return a matrix [rows, hidden] with one weight per row, whose product with signed ones is exact in any order."""
     found = torch.zeros(shape)
     at = torch.randint(0, shape[1], (shape[0], 1), generator=rng)
     return found.scatter_(1, at, bends((shape[0], 1), rng))
 
 
 def level(x: Tensor, *, normalised: bool) -> Tensor:
-    """`x` with nothing but its signs left; `normalised`: as large as a norm's eps does not count beside."""
+    """Return only the signs of `x`; with `normalised`, of a size beside which a norm's eps does not count."""
     return torch.where(x < 0, -1.0, 1.0) * (_LEVEL if normalised else 1.0)
 
 
 def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
-    """An activation of the case's style; the last dimension is the features."""
+    """Return an activation in the case's style; the last dimension is the features."""
     x = torch.randn(shape, generator=rng)
     flat = x.view(-1, shape[-1]) if shape else x.view(1, 1)
     place = round(case.place * (flat.shape[1] - 1))
     if case.style == "small":
         return x * 1e-3
-    if case.style == "tiny":  # still far below one behind a norm, whose eps alone is left of the mean square
+    if case.style == "tiny":  # still far below one after a norm, whose eps dominates the mean square
         return x * 1e-12
     if case.style == "large":
         return x * 60.0
@@ -70,11 +72,11 @@ def styled(shape: tuple[int, ...], case: Case, rng: torch.Generator) -> Tensor:
 
 
 def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.Generator) -> Tensor:
-    """Integers of which a large and a small one make a sum that often lies half way between two numbers of `dtype`.
+    """Return integers of which a large and a small one often sum to half way between two numbers of `dtype`.
 
-    `place` is that of the only large one of every row, which a product sums; None scatters them.
+    `place` is the place of the only large one in every row, which a product sums; None scatters them.
     """
-    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double every second integer has a number
+    least = int(1.0 / ROUNDOFF[dtype])  # from here to its double, dtype holds every second integer
     large = 2 * torch.randint(least // 2, least, shape, generator=rng)
     small = torch.randint(1, 4, shape, generator=rng)
     if place is None:

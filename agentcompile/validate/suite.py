@@ -1,7 +1,7 @@
 """The correctness suite: every case against the bound, poison, redzones, untouched inputs, repeats.
 
 `run` launches the candidate once on dense buffers, by port and workspace name. It is called many times and must not
-keep anything between calls. Crashes and hangs are the caller's: this runs inside a worker with a limit.
+keep state between calls. The caller handles crashes and hangs: this runs inside a worker with a limit.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
 _SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("after", "before")}
-"""Where buffers end, or begin, at unmapped pages."""
+"""The sides on which buffers border an unmapped page, by depth."""
 _TOGETHER, _KEPT_BYTES = 32, 64 << 20
-"""Repeats that are compared at once, and what they may take until then."""
+"""The number of repeats that are compared at once, and the bytes that they may take until then."""
 _SITES = (0, 1, 3)
-"""Draws of parameters, of as many sites."""
+"""The draws of parameters, one for each simulated site."""
 _TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)
-"""Their order: each after each other, once after itself."""
+"""The order of the sites: each after each other one, once after itself."""
 _SHARED = 1 << 26
-"""Weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
+"""The weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
 _ORDERED = 2
-"""Cases on which the order of the ranks is tried."""
+"""The number of cases on which the order of the ranks is tested."""
 _EVERYDAY = ("normal", "outliers", "large")
-"""Styles whose errors are typical of use, and so enter the pooled error ratio. Attention takes the first alone: with
-large scores its error is decided by how two nearly equal ones happen to round."""
+"""Styles whose errors are typical of use and enter the pooled error ratio. Attention takes the first only: with large
+scores, how two nearly equal ones round decides its error.
+"""
 
 
 def validate(
@@ -68,14 +69,13 @@ def validate(
     launches: int = 0,
     loop: MakeLoop | None = None,
 ) -> NumericReport:
-    """Judge one candidate of `region`.
+    """Validate one candidate of `region`.
 
-    `search` stops at the first failure and tries a handful of cases; `accept` tries everything and reports every check.
-    `serial` shows a missing barrier without luck: within a launch no rank may wait for another, so any order of ranks
-    gives the same bits. `tokens` binds symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that
-    run where the buffers are: a copy elsewhere has no unmapped page behind it. `house` lays buffers out as the runtime
-    does, where every case runs again and, in the end, `launches` more in a `loop` of its own where there is one; `late`
-    launches there behind a kernel that is still running.
+    `search` runs a handful of cases and stops at the first failure; `accept` runs and reports everything. `serial`
+    shows a missing barrier: no rank may wait for another, so any order of ranks gives the same bits. `tokens` replaces
+    symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that run where the buffers are: a copy
+    elsewhere has no unmapped page behind it. In buffers that `house` lays out as the runtime does, every case runs
+    again, then `launches` more in `loop` if given; `late` launches there behind a running kernel.
     """
     tally = Tally()
     suite = _Suite(
@@ -103,14 +103,14 @@ def validate(
         if tried < _ORDERED and going:
             suite.in_place(drawn)
             suite.pitched(drawn)
-        # What is known to overrun its buffers would take the process down.
+        # A kernel that is known to overrun its buffers would crash the process here.
         if fences and tried in (0, full) and tally.ok:
             for side in _SIDES[depth]:
                 suite.fence(drawn, side)
         tried += 1
         if depth == "search" and not tally.ok:
             break
-    if depth == "accept" and tally.ok:  # what the cases show to be wrong need not be shown so again
+    if depth == "accept" and tally.ok:  # a candidate that failed a case needs no more tests
         tried += suite.everywhere()
     if launches and tally.ok:
         suite.endure(cases(region, "search")[0], launches, loop)
@@ -175,7 +175,7 @@ class _Suite:
         return Drawn(case=case, inputs=inputs, out=out, eager=eager)
 
     def everywhere(self) -> int:
-        """Visit what the cases are too few for; how many inputs were tried."""
+        """Run light cases, walks, sweeps and several sites; return how many inputs were tested."""
         count = 0
         for case in many(self.region, self.seed):
             self.judge(self.draw(case), POISONS[count % len(POISONS) :][:1])
@@ -196,7 +196,7 @@ class _Suite:
         return count + walker.walk() + Sweeper(walker).sweep() + self._sites()
 
     def _sites(self) -> int:
-        """Launch for several sites in turn: they share workspaces and the kernel, and have all else for themselves."""
+        """Launch for several sites in turn; they share workspaces and the kernel, and nothing else."""
         if sum(port.role == "weight" and math.prod(map(int, port.shape)) for port in self.region.ports) > _SHARED:
             return 0
         here, found, first = self._rig, list[tuple[Rig, Drawn]](), dict[int, Result]()
@@ -218,7 +218,7 @@ class _Suite:
         return len(_TURNS)
 
     def _use(self, which: int) -> None:
-        """Draw and load some parameters, unless they are."""
+        """Draw and load the parameters `which`, unless they are loaded."""
         if which != self._which:
             self._which = which
             self._parameters = self._generator.parameters(which)
@@ -227,7 +227,7 @@ class _Suite:
                 self._quarters.load(self._parameters)
 
     def judge(self, drawn: Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
-        """Launch once for every poison and compare all that was written; returns what the first launch left."""
+        """Launch once for every poison and compare all that was written; return the results of the first launch."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in patterns]
         if not drawn.case.light:  # hashing the weights costs more than the launch
@@ -242,7 +242,7 @@ class _Suite:
         return results[0]
 
     def at_home(self, drawn: Drawn, result: Result, late: Late | None) -> None:
-        """Launch where nothing tells of a test, on what the case before left: the bits are those of `result`."""
+        """Launch in the runtime's buffers, with what the last case left there; the bits must equal `result`."""
         if self._quarters is None:
             return
         self._quarters.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
@@ -258,7 +258,7 @@ class _Suite:
                 self._bounds(drawn, other)
 
     def endure(self, case: Case, launches: int, loop: MakeLoop | None) -> None:
-        """Launch as often as a long generation does; afterwards the everyday case is judged once more."""
+        """Launch as often as a long generation does, then validate the everyday case once more."""
         if self._quarters is not None:
             drawn = self.draw(case)
             endure(
@@ -279,7 +279,7 @@ class _Suite:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         first = self._rig.launch(appends, POISONS[0], where)
-        # A device is asked about many launches at once: each answer waits for all that is queued.
+        # A device is queried once for many launches, because each answer waits for all queued work.
         together = max(1, min(_TOGETHER, _KEPT_BYTES // max(first.nbytes, 1)))
         for begin in range(1, repeats, together):
             some = range(begin, min(begin + together, repeats))
@@ -295,7 +295,7 @@ class _Suite:
                     self._bounds(drawn, result)
 
     def fence(self, drawn: Drawn, side: Fence) -> None:
-        """Launch on buffers that end, or begin, at unmapped pages: reading past there, even in vain, is a fault."""
+        """Launch on buffers that end, or begin, at unmapped pages, where even an unused read past them faults."""
         where, appends = f"{drawn.case.name}, unmapped {side}", list(drawn.out.appends.values())
         fenced = self._new_rig(fenced=side)
         fenced.mirror(self._rig)
@@ -304,7 +304,7 @@ class _Suite:
             self._rig.same("fence", self._rig.launch(appends, POISONS[0], where), other, where)
 
     def in_place(self, drawn: Drawn) -> None:
-        """Launch with every output that may lie where an input does just there: the bits are the same."""
+        """Launch with outputs in the buffers of inputs, where the template allows it; the bits must be the same."""
         for output, source in self.facts.in_place:
             where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
             base = self._rig.launch(appends, POISONS[0], where)
@@ -312,7 +312,7 @@ class _Suite:
             self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def pitched(self, drawn: Drawn) -> None:
-        """Launch with the inputs that may be columns of wider matrices being just that: the bits are the same."""
+        """Launch with inputs as columns of wider matrices, where the template allows it; the bits must be the same."""
         if self.facts.pitched:
             where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
             base = self._rig.launch(appends, POISONS[0], where)
@@ -320,7 +320,7 @@ class _Suite:
             self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def in_order(self, drawn: Drawn, serial: Serial) -> None:
-        """Launch with the ranks one after another, forwards and backwards: all three ways leave the same bits."""
+        """Launch with the ranks one after another, forwards and backwards; all three ways must leave the same bits."""
         if not self.facts.deterministic:
             return
         where, appends = drawn.case.name, list(drawn.out.appends.values())
@@ -365,7 +365,7 @@ class _Suite:
         )
 
     def _argmax(self, drawn: Drawn, y: Tensor, logits: Bounded) -> None:
-        """The chosen logit reaches the largest one within both their errors."""
+        """Check that the chosen logit reaches the largest one within both their errors."""
         r = logits.wide().reshape(y.numel(), -1)
         chosen, where = y.reshape(-1, 1), f"{drawn.case.name}: chose {y.view(-1).tolist()}"
         inside = bool(((chosen >= 0) & (chosen < r.shape[1])).all())
@@ -388,7 +388,7 @@ class _Suite:
             self._first_of_equals(drawn.case, chosen, r, allowed)
 
     def _first_of_equals(self, case: Case, chosen: Tensor, r: Tensor, allowed: Tensor) -> None:
-        """Logits that are equal to the bit: the first is chosen, and surely when no other is near."""
+        """Check that the first of equal logits is chosen, and surely so when no other logit is near."""
         best = r.max(dim=-1, keepdim=True).values
         equal = r == best
         first = equal.to(torch.uint8).argmax(-1, keepdim=True)

@@ -1,8 +1,8 @@
-"""Every place of a region that has many, where the right answer costs next to nothing.
+"""Sweeps over every row, length and choice of a region, where the right answer costs next to nothing to compute.
 
-A row of a table is itself. Attention of a query that is zero is the mean of the values, whose running sums give all
-lengths at once. A vector along a row of the last product makes that row the argmax. So these visit what the cases and
-the walk are too few for: each row, each length and each choice, or as many as there is time for.
+A row of a table is itself. Attention of a zero query is the mean of the values, whose running sums give all lengths at
+once. An activation along a row of the last product makes that row the argmax. The sweeps visit what the cases and the
+walk are too few for, as much of it as time allows.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from agentcompile.validate.tolerance import TORCH_DTYPES
 from agentcompile.validate.walk import Walker
 
 _ROWS = 4096
-"""Rows of a table: one of each of so many equal parts."""
+"""The number of table rows that are tested, one from each of that many equal parts."""
 _READ = 3 << 30
-"""Bytes of caches that launches at every length may read."""
+"""The bytes of caches that launches at every length may read."""
 _MULTIPLIED = 1 << 29
-"""Weights that launches with a chosen winner may read, and how many launches there are at least."""
+"""The number of weights that launches with a chosen winner may read; `_LEAST` is the least number of launches."""
 _LEAST = 24
 _TOGETHER = 64
-"""Launches that are compared at once."""
+"""The number of launches that are compared at once."""
 _APART = 0.25
-"""By how much of its size the winner's logit must lead."""
+"""The lead that the winner's logit needs, as a share of its size."""
 
 
 class Sweeper:
-    """The candidate of a walk, after it."""
+    """The sweeps over the candidate of a walk, which run after the walk."""
 
     def __init__(self, walked: Walker) -> None:
         self.region, self.facts, self.rig = walked.region, walked.facts, walked.rig
@@ -40,7 +40,7 @@ class Sweeper:
         self._seed, self._tokens = walked.seed, walked.tokens
 
     def sweep(self) -> int:
-        """Visit what there is; how many launches that took. None for more than one token."""
+        """Run all sweeps that apply; return the number of launches, 0 for more than one token or sequence."""
         if self._tokens != 1 or self.region.regime.batch != 1:
             return 0
         ops = {node.op for node in self.region.body.nodes}
@@ -56,7 +56,7 @@ class Sweeper:
         self.rig.untouched(where)
 
     def _rows(self) -> int:
-        """Copies of rows: the tables' own numbers."""
+        """Check the rows that the region copies from its tables; return the number of launches."""
         found = list[tuple[str, str, Tensor]]()
         for node in self.region.body.nodes:
             index, table = (use.value for use in node.inputs)  # ids or positions, and a table
@@ -89,7 +89,7 @@ class Sweeper:
         return [(name, use.value) for name, use in self.region.body.outputs if use.value == node.outputs[0]]
 
     def _lengths(self) -> int:
-        """A generation over all lengths whose queries are zero: the results are means."""
+        """Run a generation over all lengths whose queries are zero, so that the results are means."""
         nodes = self.region.body.nodes
         node = next((node for node in nodes if node.op == "attention"), None)
         appends = {n.outputs[0]: n for n in nodes if n.op == "cache_append"}
@@ -146,7 +146,7 @@ class Sweeper:
             self.tools.compare(self.tally, made[some], bounded, stored, dtype=dtype, where=where, everyday=False)
 
     def _source(self, name: str) -> str:
-        """The input that a query comes from, through what keeps zero zero; empty where there is none."""
+        """Return the input a query is computed from through operators that keep zero zero; empty when there is none."""
         producers = self.region.body.producers()
         while name in producers:
             node = producers[name]
@@ -156,7 +156,7 @@ class Sweeper:
         return name
 
     def _choices(self) -> int:
-        """Activations along rows of the weights, each of which must then be chosen."""
+        """Launch with activations along rows of the weights, each of which must then be chosen."""
         chooser = chooser_of(self.region)
         node = next((node for node in self.region.body.nodes if node.op == "argmax"), None)
         if chooser is None or node is None or not (out := self._made(node)):
@@ -173,7 +173,7 @@ class Sweeper:
         for at in range(count):
             x.copy_(given[at].view(x.shape))
             chosen.append(int(self._launched(at, f"row {int(rows[at])}")[out[0][0]].view(-1)[0]))
-        # What is not sure is not asked: the logits up to a factor, in float32.
+        # Only sure winners are checked; these are the logits up to a factor, in float32.
         logits = (given.float() * gain) @ w.float().T
         if chooser.bias:
             logits = logits + self.parameters[chooser.bias].float()

@@ -1,4 +1,4 @@
-"""Every number that decides whether a kernel is right, and the facts of a template that they depend on."""
+"""All numbers that decide whether a kernel is right, and the facts of a template on which they depend."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ ROUNDOFF: dict[str, float] = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-2
 """Unit roundoff u: the largest relative error of one rounding to nearest."""
 
 SUBNORMAL: dict[str, float] = {"bf16": 2.0**-134, "fp16": 2.0**-25, "fp32": 2.0**-150, "fp64": 0.0}
-"""Absolute error of one rounding below the smallest normal number: half of the smallest subnormal one."""
+"""The absolute error of one rounding below the smallest normal number: half of the smallest subnormal one."""
 
 ACCUMULATION: dict[str, float] = {"float32": 4e-6, "float64": 4e-12, "bf16x2": 2e-5, "library": 1.6e-5}
-"""Error of a reduction per unit of the sum of its absolute contributions (the c of bound 1).
+"""The error of a reduction per unit of the sum of its absolute contributions (the c of the element bound).
 
 float32: a plain loop over 12,288 terms stays below it on random data. bf16x2: an operand of a product on tensor cores
 is the sum of two bf16 numbers, which are within 2^-16 of it, and the sums are float32. library: PyTorch is free in its
-order, its blocking and, inside operators that it fuses, in where it rounds; and it rounds every value between
-operators.
+order, its blocking and, inside operators that it fuses, where it rounds; and it rounds every value between operators.
 """
 
 KEEN = 4e-7
-"""The c of float32 where every reduction is of so few terms that no order of them counts: what is left is the error of
-an exponential, a root or a quotient, in units of roundoff 6.7. The coarsest that ships has 4 of them."""
+"""The c of float32 where every reduction has so few terms that their order does not matter. What is left is the error
+of an exponential, a root or a quotient: 6.7 units of roundoff. The least accurate one that ships has 4.
+"""
 
 ROUNDING_SLACK = 1.05
-"""Factor on u·|r| of the final rounding."""
+"""The factor on u·|r| of the final rounding."""
 SPREAD = 8.0
-"""Standard deviations allowed to the sum of many independent declared roundings, per element."""
+"""The standard deviations allowed to the sum of many independent declared roundings, per element."""
 ROW_SLACK = 1.3
-"""Factor on the root mean square of pure rounding over a row."""
+"""The factor on the root mean square of pure rounding over a row."""
 ROW_SPREAD = 3.0
-"""Standard deviations allowed to declared roundings in a row's root mean square."""
+"""The standard deviations allowed to declared roundings in a row's root mean square."""
 ROW_ELEMENTS = 64
-"""Shortest row whose root mean square is checked."""
+"""The shortest row whose root mean square is checked."""
 RATIO_GATE = 1.25
-"""Largest error of a candidate in units of the model's own error."""
+"""The largest error of a candidate in units of the model's own error."""
 RATIO_ELEMENTS = 256
-"""Pooled outputs below which the gate is widened, because the ratio is noise."""
+"""The number of pooled outputs below which the gate is widened, because the ratio is noise."""
 TINY = 1e-30
-"""Absolute error that is always allowed: results this small are flushed by some units."""
+"""The absolute error that is always allowed: some units flush results this small."""
 
 POLICY: Json = {
     "version": 1,
@@ -72,11 +72,11 @@ POLICY: Json = {
     "ratio_elements": RATIO_ELEMENTS,
     "tiny": TINY,
 }
-"""The tolerances as data: what a lock pins and what keys reusable reports."""
+"""The tolerances as data; a lockfile pins them, and they are part of the key of reusable reports."""
 
 
 def rounding(magnitude: Tensor, dtype: str) -> Tensor:
-    """The largest error of rounding numbers of this magnitude to `dtype`, in float64; zero stays zero."""
+    """Return the largest error of rounding numbers of this magnitude to `dtype`, in float64; zero stays zero."""
     step = (ROUNDOFF[dtype] * magnitude).clamp(min=SUBNORMAL[dtype])
     return torch.where(magnitude == 0, 0.0, step)
 
@@ -86,18 +86,21 @@ class Facts:
     """What a template declares about its arithmetic and its buffers; the bounds follow from it."""
 
     rounds: tuple[tuple[str, str], ...] = ()
-    """Values of the region's body that it holds in a narrower type than float32: (name, dtype)."""
+    """The values of the region's body that the template holds in a narrower type than float32, as (name, dtype)."""
     accumulation: Accumulation = "float32"
     deterministic: bool = True
     layouts: tuple[tuple[str, str], ...] = ()
-    """Port family to the layout its weights are packed in; absent: row-major."""
+    """The layout in which the weights of a port family are packed; absent families are row-major."""
     workspaces: tuple[tuple[str, str, int, bool], ...] = ()
-    """(name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first launch; every launch
-    leaves zeros there."""
+    """The workspaces as (name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first
+    launch, and every launch leaves zeros there.
+    """
     in_place: tuple[tuple[str, str], ...] = ()
-    """Outputs, and the inputs that each may lie in the buffer of."""
+    """The pairs (output, input) in which the output may lie in the buffer of the input."""
     pitched: tuple[tuple[str, str], ...] = ()
-    """Inputs that may be columns of a wider matrix, and the workspaces that tell how wide it is."""
+    """The pairs (input, workspace) in which the input may be columns of a wider matrix whose width the workspace
+    holds.
+    """
 
     @property
     def coefficient(self) -> float:

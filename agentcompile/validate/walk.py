@@ -1,8 +1,8 @@
-"""A generation in small: a kernel fills one cache from its first slot to its last, and everything is compared.
+"""A small generation: a kernel fills one cache from its first slot to its last, and everything is compared.
 
-Every launch appends at the next position of a list and attends to all before it. After it, no slot but its own may have
-changed; in the end every appended slot is compared with the reference, and every output was. The reference of all
-launches is one batch, so that a launch costs little more than itself.
+Every launch appends at the next position of a list and attends to all slots before it. Afterwards only its own slot may
+have changed. In the end every appended slot and every output is compared with the reference. The reference of all
+launches is one batch, so it adds little to the cost of a launch.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, 
 from agentcompile.validate.walk_inputs import Feed
 
 _READ = 12 << 30
-"""Bytes of caches that the launches of a walk may read on a CPU."""
+"""The bytes of caches that the launches of a walk may read on a CPU."""
 _KEPT = 192 << 20
-"""Bytes of float64 activations of a walk, with their errors."""
+"""The bytes of float64 activations of a walk, with their errors."""
 _WORK = {"cpu": 7e8, "cuda": 4e10}
-"""Scores times their width that the reference of a walk may cost."""
+"""The number of scores, times their width, that the reference of a walk may cost."""
 _MOST = {"cpu": 768, "cuda": 1024}
-"""Launches of a walk, where nothing else bounds them."""
+"""The most launches of a walk, where nothing else limits them."""
 _LOOKED = 1 << 17
-"""Bytes of caches up to which they are compared whole after every launch; twice as many are after every second."""
+"""The bytes of caches up to which they are compared whole after every launch; twice as many are compared after every
+second.
+"""
 _RUN = 256
-"""Slots after each other that are hidden alike: where none is NaN, the numbers are compared."""
+"""The number of adjacent slots that are hidden with the same value; where it is not NaN, the numbers are compared."""
 _NEAR = 8
-"""Slots on both sides of those written that are compared after every launch."""
+"""The number of slots on both sides of those written that are compared after every launch."""
 _TOGETHER = 64
-"""Launches whose outputs are compared at once, so that a failure says about where it is."""
+"""The number of launches whose outputs are compared at once, so that a failure tells roughly where it is."""
 
 
 @dataclass(kw_only=True)
 class Walker:
-    """One candidate on its way through its caches. `parameters` are loaded."""
+    """The walks of one candidate through its caches; `parameters` are loaded."""
 
     region: Region
     facts: Facts
@@ -58,11 +60,11 @@ class Walker:
 
     @property
     def span(self) -> int:
-        """Slots that a sequence gains by a launch."""
+        """The number of slots that a sequence gains in one launch."""
         return max(1, self.tokens // self.region.regime.batch)
 
     def walk(self) -> int:
-        """All walks of a region; how many launches they took. None where nothing is appended."""
+        """Run all walks of a region; return the number of launches, 0 when the region appends nothing."""
         appends = [node for node in self.region.body.nodes if node.op == "cache_append"]
         if not appends:
             return 0
@@ -77,7 +79,7 @@ class Walker:
         most = max(96, int(min(_MOST[device], work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
         count = 0
         for path in starts(context, self.span, most, self.seed):
-            # One query head is zero at every other length: it goes the whole way again for the others.
+            # A single query head is zero at every other length only, so a second walk covers the other lengths.
             for again in range(2 if wide == 1 and self.span == 1 else 1):
                 count += self._along(path, batch, self.seed + again)
         return count
@@ -122,7 +124,7 @@ class Walker:
         return len(firsts)
 
     def _hidden(self, like: Tensor) -> Tensor:
-        """A cache none of whose slots may be read: some hold NaN, some a number that would show."""
+        """Return a cache of which no slot may be read: some slots hold NaN, some a number that would show."""
         cache = torch.full_like(like, torch.nan)
         cache[:, :, (torch.arange(like.shape[2]) // _RUN + self.seed) % 2 == 0] = -28672.0
         return cache
@@ -186,20 +188,21 @@ class Walker:
             self._compare(found[0], y, bounded, at, False, found[0], ~zero)
 
     def _side(self, cache: Tensor, entries: Tensor, new: Bounded, firsts: Tensor, dtype: str) -> tuple[Tensor, Bounded]:
-        """A cache [B, kv_heads, slots, D] as a right kernel would have filled it, and what each launch appends.
+        """Return a cache [B, kv_heads, slots, D] as a right kernel would have filled it, and what each launch appends.
 
-        The kernel's own entries are taken where they are right, so that their roundings cost the outputs nothing.
+        The kernel's own entries are used where they are right, so that their roundings do not count as errors of the
+        outputs.
         """
         wide = cache.double()
         step = rounding(new.wide().abs(), dtype)
         right = (entries.double() - new.wide()).abs() <= ROUNDING_SLACK * step + new.error() + TINY
         kept = torch.where(right, entries.double(), new.wide().to(entries.dtype).double())
-        # A sequence that waits for others writes its first slot again and again: the last entry stays.
+        # A sequence that waits for others rewrites its first slot with every launch: the last entry stays.
         stays = torch.ones_like(firsts, dtype=torch.bool)
         stays[:-1] = firsts[1:] != firsts[:-1]
         for b in range(cache.shape[0]):
             wide[b, :, firsts[stays[:, b], b]] = kept[stays[:, b], b, :, 0].transpose(0, 1)
-        wide[~wide.isfinite()] = 0.0  # slots that nobody reached
+        wide[~wide.isfinite()] = 0.0  # slots that no launch wrote
         # A kernel may attend to what it appends before or after its store has rounded it.
         copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
         slack = torch.where(copied, 0.0, step)
@@ -232,7 +235,7 @@ class Walker:
 
 
 def _beside(parts: list[Bounded]) -> Bounded:
-    """The groups of one token's query heads [N, G, D] as all of them [N, heads, D]."""
+    """Concatenate the groups of one token's query heads [N, G, D] to all heads [N, heads, D]."""
     value, *errors = (
         torch.cat([t for t in each if t is not None], dim=1)
         for each in zip(*((p.value, p.accumulated, p.rounded, p.variance) for p in parts), strict=True)

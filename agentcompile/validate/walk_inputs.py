@@ -1,7 +1,7 @@
-"""What a walk over a cache is fed: tokens' activations, all drawn at once, and what a float64 kernel would append.
+"""The inputs of a walk over a cache: all tokens' activations, and what a float64 kernel would append.
 
-Of the query heads of a token some are zero, so that every slot weighs the same and one too few or too many shows at any
-length; some look at one slot alone, so that a stale one shows; the rest are random.
+Of a token's query heads, some are zero, so that every slot weighs the same and one slot too few or too many shows at
+any length. Some attend to one slot only, so that a stale slot shows. The others are random.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
 
 _THETA = 10000.0
 _PEAK = 24.0
-"""The score of the slot that a peaked query looks at; others' are a few units."""
+"""The score of the slot that a peaked query attends to; other scores are a few units."""
 _FARTHEST = 64
-"""How many launches before a peaked query's own its slot may have been written."""
+"""The most launches between the write of a slot and the peaked query that attends to it."""
 _CHUNK = 1 << 20
-"""Elements of an activation of the launches whose reference is computed at once."""
+"""The number of elements of an activation over the launches whose reference is computed at once."""
 _ALIKE = frozenset({"rope", "rms_norm", "cast", "add", "sub", "mul", "position_table"})
-"""Operators whose rules do the same whatever the numbers are, so that many launches are one."""
+"""Operators whose rules do not branch on the numbers, so that many launches can be computed as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """How a query gets from an input of the region to its attention."""
+    """The operators between an input of the region and its attention's query."""
 
     source: str
     cos: str
     sin: str
     gain: str
-    """The norm's weight; empty without a norm."""
+    """The norm's weight; empty when there is no norm."""
     offset: float
 
 
 class Feed:
-    """Inputs of the N launches of one walk. `starts` [N, B]: the first position of each sequence in each launch."""
+    """The inputs of the N launches of one walk; `starts` [N, B] is each sequence's first position in each launch."""
 
     def __init__(
         self, region: Region, facts: Facts, parameters: Mapping[str, Tensor], starts: Tensor, *, seed: int, tokens: int
@@ -57,9 +57,9 @@ class Feed:
         self.attention = next((node for node in nodes if node.op == "attention"), None) if self.span == 1 else None
         self.appends = [node for node in nodes if node.op == "cache_append"]
         self.base: dict[str, Tensor] = {}
-        """What lies in slots that no launch writes."""
+        """The content of slots that no launch writes."""
         self.moving: dict[str, Tensor] = {}
-        """Inputs by launch, [N, …]."""
+        """The inputs that change with the launch, [N, …]."""
         self._draw()
         self.news = self.computed([node.inputs[1] for node in self.appends])
         """What every launch appends, [N, B, kv_heads, T, D], by append."""
@@ -97,7 +97,7 @@ class Feed:
                     self.moving[name] = function(both).reshape(shape).to(self.moving[name].dtype)
 
     def computed(self, uses: Sequence[Use]) -> list[Bounded]:
-        """The values at some edges in every launch, [N, …], from all that comes before caches and attention."""
+        """Return the values at some edges in every launch, [N, …], computed without the caches and attention."""
         apart = ("attention", "cache_append")
         body = replace(
             self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op not in apart), outputs=()
@@ -117,7 +117,7 @@ class Feed:
         return [_bounded(flat[i : i + 4]) for i in range(0, len(flat), 4)]
 
     def _steer(self, attention: Node) -> None:
-        """Choose what the query heads of every launch look at."""
+        """Choose what the query heads of every launch attend to."""
         path, scale = self._path(attention), float(str(dict(attention.attrs)["scale"]))
         of = [i for i, node in enumerate(self.appends) if node.outputs[0] == attention.inputs[1].value]
         if path is None or not of:
@@ -136,7 +136,7 @@ class Feed:
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
         looked = (torch.arange(count)[:, None] - back).clamp(
             min=0
-        )  # of a sparse walk this may leave a window: so be it
+        )  # in a sparse walk this may be outside the window, which is accepted
         owner = torch.arange(heads) // (heads // kv_heads)
         wanted = keys[looked[:, None, :], torch.arange(batch)[:, None], owner]  # [N, B, heads, D]
         size = wanted.square().sum(-1, keepdim=True).clamp(min=1e-6) * abs(scale)
@@ -170,15 +170,18 @@ class Feed:
 
 
 def _unrotated(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The x that `rope` takes to y. As the halves turn by angles of their own this is no rotation back: solved are
-    y₁ = x₁·cos₁ − x₂·sin₁ and y₂ = x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the angles' difference."""
+    """Return the x that `rope` turns into y.
+
+    The halves turn by different angles, so this is no inverse rotation. It solves y₁ = x₁·cos₁ − x₂·sin₁ and y₂ =
+    x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the difference of the angles.
+    """
     (y1, y2), (cos1, cos2), (sin1, sin2) = (tensor.chunk(2, dim=-1) for tensor in (y, cos, sin))
     determinant = cos1 * cos2 + sin1 * sin2
     return torch.cat(((cos2 * y1 + sin1 * y2) / determinant, (cos1 * y2 - sin2 * y1) / determinant), dim=-1)
 
 
 def _parts(value: Bounded) -> list[Tensor]:
-    """Value and errors, dense and in float64."""
+    """Return the value and its errors, dense and in float64."""
     wide = value.wide()
     parts = (value.accumulated, value.rounded, value.variance)
     return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in parts)]

@@ -1,4 +1,4 @@
-"""Other ways to launch a candidate, each of which must leave the bits of the plain one."""
+"""Other ways to launch a candidate, each of which must leave the same bits as the plain one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from agentcompile.validate.rig import Run
 
 Serial = Callable[[Mapping[str, Tensor], bool], None]
-"""Launch with one rank after another; True: the last rank first."""
+"""A function that launches with one rank after another; True starts with the last rank."""
 
 
 def serially(serial: Serial, backwards: bool, buffers: Mapping[str, Tensor]) -> None:
@@ -19,7 +19,7 @@ def serially(serial: Serial, backwards: bool, buffers: Mapping[str, Tensor]) -> 
 
 
 def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:
-    """Launch with one buffer for both, and leave the result and the input where others look for them."""
+    """Launch with one buffer as output and input, then put the result and the input into their own buffers."""
     before = buffers[source].clone()
     run({**buffers, output: buffers[source].view(buffers[output].shape)})
     buffers[output].copy_(buffers[source].view(buffers[output].shape))
@@ -27,7 +27,7 @@ def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) 
 
 
 def side_by_side(run: Run, pitched: Sequence[tuple[str, str]], tokens: int, buffers: Mapping[str, Tensor]) -> None:
-    """Launch on the inputs of every pitch as columns of one matrix, with columns between them that nobody may use."""
+    """Launch with the inputs of each pitch as columns of one matrix, with NaN columns between them."""
     views, spaces = dict(buffers), {space for _, space in pitched}
     for space in spaces:
         dense = {name: buffers[name].view(tokens, -1) for name, told in pitched if told == space}

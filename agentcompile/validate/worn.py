@@ -1,8 +1,8 @@
-"""Numbers as trained models have them, which no normal draw looks like: every channel, every row has a size of its own.
+"""Numbers as in trained models, unlike any normal draw: every channel and every row has its own size.
 
-Activations have heavy tails, a mean, zeros, one sign; weights, gains and tables are from thousandths to hundreds, and
-what lies in a cache is, too. A kernel that clamps, that leaves out what is small beside the largest, that holds a
-weight in fewer bits, or that is less exact where inputs do not look like a test's, is wrong here.
+Activations have heavy tails, a mean, zeros or one sign; weights, gains, tables and cache entries range from thousandths
+to hundreds. These inputs reveal a kernel that clamps, drops what is small beside the largest, holds a weight in fewer
+bits, or is less exact where inputs do not look like a test's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 UNEVEN = 7
-"""The draw of parameters whose channels and rows have sizes of their own."""
+"""The draw of parameters whose channels and rows have their own sizes."""
 _HEAVY = 32
-"""One channel in so many is far larger than its neighbours."""
+"""One channel in this many is far larger than its neighbours."""
 _KEY_CHANNELS = 3
 
 
 def _sizes(count: int, low: float, high: float, rng: torch.Generator) -> Tensor:
-    """Powers of ten between `low` and `high`, evenly."""
+    """Return powers of ten between `low` and `high`, evenly distributed in the exponent."""
     return torch.pow(10.0, low + (high - low) * torch.rand(count, generator=rng))
 
 
@@ -45,7 +45,7 @@ def _tiny(x: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _massive(x: Tensor, rng: torch.Generator) -> Tensor:
-    """A few channels of thousands, all else near one."""
+    """Scale a few channels to thousands and leave the others near one."""
     x = x.clone()
     count = max(1, x.shape[-1] // 128)
     x[..., torch.randperm(x.shape[-1], generator=rng)[:count]] *= 3000.0
@@ -60,12 +60,12 @@ LOOKS: tuple[Callable[[Tensor, torch.Generator], Tensor], ...] = (
     _tiny,
     _massive,
 )
-"""What an activation looks like; a case's place says which."""
+"""The distributions of an activation; a case's place selects one."""
 PLACES = tuple(at / (len(LOOKS) - 1) for at in range(len(LOOKS)))
 
 
 def worn(shape: tuple[int, ...], place: float, rng: torch.Generator, *, scored: bool) -> Tensor:
-    """An activation. Of one that is `scored`, a query's or a key's, the size stays, so that no score hides others."""
+    """Return an activation; a query or key (`scored`) keeps its size, so that no score hides others."""
     look = LOOKS[round(place * (len(LOOKS) - 1))]
     x = torch.randn(shape, generator=rng)
     if scored and look in (_tailed, _massive, _positive):
@@ -74,8 +74,11 @@ def worn(shape: tuple[int, ...], place: float, rng: torch.Generator, *, scored: 
 
 
 def uneven(drawn: Tensor, rng: torch.Generator, *, norm: bool, scored: bool, matrix: bool) -> Tensor:
-    """Drawn parameters with sizes of their own: a gain's channels, a matrix's rows and some of its columns, a table's
-    columns; a gain of queries or keys stays near one."""
+    """Return the drawn parameters with their own sizes per channel.
+
+    They apply to a gain's channels, a matrix's rows and some of its columns, or a table's columns. A gain of queries or
+    keys stays near one.
+    """
     width = drawn.shape[-1]
     if norm:
         return drawn * (_sizes(width, -0.5, 0.5, rng) if scored else _sizes(width, -2.0, 1.5, rng)).to(drawn.dtype)
@@ -88,7 +91,7 @@ def uneven(drawn: Tensor, rng: torch.Generator, *, norm: bool, scored: bool, mat
 
 
 def past(shape: tuple[int, ...], rng: torch.Generator, *, value: bool) -> Tensor:
-    """A cache [B, kv_heads, context, D]: of keys a few channels are large, of values each has its own size."""
+    """Return a cache [B, kv_heads, context, D]: a few key channels are large, every value channel has its own size."""
     cache, width = torch.randn(shape, generator=rng), shape[-1]
     for head in range(shape[1]):
         if value:
