@@ -54,7 +54,7 @@ class Catalog:
         return list(dict.fromkeys(template.id for template in self.templates))
 
     def find(self, id: str, dtype: str) -> Template | None:
-        """Return the template that a lock or a recorded run calls `id`, as regions of `dtype` see it; None if it is gone.
+        """Return the template that a lock or a recorded run calls `id`, as regions of `dtype` see it; or None.
 
         An old id (see `aliases`) gives the template under that old id, so that its digest and texts are the recorded
         ones. If no template with that id serves `dtype`, another one with the id is returned: the legality rules refuse

@@ -34,7 +34,7 @@ class ManifestDTypeParam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestDType:
-    """The table ``[dtype.fp32]``: what replaces the common values for one dtype; `layouts` and `params` name by name."""
+    """The table ``[dtype.fp32]``: what replaces the common values for one dtype; `layouts` and `params` by name."""
 
     kernel: str | None = None
     arch: tuple[str, ...] | None = None

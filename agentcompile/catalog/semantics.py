@@ -63,7 +63,10 @@ class Beside:
 
 
 def refuse(file: str, key: str, text: str, hint: str) -> AgentCompileError:
-    """Return the error for a fault, in the usual form, file, key and fault: ``template.toml: params.VEC.default: 3 is not in its domain``."""
+    """Return the error for a fault in a manifest, as file, key and fault.
+
+    It reads like ``templates/x/y/template.toml: params.VEC.default: 3 is not in its domain``.
+    """
     return AgentCompileError(f"{file}: {key}: {text}" if key else f"{file}: {text}", hint=hint)
 
 

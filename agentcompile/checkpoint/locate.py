@@ -50,7 +50,7 @@ def location(name: str, lock: Path) -> str:
 
 
 def misplaced(location: str) -> str:
-    """Return why a lock may not record this location; "" when it is empty, a preset, or a relative path that is near."""
+    """Return why a lock may not record this location; "" for an empty one, a preset, or a near relative path."""
     if not location or _PRESET.fullmatch(location):
         return ""
     if location.startswith(PRESET) or not location.isprintable() or len(location) > 4096 or "\\" in location:
