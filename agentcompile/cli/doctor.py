@@ -263,7 +263,7 @@ def _devices(driver: Driver | None) -> Iterator[Row]:
 
 
 def _device(gpu: Gpu) -> Row:
-    """Return the row with a GPU's name, compute capability, memory and clock; a warning when no template supports it."""
+    """Return the row with a GPU's name, compute capability, memory and clock; a warning if no template supports it."""
     name, parts = f"gpu {gpu.index}", [gpu.name or "unnamed"]
     if gpu.capability is not None:
         parts.append(f"sm_{gpu.capability[0]}{gpu.capability[1]}")
