@@ -37,7 +37,7 @@ class Follower:
         self._clock = clock
 
     def new(self, budget_s: float = math.inf) -> list[Record]:
-        """Return the records written since the last call, as many as are read in about `budget_s`; fold them into `state`.
+        """Return the records written since the last call, as many as are read in about `budget_s`, folded into `state`.
 
         Of consecutive progress events of one region's timing only the last is returned. An incomplete last line is left
         until it is complete.

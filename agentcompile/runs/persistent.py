@@ -34,7 +34,7 @@ class _Groups(Generic[T]):
 
 
 class GrowingSequence(Sequence[T], Generic[T]):
-    """An immutable sequence; `plus` takes constant time, and copies the items only where a longer one exists already."""
+    """An immutable sequence; `plus` takes constant time, and copies the items only when a longer one exists already."""
 
     __slots__ = ("_count", "_groups", "_items")
 
