@@ -31,5 +31,5 @@ def _late(name: str) -> object:
     return value
 
 
-if not TYPE_CHECKING:  # a checker would take any missing name for an object
+if not TYPE_CHECKING:  # a type checker would accept any missing name as an object
     __getattr__ = _late

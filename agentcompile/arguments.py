@@ -78,7 +78,7 @@ def text(name: str, value: object) -> str:
     """  # noqa: DOC501
     if not isinstance(value, str):
         raise wrong(name, value, "a text (str)")
-    try:  # by the type's own code: a class derived from it may do anything
+    try:  # `str`'s own methods: a derived class may do anything
         encoded = str.encode(value, "utf-8")
     except UnicodeEncodeError as error:
         letter = str.__getitem__(value, error.start)

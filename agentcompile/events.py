@@ -36,7 +36,7 @@ FlowStage = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(_Clean):
-    """A run began, or goes on after it had stopped; `options` is the digest of the options that shape the result."""
+    """A run began or was resumed; `options` is the digest of the options that shape the result."""
 
     kind: Literal["run-started"] = "run-started"
     model: str
@@ -168,7 +168,7 @@ class AdviserReplied(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceTaken(_Clean):
-    """What a model advised for a region: what it ranked (`advice.order`), and why each refused proposal was refused."""
+    """A model's advice on a region: what it ranked (`advice.order`), and each proposal, with a reason where refused."""
 
     kind: Literal["advice-taken"] = "advice-taken"
     region: str

@@ -313,7 +313,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return _string(raw, shown)
         case "variable":
             if not re.fullmatch(r"([A-Z_][A-Z0-9_]{0,63})?", text := _string(raw, shown)):
-                hint = "put the key into a variable, say MY_KEY, and name that"  # what was said may be the key itself
+                hint = "put the key into a variable, say MY_KEY, and name that"  # the value may be the key itself
                 raise AgentCompileError(f"{shown}: no name of a variable in capital letters", hint=hint)
             return text
         case "switch":
@@ -334,7 +334,7 @@ def _advisor(text: str, shown: str, base: Path) -> str:
         try:
             parts = urlsplit(found["url"] or "")
             served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
-        except ValueError as error:  # brackets without an address, or a port that is none
+        except ValueError as error:  # brackets without an address, or an invalid port
             raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
         if not served:
             raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")

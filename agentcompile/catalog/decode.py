@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_BYTES = 64 * 2**20
-"""The largest text that is decoded; a larger one is not a file of ours."""
+"""The most bytes of a text that is decoded; no file of this program is larger."""
 
 
 def read_text(path: Path, *, file: str = "") -> str:

@@ -139,7 +139,7 @@ def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
             raise refuse(file, "kernel", f'"{name}": there is no such file', hint_of(name, known, what="kernels"))
         source, includes = _source(base / place, base), dict[str, str]()
         _include(source, f"{base.name}/{place}", order, includes)
-        # A kernel of another template goes by the usual name in messages: the manifest there says where it lies.
+        # Messages call another template's kernel file by its default name: the manifest says where it is.
         own = usual if foreign else name
         yield part.template(id=id, source_name=own, source=source, includes=tuple(includes.items()))
 

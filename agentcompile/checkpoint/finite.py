@@ -55,7 +55,7 @@ def _unfit(file: Path, tensors: list[TensorInfo]) -> Iterator[TensorInfo]:
             while left > 0:
                 got = source.readinto(memoryview(room)[: min(left, CHUNK_BYTES)]) or 0
                 if got % ITEM_BYTES[info.dtype] or got == 0:
-                    break  # the file shrank since its header was read: whoever reads it next says so
+                    break  # the file shrank since its header was read: its next reader reports that
                 if not _is_finite(memoryview(room)[:got], info.dtype):
                     yield info
                     break

@@ -41,7 +41,7 @@ def compile(
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         begun = reporter.state
-        review = options.review or begun.review is not None  # asked for once, for good
+        review = options.review or begun.review is not None  # a review once asked for stays
         if review and begun.settled and not begun.asked and open_items(begun):
             raise undecided(begun, run.path)
         emit, mutex = shared(tee(journal.append, reporter))
@@ -156,7 +156,7 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
         run = session.RunDirectory(path)
-        with suppress(AgentCompileError):  # a run of another version is none to go on with
+        with suppress(AgentCompileError):  # a run of another version cannot be resumed
             same = not flags.get("model") or stored_options(run).model == options.model
             if same and run.state().status != "finished" and not run.alive():
                 return run

@@ -78,7 +78,7 @@ def recorded(
     try:
         yield
     except AgentCompileError as error:
-        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its events say what it waits for
+        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its last event says what it waits for
             raise
         said, hint = redacted(error.message, secrets), redacted(error.hint, secrets)
         _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=said, hint=hint))

@@ -96,7 +96,7 @@ def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
     from agentcompile.system.store import Store
 
     found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
-    if found is None:  # then the templates here must still give the sources
+    if found is None:  # then the templates here must give the same sources
         jobs = open_lock(lock, options).jobs
         found = Bundle(
             sources={job.source.digest: job.source for job in jobs},

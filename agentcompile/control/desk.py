@@ -109,7 +109,7 @@ def deliver(path: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
         except NoCompilerError:
             if not run.alive():
                 break
-        time.sleep(TRY_S)  # it begins or ends: its lock is held, and its socket is not there
+        time.sleep(TRY_S)  # the compiler begins or ends: its lock is held, but there is no socket
     with Journal(run) as journal:
         try:
             events, text = answer(run.state(), command, live=False)

@@ -11,7 +11,7 @@ from agentcompile.options import Options
 from agentcompile.runs.session import RunDirectory
 
 MOST_BYTES = 4 << 20
-"""The most bytes of one source; a longer file is not a source of ours."""
+"""The most bytes of one source; a longer file did not come from this compiler."""
 
 
 def source_text(run: RunDirectory, digest: str) -> str | None:

@@ -162,7 +162,7 @@ def _facts(state: progress.State, store: Path) -> Facts:
             if path is not None:
                 found.ceilings[key] = decode(Ceiling, json.loads(path.read_bytes()))
         except (CodecError, ValueError, OSError):
-            continue  # a cache: what is damaged there is measured again
+            continue  # a cache: a damaged entry is measured again
     return found
 
 
@@ -290,7 +290,7 @@ def unpack(contents: Contents, path: Path, options: Options) -> RunDirectory:
             for exchange in contents.facts.exchanges:
                 advice.keep(exchange)
             write_atomically(part / EVENTS, contents.events)
-            write_atomically(part / OPTIONS, options_bytes(encode(options)))  # last: it makes a folder a run
+            write_atomically(part / OPTIONS, options_bytes(encode(options)))  # last: it makes the folder a run
             part.rename(path)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)

@@ -176,7 +176,7 @@ def lock_of(data: bytes, path: Path) -> Lock:
         raise AgentCompileError(f"{path}: not valid TOML of a lock ({why})", hint=hint)
     try:
         raw: Json = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError is also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number of thousands of digits
         raise AgentCompileError(f"{path}: not valid TOML ({error})", hint=hint) from error
     assert isinstance(raw, dict)
     _check_version(path, raw)

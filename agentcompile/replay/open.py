@@ -113,7 +113,7 @@ def opened_with(
     captured = model.captured
     found = _compared(lock, here.target, model)
     _judge(path, [row for row in found if row.grade == "refuse"], emit, locked)
-    # A kernel's workspaces are as many as the threads that it was made for: it is judged and run on just those.
+    # A kernel's workspaces are sized for the threads that it was compiled for: validate and run it with just those.
     here = replace(here, target=replace(here.target, threads=lock.target.threads))
     check_layouts(path, lock, (captured.decode, captured.prefill))
     pins = Pins(path=path, lock=lock, templates=templates, kept=kept)
@@ -172,7 +172,7 @@ def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None
     """Emit what has drifted.
 
     Raises:
-        AgentCompileError: a difference is refused, or `locked` and there is any (drift).
+        AgentCompileError: a field with the grade `refuse` differs, or with `locked` any field (drift).
     """
     for row in found:
         emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))

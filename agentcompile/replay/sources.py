@@ -51,7 +51,7 @@ class LockSources:
         try:
             return self.bundle.sources.get(digest) or (source_in(data, digest) if data else None)
         except ValueError:
-            return None  # a cache: what is damaged there is as good as gone
+            return None  # a cache: a damaged entry counts as missing
 
     def template(self, digest: str) -> Template | None:
         """Return the template with that digest, or None."""

@@ -246,7 +246,7 @@ def write(
         lock = lock_of(about, [*prepared.decode, prepared.prefill], plans, planned.layouts, scheduler.trials)
         LockSources(store=prepared.here.store).keep(scheduler.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
-        if prepared.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
+        if prepared.prompt_tasks:  # the kernels were accepted at every length: a replay here need not do it again
             Notes(prepared.here.store).put(lengths_key(hashed, prepared.here.target.digest), 1)
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))

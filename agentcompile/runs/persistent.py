@@ -48,7 +48,7 @@ class GrowingSequence(Sequence[T], Generic[T]):
         longer: GrowingSequence[T] = GrowingSequence.__new__(GrowingSequence)
         if self._count == len(self._items):
             longer._items, longer._groups = self._items, self._groups
-        else:  # another sequence has grown from this one already: the rest of the list is that one's
+        else:  # a longer sequence exists already: the rest of the list belongs to it
             longer._items, longer._groups = self._items[: self._count], _Groups()
         longer._items.append(item)
         longer._count = self._count + 1
@@ -101,7 +101,7 @@ class GrowingSet(Generic[K]):
     def plus(self, key: K) -> GrowingSet[K]:
         """Return a set of these keys and `key`."""
         count, order = self._count, self._order
-        if count != len(order):  # another set has grown from this one: then the rest of the table is that one's
+        if count != len(order):  # a larger set exists already: the rest of the table belongs to it
             if key in self:
                 return self
             order = {k: at for k, at in order.items() if at < count}

@@ -163,7 +163,7 @@ def apply(state: State, event: Event) -> State:
             return _started(state, event)
         case StageStarted():
             stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
-            if event.stage == "search":  # plans are made anew from here on
+            if event.stage == "search":  # the search makes new plans
                 return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
             return changed(state, stages=stages)
         case StageFinished():
@@ -328,7 +328,7 @@ def _found(state: State, event: RegionFound) -> State:
     )
     if (known := state.row(event.region)) is None:
         return changed(state, rows=(*state.rows, row))
-    # Found again by a resumed run: what the trials said stays.
+    # Found again by a resumed run: results of trials stay.
     kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
     kept = changed(kept, advice=known.advice)
     return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))

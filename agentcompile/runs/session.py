@@ -224,7 +224,7 @@ class Journal:
         except OSError as error:
             self._cut()
             raise environment_error(error, self.run.path / EVENTS) from error
-        except BaseException:  # a signal: what was not acknowledged was not written
+        except BaseException:  # a signal: an event that was not acknowledged must not be in the file
             self._cut()
             raise
         return True
@@ -301,7 +301,7 @@ def _take_lock(path: Path) -> IO[bytes]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError as error:
-            if left:  # whoever asks whether the run is alive holds it for an instant
+            if left:  # `alive` in another process holds it for an instant
                 time.sleep(LOOK_S)
                 continue
             lock.close()
