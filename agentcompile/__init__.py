@@ -17,7 +17,11 @@ _LATE = {"compile": "agentcompile.api", "load": "agentcompile.api"}
 
 
 def _late(name: str) -> object:
-    """Import the flow on first use; `import agentcompile` itself costs milliseconds."""
+    """Import the function of that name on first use, because `import agentcompile` itself must cost milliseconds.
+
+    Raises:
+        AttributeError: the package has no such name.
+    """
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -27,5 +31,5 @@ def _late(name: str) -> object:
     return value
 
 
-if not TYPE_CHECKING:  # a checker would take any missing name for an object
+if not TYPE_CHECKING:  # a type checker would accept any missing name as an object
     __getattr__ = _late

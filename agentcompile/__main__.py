@@ -1,4 +1,4 @@
-"""`python -m agentcompile`."""
+"""The entry point of `python -m agentcompile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's two verbs: `compile` makes a lock, `load` runs one."""
+"""The library's two functions: `compile` makes a lockfile, `load` runs one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 MOST = 2**31
-"""Of any count."""
+"""The greatest value that `context`, `threads` and `budget` may have."""
 
 __all__ = ["compile", "load"]
 
@@ -33,12 +33,14 @@ def compile(
     save_to: str | Path = "",
     emit: Emit = silent,
 ) -> Lock:
-    """Compile a checkpoint directory, `preset:NAME` or a module of the decoder protocol; write its lock to `out`.
+    """Compile a checkpoint directory, `preset:NAME` or a module of the decoder protocol, and write its lock to `out`.
 
-    A module's weights and graphs are saved to `save_to` first, which then serves as its checkpoint.
-    What is None comes from the environment, the settings files or the defaults, as on the command line. Raises
-    AgentCompileError for what the user can fix.
-    """
+    The weights and graphs of a module are saved to `save_to` first, which then serves as its checkpoint. An argument
+    that is None takes its value from the environment, the settings files or the defaults, as on the command line.
+
+    Raises:
+        AgentCompileError: an argument is wrong, or compilation failed for a reason that the user can fix.
+    """  # noqa: DOC501
     import torch
 
     from agentcompile.capture.cached import save_module

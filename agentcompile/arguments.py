@@ -1,7 +1,8 @@
-"""What callers pass: plain values of the right type and range, or a usage error that names argument and value.
+"""Checks of arguments: plain values of the right type and range, or a usage error that names argument and value.
 
-In: whatever a program or a command line gave. Out: `int`, `float`, `bool`, `str`, `Path` or token ids. Numbers of other
-libraries that are whole (`__index__`) or real (`__float__`) count; a bool is no number, bytes are no text.
+In: whatever a program or a command line gave. Out: `int`, `float`, `bool`, `str`, `Path` or token ids. Whole numbers
+(`__index__`) and real numbers (`__float__`) of other libraries are accepted; a bool is not a number, and bytes are not
+text.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from typing import Any
 from agentcompile.errors import AgentCompileError
 
 LONGEST_PATH, LONGEST_NAME = 4095, 255
-"""Bytes of a path and of one of its parts that Linux takes."""
+"""The most bytes that Linux accepts in a path, and in one part of a path."""
 MOST_IDS = 1 << 24
-"""More numbers than any cache has tokens: a range may be longer than memory."""
+"""The most token ids that are accepted: more than any KV cache holds, because a `range` may be longer than memory."""
 _SHOWN = 60
 _IDS = "a text, or a list of token ids (int)"
 
 
 def whole(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number from `least` to `most`."""
+    """Return `value` as a whole number from `least` to `most`.
+
+    Raises:
+        AgentCompileError: it is not a whole number, or is out of range (usage).
+    """  # noqa: DOC501
     allowed = f"a whole number from {least} to {most}"
     with _own_code(name, value, allowed):
         if _is_bool(value) or not hasattr(value, "__index__"):
@@ -37,7 +42,11 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
 
 
 def real(name: str, value: object, least: float, most: float, hint: str) -> float:
-    """A finite number from `least` to `most`; `hint` says what its values mean."""
+    """Return `value` as a finite number from `least` to `most`; `hint` says what its values mean.
+
+    Raises:
+        AgentCompileError: it is not a number, not finite, or out of range (usage).
+    """  # noqa: DOC501
     allowed = f"a number from {least:g} to {most:g}; {hint}"
     with _own_code(name, value, allowed):  # an array of several numbers, or an enormous int
         if _is_bool(value) or isinstance(value, (str, bytes)):
@@ -49,17 +58,27 @@ def real(name: str, value: object, least: float, most: float, hint: str) -> floa
 
 
 def switch(name: str, value: object) -> bool:
-    """True or False."""
+    """Return `value`, which must be True or False.
+
+    Raises:
+        AgentCompileError: it is not a bool (usage).
+    """  # noqa: DOC501
     if not isinstance(value, bool):
         raise wrong(name, value, "True or False")
     return value
 
 
 def text(name: str, value: object) -> str:
-    """A text that UTF-8 can hold: no half of a surrogate pair, as arguments that are no UTF-8 leave behind."""
+    """Return `value` as a plain `str` that UTF-8 can encode.
+
+    A lone surrogate, as command-line arguments that are not UTF-8 leave behind, cannot be encoded.
+
+    Raises:
+        AgentCompileError: it is not a `str`, or holds a lone surrogate (usage).
+    """  # noqa: DOC501
     if not isinstance(value, str):
         raise wrong(name, value, "a text (str)")
-    try:  # by the type's own code: a class derived from it may do anything
+    try:  # `str`'s own methods: a derived class may do anything
         encoded = str.encode(value, "utf-8")
     except UnicodeEncodeError as error:
         letter = str.__getitem__(value, error.start)
@@ -69,7 +88,11 @@ def text(name: str, value: object) -> str:
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
-    """One text, or a list or tuple of them."""
+    """Return one text, or a list or tuple of texts, as a tuple.
+
+    Raises:
+        AgentCompileError: it is neither, or an item is not a text (usage).
+    """  # noqa: DOC501
     if isinstance(value, str):
         return (text(name, value),)
     if not isinstance(value, (list, tuple)):
@@ -78,7 +101,11 @@ def texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def path(name: str, value: object) -> str:
-    """The text of a path that a file system could take."""
+    """Return the text of a path that a file system could hold.
+
+    Raises:
+        AgentCompileError: it is not a path, holds a NUL character, or is too long (usage).
+    """  # noqa: DOC501
     if not isinstance(value, (str, Path)):
         raise wrong(name, value, "a path (str or pathlib.Path)")
     said = text(name, value if isinstance(value, str) else str(value))
@@ -90,7 +117,13 @@ def path(name: str, value: object) -> str:
 
 
 def located(name: str, value: str, base: Path) -> str:
-    """An absolute path, from `base` where it is relative; an empty one stays empty. `~` is a user's home."""
+    """Return an absolute path, relative to `base` where `value` is relative; an empty `value` stays empty.
+
+    A leading `~` stands for a user's home directory.
+
+    Raises:
+        AgentCompileError: it is not a valid path, or names a user who does not exist (usage).
+    """
     try:
         return str(base / Path(path(name, value)).expanduser()) if value else ""
     except RuntimeError as error:  # a user that does not exist
@@ -98,7 +131,11 @@ def located(name: str, value: str, base: Path) -> str:
 
 
 def listed(name: str, value: Any) -> Sequence[Any]:
-    """A list, a tuple, or an array of any library as a sequence; its items are not looked at."""
+    """Return a list, a tuple or an array of any library as a sequence; its items are not checked.
+
+    Raises:
+        AgentCompileError: it is not a sequence of items (usage).
+    """  # noqa: DOC501
     if isinstance(value, array) and value.typecode == "q":
         return value
     with _own_code(name, value, _IDS):
@@ -110,10 +147,13 @@ def listed(name: str, value: Any) -> Sequence[Any]:
 
 
 def ids(name: str, value: Any, most: int = MOST_IDS) -> array[int]:
-    """Token ids as an array of 64-bit numbers: from a list, a tuple, or a one-dimensional array of whole numbers.
+    """Return token ids as an array of 64-bit numbers, from a list, a tuple or a one-dimensional array of whole numbers.
 
-    Thousands of ids take microseconds: what they are is asked of their types, not of each.
-    """
+    Thousands of ids take microseconds, because the check looks at each type once, not at each item.
+
+    Raises:
+        AgentCompileError: there are more than `most` ids, or an item is not a whole number of 64 bits (usage).
+    """  # noqa: DOC501
     found = listed(name, value)
     if isinstance(found, array) and found.typecode == "q":
         return found
@@ -135,7 +175,7 @@ def ids(name: str, value: Any, most: int = MOST_IDS) -> array[int]:
 
 
 def is_batch(prompt: object) -> bool:
-    """Whether this is a list of prompts rather than one: its first item is no number."""
+    """Return whether `prompt` is a list of prompts rather than one prompt: whether its first item is a sequence."""
     try:
         if not isinstance(prompt, (list, tuple)) or not prompt:
             return False
@@ -145,13 +185,17 @@ def is_batch(prompt: object) -> bool:
 
 
 def _is_bool(value: object) -> bool:
-    """Whether this is True or False, in the type of any library."""
+    """Return whether `value` is True or False, in the bool type of any library."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 @contextmanager
 def _own_code(name: str, value: object, allowed: str) -> Iterator[None]:
-    """Whatever a value's own code raises makes it a wrong one."""
+    """Turn any exception that the value's own code raises into the usage error of `wrong`.
+
+    Raises:
+        AgentCompileError: the block raised; an AgentCompileError of the block passes through unchanged.
+    """  # noqa: DOC501
     try:
         yield
     except AgentCompileError:
@@ -161,7 +205,7 @@ def _own_code(name: str, value: object, allowed: str) -> Iterator[None]:
 
 
 def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
-    """The usage error for an argument: its name, its value cut short, and its type, which may be the matter."""
+    """Return the usage error for an argument: its name, its value cut short, its type, and what is allowed."""
     try:
         value = str(value) if isinstance(value, Path) else value
         shown = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)

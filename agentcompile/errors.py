@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process exit means; 128 + signal is the shell's."""
+    """What a process's exit code means; 128 + signal comes from the shell."""
 
     OK = 0
     INTERNAL = 1
@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
 
 class AgentCompileError(Exception):
-    """Raised for what the user can fix; caught once, in the command line, and shown without a traceback.
+    """An error that the user can fix; the command line catches it once and shows it without a traceback.
 
     The message names the file, the key and the value; the hint names the remedy.
     """

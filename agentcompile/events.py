@@ -1,8 +1,7 @@
-"""What happened, as a union of frozen dataclasses: one stream for the command line, the terminal app and the bench.
+"""Events: what happened in a run, as a union of frozen dataclasses that the CLI, the terminal app and the bench read.
 
-In: facts from the flow. Out: lines of JSON and back. Invariant: no text in an event, however it was made, holds a
-control, escape or bidirectional character, because every event cleans itself when it is created, and decoding
-creates it. Standard library only.
+`encode` and `decode` turn events into JSON and back. Invariant: no text in an event holds a control, escape or
+bidirectional character, because an event cleans itself when it is created, also by `decode`. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ FlowStage = Literal[
     "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
     "load", "rebuild", "verify",
 ]  # fmt: skip
-"""The steps a person sees, in the order of the flow."""
+"""The stages that a person sees, in the order of the flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(_Clean):
-    """A run began, or goes on after it had stopped. `options` is the digest of what was asked."""
+    """A run began or was resumed; `options` is the digest of the options that shape the result."""
 
     kind: Literal["run-started"] = "run-started"
     model: str
@@ -50,7 +49,7 @@ class RunStarted(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted(_Clean):
-    """A step of the flow began."""
+    """A stage of the flow began."""
 
     kind: Literal["stage-started"] = "stage-started"
     stage: FlowStage
@@ -58,7 +57,7 @@ class StageStarted(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFinished(_Clean):
-    """A step of the flow ended; `detail` is one line for people."""
+    """A stage of the flow ended; `detail` is one line for people."""
 
     kind: Literal["stage-finished"] = "stage-finished"
     stage: FlowStage
@@ -68,7 +67,7 @@ class StageFinished(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCaptured(_Clean):
-    """One phase's graph: how many operators, and the names of those that have no normalised form."""
+    """The graph of one phase was captured: its number of operators, and the names of those with no normalised form."""
 
     kind: Literal["graph-captured"] = "graph-captured"
     phase: Phase
@@ -79,7 +78,7 @@ class GraphCaptured(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFound(_Clean):
-    """A region and its cost: `floor_ns` is one site's roofline floor, `share` its sites' part of the step's floor."""
+    """A region and its cost: `floor_ns` is one site's roofline floor, `share` all sites' part of the step's floor."""
 
     kind: Literal["region-found"] = "region-found"
     region: str
@@ -92,16 +91,16 @@ class RegionFound(_Clean):
     floor_ns: float
     share: float
     operators: tuple[str, ...] = ()
-    """Names of its operators, in order."""
+    """Names of the region's operators, in order."""
     ports: tuple[str, ...] = ()
-    """Its interface, a line a port: ``x: activation, read, bf16 [1, 1, 1024]``."""
+    """The region's interface, one line for each port: ``x: activation, read, bf16 [1, 1, 1024]``."""
     dims: tuple[tuple[str, int], ...] = ()
-    """What constraints of templates may name beside parameters, and its value here; a name that is missing is 0."""
+    """Names that a template's constraints may use beside parameters, with their values here; a missing name is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryFound(_Clean):
-    """An operator that no region may cross, and why."""
+    """An operator that no region may cross, and the reason."""
 
     kind: Literal["boundary-found"] = "boundary-found"
     op: str
@@ -123,7 +122,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceBounded(_Clean):
-    """A region's space: how many templates serve it, how many points are legal, how many were refused and why."""
+    """A region's space: how many templates serve it, how many points are legal, how many were rejected and why."""
 
     kind: Literal["space-bounded"] = "space-bounded"
     region: str
@@ -136,7 +135,7 @@ class SpaceBounded(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(_Clean):
-    """What an adviser would try first; unverified until a measurement says so."""
+    """The candidates that an adviser would measure first; nothing is verified until a measurement says so."""
 
     kind: Literal["advised"] = "advised"
     region: str
@@ -147,18 +146,18 @@ class Advised(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviserCalled(_Clean):
-    """A model is about to be asked. On disk before it is: `booked` counts until `AdviserReplied` says what it took."""
+    """A model is about to be asked; on disk first: `booked` counts as spent until `AdviserReplied` tells the usage."""
 
     kind: Literal["adviser-called"] = "adviser-called"
     call: int
     booked: Usage
     way: str
-    """`json_schema`, `json_object` or `text`."""
+    """The form of answer that is asked for: `json_schema`, `json_object` or `text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviserReplied(_Clean):
-    """A call ended, with an answer or without."""
+    """A call to a model ended, with an answer or without."""
 
     kind: Literal["adviser-replied"] = "adviser-replied"
     call: int
@@ -169,8 +168,7 @@ class AdviserReplied(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceTaken(_Clean):
-    """What a model said about a region, every proposal with its reason where it was refused. `exchange` is a digest;
-    the order of `advice` holds what was ranked alone."""
+    """A model's advice on a region: what it ranked (`advice.order`), and each proposal, with a reason where refused."""
 
     kind: Literal["advice-taken"] = "advice-taken"
     region: str
@@ -181,7 +179,7 @@ class AdviceTaken(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceMissed(_Clean):
-    """No advice about these regions, or parts of an answer that no region's advice holds, and why."""
+    """No advice came for these regions, or parts of an answer fit no region's advice; and the reason."""
 
     kind: Literal["advice-missed"] = "advice-missed"
     regions: tuple[str, ...]
@@ -200,7 +198,7 @@ class ClaimSettled(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted(_Clean):
-    """A candidate went to the judge."""
+    """The evaluation of a candidate began."""
 
     kind: Literal["trial-started"] = "trial-started"
     region: str
@@ -210,7 +208,7 @@ class TrialStarted(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished(_Clean):
-    """A candidate has its verdict. On disk before anything acts on it."""
+    """The evaluation of a candidate ended. On disk before anything acts on it."""
 
     kind: Literal["trial-finished"] = "trial-finished"
     trial: Trial
@@ -218,7 +216,7 @@ class TrialFinished(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsProgress(_Clean):
-    """How far a timing is; never sent from inside a timed round."""
+    """How many rounds of a timing are done; never sent from inside a timed round."""
 
     kind: Literal["rounds-progress"] = "rounds-progress"
     region: str
@@ -228,7 +226,7 @@ class RoundsProgress(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceMade(_Clean):
-    """A region has its kernel or its fallback. On disk before anything acts on it."""
+    """A kernel or the fallback was chosen for a region. On disk before anything acts on it."""
 
     kind: Literal["choice-made"] = "choice-made"
     region: str
@@ -237,7 +235,7 @@ class ChoiceMade(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsTimed(_Clean):
-    """Whole steps were timed beside one another. `steps` is a digest of what they run and how they were timed."""
+    """Whole steps were timed side by side; `steps` is a digest of what they run and how they were timed."""
 
     kind: Literal["steps-timed"] = "steps-timed"
     steps: str
@@ -246,19 +244,19 @@ class StepsTimed(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAdmitted(_Clean):
-    """A plan stood against the best baseline step, or was not to be timed. On disk before anything acts on it."""
+    """A plan was measured against the best baseline step, or is not to be timed. On disk before anything acts on it."""
 
     kind: Literal["plan-admitted"] = "plan-admitted"
     plan: Plan
     layouts: Layouts = ()
-    """Resident layouts that it was admitted with, those of all plans of its run."""
+    """The resident layouts that it was admitted with: those of all plans of its run."""
     ruled: bool = False
-    """Whether it is another's plan as a person changed it; it was measured, and nothing of it fell back."""
+    """Whether it was changed after admission (overrides, model check), then measured; no region fell back by that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChecked(_Clean):
-    """The whole model stood beside float32; `plans` is a digest of what it ran. On disk before anything acts on it."""
+    """The whole model was compared with float32; `plans` digests what it ran. On disk before anything acts on it."""
 
     kind: Literal["model-checked"] = "model-checked"
     plans: str
@@ -276,7 +274,7 @@ class LockWritten(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFound(_Clean):
-    """A field of a lock that differs from the machine or the model at hand, and what repairs it."""
+    """A field of a lock that differs from this machine or the model at hand, and what repairs it."""
 
     kind: Literal["drift-found"] = "drift-found"
     field: str
@@ -288,7 +286,7 @@ class DriftFound(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(_Clean):
-    """Something a person should know that stops nothing."""
+    """Something that a person should know and that stops nothing."""
 
     kind: Literal["warned"] = "warned"
     text: str
@@ -304,27 +302,26 @@ class Decided(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone(_Clean):
-    """A person took the last decision that stood back. On disk before anything acts on it."""
+    """A person took back the last decision that was in force. On disk before anything acts on it."""
 
     kind: Literal["undone"] = "undone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateAsked(_Clean):
-    """A person wants a candidate given up (`cancel`) or judged afresh (`rerun`), one of other parameters too (`edit`).
-    On disk before anything acts on it."""
+    """A person cancels a candidate, or wants it evaluated again (`rerun`) or changed (`edit`). On disk before that."""
 
     kind: Literal["candidate-asked"] = "candidate-asked"
     what: Literal["cancel", "rerun", "edit"]
     region: str
     candidate: str
     point: Candidate | None = None
-    """The candidate itself where it is known; of a cancelled one the id is enough."""
+    """The candidate itself where it is known; to cancel one, its id is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steered(_Clean):
-    """A person paused the session, let it go on, or ended it. On disk before anything acts on it."""
+    """A person paused, resumed or stopped the session. On disk before anything acts on it."""
 
     kind: Literal["steered"] = "steered"
     what: Literal["pause", "resume", "stop"]
@@ -332,7 +329,7 @@ class Steered(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched(_Clean):
-    """A screen follows the run and draws at most `ui_hz` times a second; numbers of record come from runs without."""
+    """A screen follows the run and draws at most `ui_hz` times a second; official numbers come from runs without it."""
 
     kind: Literal["watched"] = "watched"
     ui_hz: float
@@ -340,7 +337,7 @@ class Watched(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewOpened(_Clean):
-    """Plans stand and wait for a person before the lock is written. `regions` are undecided or stale."""
+    """The plans wait for a person before the lock is written; `regions` are those undecided or with stale decisions."""
 
     kind: Literal["review-opened"] = "review-opened"
     regions: tuple[str, ...]
@@ -348,7 +345,7 @@ class ReviewOpened(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(_Clean):
-    """The run ended without its result; the exit code is the process's."""
+    """The run ended without its result; `exit_code` is that of the process."""
 
     kind: Literal["run-failed"] = "run-failed"
     exit_code: int
@@ -373,10 +370,10 @@ Event = (
     | SearchProgress
 )  # fmt: skip
 Emit = Callable[[Event], None]
-"""How the flow says what happened; passed down, never global."""
+"""The function by which the flow reports an event; it is passed down, never global."""
 
 PROGRESS = (TrialStarted, RoundsProgress, SearchProgress)
-"""Events that may be dropped: they say only how far something is."""
+"""Events that may be dropped, because they say only how far something is."""
 DURABLE = (
     RunStarted, TrialFinished, ChoiceMade, PlanAdmitted, LockWritten, Decided, Undone, CandidateAsked, Steered,
     ReviewOpened, RunFailed, RunFinished, AdviserCalled, AdviserReplied, ModelChecked,
@@ -385,16 +382,19 @@ DURABLE = (
 
 
 def silent(event: Event) -> None:
-    """An `Emit` for callers that do not watch."""
+    """Do nothing with an event: the `Emit` of callers that do not watch."""
 
 
 def encode(event: Event) -> Json:
-    """Plain JSON of an event."""
+    """Return an event as plain JSON."""
     return _encode(event)
 
 
 def decode(data: Json, *, clean: bool = False) -> Event:
-    """An event from `encode`'s output, its texts cleaned; raises `ir.codec.CodecError` naming the first fault. `clean`:
-    the line that it came in was `harmless`, so that there is nothing to clean."""
+    """Return the event of `encode`'s output; `clean` says that its line was `harmless`, so that no text needs cleaning.
+
+    Raises:
+        CodecError: the data is not an event; the message names the first fault.
+    """
     event: Event = _decode_bare(Event, data, "event") if clean else _decode(Event, data, "event")
     return event

@@ -1,8 +1,7 @@
-"""What was asked: flags over ``AGENTCOMPILE_*`` over project file over user file over defaults.
+"""Settings: flags over ``AGENTCOMPILE_*`` variables over the project file over the user's file over defaults.
 
-In: flags, the environment, `agentcompile.toml` or `[tool.agentcompile]` of `pyproject.toml` (the nearest one upwards),
-and the user's `config.toml`. Out: `Options`, and for every setting its value and where it came from. This module alone
-reads the environment and the settings files.
+In: flags, environment, the nearest `agentcompile.toml` or `[tool.agentcompile]` of `pyproject.toml` upwards, and the
+user's `config.toml`. Out: `Options`, and each value's source. Only this module reads the environment and these files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
 USER_FILE = "config.toml"
 DEFAULT_CONTEXT = 2048
-"""Tokens that the cache holds where nothing is said, and the model was made for as many."""
+"""Tokens that the KV cache holds when no context is given and the model allows that many."""
 
 Kind = Literal[
     "text", "model", "path", "paths", "int", "counts", "target", "advisor", "price", "rule", "switch", "variable"
@@ -36,7 +35,7 @@ Value = str | int | tuple[str, ...] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of the table. `name` is also the file's key and the flag (dashed), and the variable (in capitals)."""
+    """One setting; its name is also the key in a file and the flag (with dashes), and the variable (in capitals)."""
 
     name: str
     kind: Kind
@@ -46,12 +45,12 @@ class Setting:
 
     @property
     def default(self) -> Value:
-        """What it is when nobody says; written down in `Options`."""
+        """The value when nobody gives one; it is the default of the field in `Options`."""
         return cast(Value, Options.__dataclass_fields__[self.name].default)
 
     @property
     def key(self) -> str:
-        """Its spelling in a file, and after `--` as a flag."""
+        """The setting's name in a file, and after `--` as a flag."""
         return self.name.replace("_", "-")
 
 
@@ -91,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="home", kind="path", about="the folder of store, database and runs; empty: the system's places"),
 )
 OPENAI_ADVISOR = re.compile(r"openai:(?P<model>[^\s@]{1,200})(@(?P<url>https?://[^\s@]{1,500}))?")
-"""`openai:MODEL[@BASE_URL]`."""
+"""The form of an adviser that is a model: `openai:MODEL[@BASE_URL]`."""
 _CUDA = re.compile(r"cuda:\d{1,3}")
 _FILE = {setting.key: setting for setting in SETTINGS}
 _VARIABLE = {PREFIX + setting.name.upper(): setting for setting in SETTINGS}
@@ -100,20 +99,20 @@ _FLAG = {setting.name: setting for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Every setting, checked. Paths are absolute, except that an empty one means the default place."""
+    """Every setting, checked; paths are absolute, except that an empty one means the default place."""
 
     model: str = ""
     target: str = "auto"
-    """``auto``, ``cpu`` or ``cuda:N``."""
+    """The target: ``auto``, ``cpu`` or ``cuda:N``."""
     context: int = 0
     batch: tuple[int, ...] = (1,)
-    """Sorted; one sequence at a time is always served."""
+    """Batch sizes with a plan each, sorted; batch 1 is always among them."""
     threads: int = 0
     advisor: str = "heuristic"
     strategy: str = "halving"
     choose: Rule = "admitted"
     advisor_key: str = ""
-    """The name of an environment variable; the key itself is in no option."""
+    """The name of an environment variable; no option holds the key itself."""
     advisor_calls: int = 8
     advisor_tokens: int = 200_000
     advisor_cents: int = 0
@@ -131,7 +130,7 @@ class Options:
 
     @property
     def digest(self) -> str:
-        """Identity of what shapes the result: where things are written does not enter."""
+        """Identity of the options that shape the result; where files are written does not count."""
         return digest(
             "options/1",
             self.model,
@@ -160,12 +159,12 @@ class Options:
 
     @property
     def store(self) -> Path:
-        """The content-addressed store's root."""
+        """The root of the content-addressed store."""
         return self.cache / "store"
 
     @property
     def history(self) -> Path:
-        """The measurement database."""
+        """The file of the measurement database."""
         return self.cache / "history.sqlite"
 
     @property
@@ -180,7 +179,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The options, and for each setting where its value came from, in the order of `SETTINGS`."""
+    """The options and, for each setting in the order of `SETTINGS`, where its value came from."""
 
     options: Options
     sources: tuple[tuple[str, str], ...]
@@ -189,10 +188,11 @@ class Resolved:
 def resolve(
     flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Resolved:
-    """Settle every setting. A flag that is None was not given.
+    """Return every setting's value and source; a flag that is None counts as not given.
 
-    Raises AgentCompileError (usage) naming file or variable, key, value and what is allowed.
-    """
+    Raises:
+        AgentCompileError: a setting is wrong (usage); it names file or variable, key, value and what is allowed.
+    """  # noqa: DOC501
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).resolve()
     values: dict[str, Value] = {}
@@ -226,7 +226,7 @@ def resolve(
 
 
 def user_file(environ: Mapping[str, str] | None = None) -> Path:
-    """The user's settings file; it need not exist."""
+    """Return the path of the user's settings file, which need not exist."""
     environ = os.environ if environ is None else environ
     if home := environ.get(PREFIX + "HOME"):
         return Path(home) / USER_FILE
@@ -236,24 +236,24 @@ def user_file(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def terminal(environ: Mapping[str, str] | None = None) -> tuple[bool, bool]:
-    """Whether the terminal can redraw a line (not `TERM=dumb`), and whether it wants colour (no `NO_COLOR`)."""
+    """Return whether the terminal can redraw a line (not `TERM=dumb`), and whether it wants colour (no `NO_COLOR`)."""
     environ = os.environ if environ is None else environ
     return environ.get("TERM", "") != "dumb", not environ.get("NO_COLOR")
 
 
 def automation(environ: Mapping[str, str] | None = None) -> str:
-    """The variable that says that no person is there (`CI`, as every build service sets it); empty when none does."""
+    """Return the variable that says that no person is there (`CI`, as build services set it); empty when none does."""
     environ = os.environ if environ is None else environ
     return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
 
 
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
-    """`CUDA_VISIBLE_DEVICES`: None when it is not set, which hides nothing; an empty one hides every GPU."""
+    """Return `CUDA_VISIBLE_DEVICES`: None when unset, which hides nothing; an empty text hides every GPU."""
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
 
 
 def _project(cwd: Path) -> tuple[Path, Mapping[str, object]] | None:
-    """The nearest project settings, upwards from `cwd`; the file of our own name wins inside a folder."""
+    """Return the nearest project settings, upwards from `cwd`; in one folder, `agentcompile.toml` wins."""
     for folder in (cwd, *cwd.parents):
         own = folder / PROJECT_FILE
         if (table := _read(own)) is not None:
@@ -313,7 +313,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return _string(raw, shown)
         case "variable":
             if not re.fullmatch(r"([A-Z_][A-Z0-9_]{0,63})?", text := _string(raw, shown)):
-                hint = "put the key into a variable, say MY_KEY, and name that"  # what was said may be the key itself
+                hint = "put the key into a variable, say MY_KEY, and name that"  # the value may be the key itself
                 raise AgentCompileError(f"{shown}: no name of a variable in capital letters", hint=hint)
             return text
         case "switch":
@@ -324,7 +324,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
 
 
 def _advisor(text: str, shown: str, base: Path) -> str:
-    """The spelling of an adviser; a folder to replay becomes absolute."""
+    """Return the adviser's spelling, a replay's folder made absolute; AgentCompileError (usage) for any other text."""  # noqa: DOC501
     word, _, rest = text.partition(":")
     if text in ("heuristic", "none") or (word == "random" and rest.isascii() and rest.isdecimal()):
         return text
@@ -334,7 +334,7 @@ def _advisor(text: str, shown: str, base: Path) -> str:
         try:
             parts = urlsplit(found["url"] or "")
             served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
-        except ValueError as error:  # brackets without an address, or a port that is none
+        except ValueError as error:  # brackets without an address, or an invalid port
             raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
         if not served:
             raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
@@ -346,7 +346,7 @@ def _advisor(text: str, shown: str, base: Path) -> str:
 
 
 def prices(text: str) -> tuple[float, float] | None:
-    """Dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None when it is not that."""
+    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
     parts = text.split(",")
     if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
         return None
@@ -354,10 +354,12 @@ def prices(text: str) -> tuple[float, float] | None:
 
 
 def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -> str:
-    """The key of the model that advises: the content of the variable that the options name. Without a name it is
-    `OPENAI_API_KEY` for OpenAI's own server, and none for any other: a key goes where it was meant to go.
+    """Return the key of the model that advises, from the variable that the options name.
 
-    Raises AgentCompileError (usage) when the variable is not set.
+    Without a name it is `OPENAI_API_KEY` for OpenAI's own server and "" for any other, which must not see that key.
+
+    Raises:
+        AgentCompileError: the variable is not set (usage).
     """
     environ = os.environ if environ is None else environ
     own = options.advisor.startswith("openai:") and "@http" not in options.advisor

@@ -1,4 +1,4 @@
-"""Finds templates: folders of data go in, a catalog of checked templates comes out; nothing in them is executed."""
+"""Discovery of templates: folders of data go in, a catalog of checked templates comes out; nothing is executed."""
 
 from agentcompile.catalog.discover import Catalog, default_root, load
 

@@ -1,6 +1,6 @@
-"""Templates that had a folder of their own for one dtype, by that folder: where they are now.
+"""Old ids of templates: those that once had a folder for one dtype, mapped to the template and dtype used now.
 
-Locks, recorded runs and the measurement database name them as they were called when they were written.
+Locks, recorded runs and the measurement database call a template by the id that it had when they were written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from agentcompile.ir.template import Language, Template
 
 KERNEL_FILES: dict[Language, str] = {"cpp": "kernel.cpp", "cuda": "kernel.cu", "triton": "kernel.py"}
-"""The usual name of the kernel file; `library` has none."""
+"""The default name of the kernel file in each language; `library` has none."""
 ALIASES: dict[str, tuple[str, str]] = {
     f"{kind}/{variant}-{dtype}": (f"{kind}/{variant}", dtype)
     for variant, dtype, kinds in (
@@ -23,16 +23,20 @@ ALIASES: dict[str, tuple[str, str]] = {
     )
     for kind in kinds
 }
-"""Old id to the id now and the dtype that it served."""
+"""Old id to the present id and the dtype that the old template served."""
 _OLD = {now: old for old, now in ALIASES.items()}
 
 
 def called(template: Template, id: str) -> Template:
-    """A template under its old id, byte for byte as it was while its text is: digest and program texts are of then."""
+    """Return `template` under an old id, with the default kernel file name that it had then.
+
+    While its text is unchanged, the result equals the old template byte for byte: digest and program texts are the old
+    ones.
+    """
     return replace(template, id=id, source_name=KERNEL_FILES.get(template.language, ""))
 
 
 def formerly(template: Template) -> Template | None:
-    """A template under the name that it had before; None for one that always had its name."""
+    """Return `template` under its old id; None for a template that never had another id."""
     old = _OLD.get((template.id, template.dtypes[0])) if len(template.dtypes) == 1 else None
     return called(template, old) if old is not None else None

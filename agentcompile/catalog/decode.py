@@ -1,7 +1,7 @@
-"""Strict decoding of what people write: TOML or JSON text goes in, our dataclasses come out, or one readable error.
+"""Strict decoding of hand-written files: TOML or JSON text goes in, our dataclasses or one readable error come out.
 
-Nothing is repaired: unknown keys, missing keys and values of another type are refused with file, key and value, and a
-hint with what is allowed there. This is the only module that imports pydantic, and it does so on first use.
+Nothing is repaired: unknown keys, missing keys and values of the wrong type are refused with file, key and value, and a
+hint that says what is allowed. This is the only module that imports pydantic, and it does so on first use.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_BYTES = 64 * 2**20
-"""The largest text that is decoded; a bigger one is not ours."""
+"""The most bytes of a text that is decoded; no file of this program is larger."""
 
 
 def read_text(path: Path, *, file: str = "") -> str:
-    """The text of a UTF-8 file; `file` is its name in messages. Raises `AgentCompileError` when it cannot be read."""
+    """Return the text of a UTF-8 file; `file` is its name in messages, by default its path.
+
+    Raises:
+        AgentCompileError: the file cannot be read, is too large, or is not UTF-8 (usage).
+    """
     file = file or str(path)
     try:
         data = path.read_bytes()
@@ -45,7 +49,11 @@ def read_text(path: Path, *, file: str = "") -> str:
 
 
 def from_toml(cls: type[T], text: str, *, file: str) -> T:
-    """Decode TOML text to the dataclass `cls`; raises `AgentCompileError` (usage) naming `file`, key and value."""
+    """Decode TOML text to the dataclass `cls`.
+
+    Raises:
+        AgentCompileError: the text is not TOML or does not fit `cls` (usage); it names `file`, key and value.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -56,7 +64,11 @@ def from_toml(cls: type[T], text: str, *, file: str) -> T:
 
 
 def from_json(cls: type[T], text: str, *, file: str) -> T:
-    """Decode JSON text to the dataclass `cls`; raises `AgentCompileError` (usage) naming `file`, key and value."""
+    """Decode JSON text to the dataclass `cls`.
+
+    Raises:
+        AgentCompileError: the text is not JSON or does not fit `cls` (usage); it names `file`, key and value.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,7 +77,11 @@ def from_json(cls: type[T], text: str, *, file: str) -> T:
 
 
 def from_value(cls: type[T], data: object, *, file: str) -> T:
-    """Decode tables, arrays and scalars, as a TOML or JSON reader gives them, to the dataclass `cls`."""
+    """Decode tables, arrays and scalars, as a TOML or JSON reader gives them, to the dataclass `cls`.
+
+    Raises:
+        AgentCompileError: the data does not fit `cls` (usage); it names `file`, key and value.
+    """  # noqa: DOC501
     from pydantic import ValidationError
 
     _refuse_what_json_lacks(data, "", file)
@@ -78,12 +94,12 @@ def from_value(cls: type[T], data: object, *, file: str) -> T:
 
 
 def nearest(word: str, allowed: Sequence[str]) -> str:
-    """The allowed word most like `word`, or an empty string when none is near."""
+    """Return the allowed word that is most like `word`, or an empty string when none is close."""
     return next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)), "")
 
 
 def hint_of(word: str, allowed: Sequence[str], *, what: str = "allowed") -> str:
-    """``did you mean `dtypes`? allowed: arch, dtypes, …``"""
+    """Return a hint for an unknown word, such as ``did you mean `dtypes`? allowed: arch, dtypes, …``."""
     near = nearest(word, allowed)
     listed = f"{what}: {', '.join(allowed)}" if allowed else f"{what}: none"
     return f"did you mean `{near}`? {listed}" if near else listed
@@ -91,7 +107,10 @@ def hint_of(word: str, allowed: Sequence[str], *, what: str = "allowed") -> str:
 
 @functools.cache
 def _adapter(cls: Hashable) -> TypeAdapter[Any]:
-    """pydantic refuses a configuration beside a dataclass, but hands that of an enclosing tuple down to it."""
+    """Return pydantic's strict adapter for a tuple that holds one `cls`.
+
+    For a dataclass alone pydantic accepts no configuration, but it applies that of an enclosing tuple to it.
+    """
     from pydantic import ConfigDict, TypeAdapter
 
     of: Any = types.GenericAlias(tuple, (cls,))
@@ -99,7 +118,11 @@ def _adapter(cls: Hashable) -> TypeAdapter[Any]:
 
 
 def _refuse_what_json_lacks(data: object, path: str, file: str) -> None:
-    """TOML has dates, times, infinities and NaN; none of our files does."""
+    """Refuse dates, times, infinities and NaN, which TOML has and none of our files uses.
+
+    Raises:
+        AgentCompileError: such a value is in `data` (usage); it names `file` and key.
+    """
     if isinstance(data, dict):
         for key, item in data.items():
             _refuse_what_json_lacks(item, f"{path}.{key}" if path else str(key), file)
@@ -116,7 +139,7 @@ UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 def _readable(cls: type, error: ValidationError, file: str) -> AgentCompileError:
-    """One error for a person: unknown keys first, since a misspelt key is missing under its right name too."""
+    """Return one error for a person; unknown keys come first, because a misspelt key is reported as missing too."""
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] not in UNKNOWN_KEY)
     fault = faults[0]
     path, hint = _descend(cls, fault["loc"][1:])
@@ -128,7 +151,10 @@ def _readable(cls: type, error: ValidationError, file: str) -> AgentCompileError
 
 
 def _descend(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
-    """The path as people write it, ``launch[0].entry``, and the type declared there (an unknown key: its table's)."""
+    """Return the path of `loc` as people write it, ``launch[0].entry``, and the type declared there.
+
+    For an unknown key the type is that of its table.
+    """
     path = ""
     for step in loc:
         origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -145,7 +171,7 @@ def _descend(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
 
 
 def _words(kind: str, loc: tuple[int | str, ...], value: object, hint: Any, ctx: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong and what is allowed, from pydantic's kind of fault and the declared type."""
+    """Return what is wrong and what is allowed, from pydantic's kind of fault and the declared type."""
     if kind in UNKNOWN_KEY:
         return "unknown key", hint_of(str(loc[-1]), _keys(hint), what="allowed keys")
     if kind == "missing":
@@ -173,7 +199,7 @@ _SPOKEN = {bool: "true or false", int: "a whole number", float: "a number", str:
 
 
 def _spoken(hint: Any) -> str:
-    """``an array of texts`` for ``tuple[str, ...]``."""
+    """Return a type in words: ``an array of texts`` for ``tuple[str, ...]``."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint in _SPOKEN:
         return _SPOKEN[hint]

@@ -1,6 +1,6 @@
 """Discovery by glob: ``<root>/<kind>/<variant>/template.toml`` with its kernel file beside it; the path is the id.
 
-A manifest whose dtypes differ becomes several templates of one id, each as regions of its dtypes see it.
+A manifest with tables for single dtypes becomes several templates with one id, each with the facts for its dtypes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ MAX_SOURCE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Every template that was found, ordered by id; of one id there is one for each dtype at most."""
+    """Every template that was found, ordered by id; for one id there is at most one template for each dtype."""
 
     templates: tuple[Template, ...]
 
     def get(self, id: str, dtype: str = "") -> Template:
-        """The template of that id; of one whose dtypes differ, that of `dtype`.
+        """Return the template with that id; where an id has several, the one that serves `dtype`.
 
-        Raises `AgentCompileError` (usage) with the nearest one, or with the dtypes that there are.
+        Raises:
+            AgentCompileError: no such template, or none for `dtype` (usage); the hint names the nearest id or the
+                dtypes.
         """
         own = [template for template in self.templates if template.id == id]
         found = [template for template in own if not dtype or dtype in template.dtypes]
@@ -52,10 +54,11 @@ class Catalog:
         return list(dict.fromkeys(template.id for template in self.templates))
 
     def find(self, id: str, dtype: str) -> Template | None:
-        """What a region of `dtype` sees of the template that a lock or a recorded run calls `id`; None if it is gone.
+        """Return the template that a lock or a recorded run calls `id`, as regions of `dtype` see it; or None.
 
-        A template of another id now is found as it was called then, so that its digest and its texts are those that
-        were recorded. One that does not serve `dtype` is found too: the rules say so.
+        An old id (see `aliases`) gives the template under that old id, so that its digest and texts are the recorded
+        ones. If no template with that id serves `dtype`, another one with the id is returned: the legality rules refuse
+        it.
         """
         own = [template for template in self.templates if template.id == id]
         if not own and id in ALIASES:
@@ -64,15 +67,17 @@ class Catalog:
         return next((template for template in own if dtype in template.dtypes), own[0] if own else None)
 
     def serving(self, kind: str, dtype: str) -> tuple[Template, ...]:
-        """The templates of a region kind as regions of `dtype` see them, in order; one that serves other dtypes alone
-        is among them, for the rules to say so."""
+        """Return the templates for a region kind as regions of `dtype` see them, in order.
+
+        A template that serves only other dtypes is included, so that the legality rules report why it is refused.
+        """
         own = [template for template in self.templates if template.region == kind]
         served = {template.id for template in own if dtype in template.dtypes}
         return tuple(template for template in own if dtype in template.dtypes or template.id not in served)
 
 
 def default_root() -> Path:
-    """The templates that come with the package."""
+    """Return the folder of the templates that come with the package."""
     with importlib.resources.as_file(importlib.resources.files("agentcompile.templates")) as root:
         return root
 
@@ -80,10 +85,13 @@ def default_root() -> Path:
 def load(roots: Sequence[Path], *, kinds: Mapping[str, KindFacts], layouts: Collection[str]) -> Catalog:
     """Read and check every template below `roots`.
 
-    `kinds` are the facts of every region kind, `layouts` the names of the layout table. An include, and a kernel file
-    of another template, is looked for in its own root and then in the others. Raises `AgentCompileError` (usage) for
-    the first fault, naming file and key.
-    """
+    `kinds` are the facts of every region kind, `layouts` the names in the layout table. An include, and a kernel file
+    of another template, is looked for in its own root and then in the others.
+
+    Raises:
+        AgentCompileError: a root does not exist or a template is wrong (usage); it names the first fault's file and
+            key.
+    """  # noqa: DOC501
     found: dict[str, tuple[tuple[Template, ...], str]] = {}
     for root in roots:
         if not root.is_dir():
@@ -102,12 +110,16 @@ def load(roots: Sequence[Path], *, kinds: Mapping[str, KindFacts], layouts: Coll
 
 
 def _shown(path: Path, root: Path) -> str:
-    """The path as people know it: from the root's own name on."""
+    """Return a path for messages: it begins with the name of the root."""
     return f"{root.name}/{path.relative_to(root).as_posix()}"
 
 
 def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
-    """The templates of one manifest, decoded but not yet checked for meaning."""
+    """Yield the templates of one manifest, decoded but not yet checked for meaning.
+
+    Raises:
+        AgentCompileError: the manifest does not decode, or its kernel file does not exist (usage).
+    """  # noqa: DOC501
     file, folder = _shown(path, root), path.parent
     manifest = from_toml(Manifest, read_text(path, file=file), file=file)
     id, usual = folder.relative_to(root).as_posix(), KERNEL_FILES.get(manifest.language, "")
@@ -127,13 +139,17 @@ def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
             raise refuse(file, "kernel", f'"{name}": there is no such file', hint_of(name, known, what="kernels"))
         source, includes = _source(base / place, base), dict[str, str]()
         _include(source, f"{base.name}/{place}", order, includes)
-        # A kernel of another template goes by the usual name in messages: the manifest there says where it lies.
+        # Messages call another template's kernel file by its default name: the manifest says where it is.
         own = usual if foreign else name
         yield part.template(id=id, source_name=own, source=source, includes=tuple(includes.items()))
 
 
 def _check_dtypes(manifest: Manifest, file: str) -> None:
-    """Refuse a table of a dtype that is not served, and a parameter that there is not."""
+    """Refuse a table for a dtype that is not served, and a parameter in it that the manifest does not declare.
+
+    Raises:
+        AgentCompileError: there is one (usage).
+    """  # noqa: DOC501
     for name, own in manifest.dtype.items():
         if name not in manifest.dtypes:
             raise refuse(file, f"dtype.{name}", "it is none of its dtypes", hint_of(name, manifest.dtypes))
@@ -144,7 +160,11 @@ def _check_dtypes(manifest: Manifest, file: str) -> None:
 
 
 def _check_kernels(manifest: Manifest, names: Sequence[str], folder: Path, file: str) -> None:
-    """Refuse names that are no kernel file of the language, and kernel files in the folder that nothing names."""
+    """Refuse names that are not a kernel file of the language, and kernel files in the folder that nothing names.
+
+    Raises:
+        AgentCompileError: there is one (usage).
+    """  # noqa: DOC501
     usual = KERNEL_FILES.get(manifest.language, "")
     own = {f"dtype.{name}.kernel": table.kernel for name, table in manifest.dtype.items()}
     for key, name in {"kernel": manifest.kernel, **own}.items():
@@ -168,7 +188,11 @@ def _source(path: Path, root: Path) -> str:
 
 
 def _include(text: str, file: str, order: Sequence[Path], includes: dict[str, str]) -> None:
-    """Collect the shared texts that `text` names, depth first, each once."""
+    """Collect the shared texts that `text` includes into `includes`, depth first, each once.
+
+    Raises:
+        AgentCompileError: an included file does not exist (usage).
+    """  # noqa: DOC501
     for match in QUOTED_INCLUDE.finditer(text):
         name = match[1]
         if name in includes:

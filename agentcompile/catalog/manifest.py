@@ -1,4 +1,4 @@
-"""The shape of template.toml as people write it, and its translation into a `Template` for each of its dtypes."""
+"""The structure of template.toml as people write it, and its translation into a `Template` for each of its dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rounds = tuple[tuple[str, DType], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestParam:
-    """``[params.ROWS]``."""
+    """The table ``[params.ROWS]``."""
 
     domain: tuple[ParamValue, ...]
     default: ParamValue
@@ -26,7 +26,7 @@ class ManifestParam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestDTypeParam:
-    """``[dtype.fp32.params.ROWS]``; what is absent is as in ``[params.ROWS]``."""
+    """The table ``[dtype.fp32.params.ROWS]``; what is absent is as in ``[params.ROWS]``."""
 
     domain: tuple[ParamValue, ...] | None = None
     default: ParamValue | None = None
@@ -34,7 +34,7 @@ class ManifestDTypeParam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestDType:
-    """``[dtype.fp32]``: what regions of one dtype see in place of the common keys; `layouts` and `params` by name."""
+    """The table ``[dtype.fp32]``: what replaces the common values for one dtype; `layouts` and `params` by name."""
 
     kernel: str | None = None
     arch: tuple[str, ...] | None = None
@@ -47,7 +47,7 @@ class ManifestDType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestWorkspace:
-    """``[[workspaces]]``."""
+    """A table ``[[workspaces]]``."""
 
     name: str
     dtype: Literal["fp32", "int64", "int32", "bf16"]
@@ -57,7 +57,7 @@ class ManifestWorkspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLaunch:
-    """``[[launch]]``; everything after `arguments` is read on CUDA alone."""
+    """A table ``[[launch]]``; everything after `arguments` is read on CUDA only."""
 
     entry: str
     arguments: tuple[str, ...]
@@ -74,8 +74,11 @@ class ManifestLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The whole of template.toml. `kernel` is a file beside it, or one of another template, as
-    ``linear/rows/kernel.cpp``; empty for the usual name."""
+    """The whole of template.toml.
+
+    `kernel` is a file beside it, or one of another template, such as ``linear/rows/kernel.cpp``; empty for the default
+    name.
+    """
 
     region: str
     language: Language
@@ -97,8 +100,10 @@ class Manifest:
     dtype: dict[str, ManifestDType] = field(default_factory=dict)
 
     def parts(self) -> tuple[Manifest, ...]:
-        """One manifest without dtype tables for each dtype that has one, and one for all the others, as `dtypes` lists
-        them: what regions of those dtypes see."""
+        """Return manifests without dtype tables, in the order of `dtypes`, each with the facts that its dtypes see.
+
+        There is one for each dtype with a table of its own, and one for all other dtypes together.
+        """
         groups: dict[str, list[DType]] = {}
         for name in self.dtypes:
             groups.setdefault(name if name in self.dtype else "", []).append(name)
@@ -117,7 +122,7 @@ class Manifest:
         )
 
     def template(self, *, id: str, source_name: str, source: str, includes: tuple[tuple[str, str], ...]) -> Template:
-        """The same facts as a `Template`, with the texts that lie beside the manifest."""
+        """Return the same facts as a `Template`, together with the texts of the files beside the manifest."""
         return Template(
             id=id,
             region=self.region,

@@ -1,6 +1,6 @@
-"""What a manifest may say beyond its types: names that exist, domains that make sense, texts that fit.
+"""Checks of a manifest beyond its types: names that exist, domains that make sense, texts that fit.
 
-Goes in: a template, the facts of its kind, the layout names. Comes out: nothing, or the first fault as an
+In: a template, the facts of its region kind, the layout names. Out: nothing, or the first fault as an
 `AgentCompileError` that names file, key, value and what is allowed there.
 """
 
@@ -19,10 +19,10 @@ from agentcompile.ir.scope import ISA, names_of
 from agentcompile.ir.template import Launch, Param, Template
 
 MAX_POINTS = 65_536
-"""The most points that the domains of one template may span before constraints; a search never sees more."""
+"""The most points that the domains of one template may span before constraints; no search sees more."""
 _PARAM = re.compile(r"[A-Z][A-Z0-9_]*")
 _VARIANT = re.compile(r"[a-z][a-z0-9-]*")
-"""It enters `#line` directives, command lines and locks as it is."""
+"""The form of a variant's name, which enters `#line` directives, command lines and locks unquoted."""
 _LOWER = re.compile(r"[a-z][a-z0-9_]*")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
@@ -51,24 +51,31 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a manifest is checked against."""
+    """What a manifest is checked against: the facts of its region kind and the layout names."""
 
     kind: KindFacts
     layouts: Collection[str]
 
     @property
     def families(self) -> list[str]:
-        """The kind's port families in order."""
+        """The kind's port families, in order."""
         return [port.family for port in self.kind.ports]
 
 
 def refuse(file: str, key: str, text: str, hint: str) -> AgentCompileError:
-    """The house form: ``templates/x/y/template.toml: params.VEC.default: 3 is not in its domain``."""
+    """Return the error for a fault in a manifest, as file, key and fault.
+
+    It reads like ``templates/x/y/template.toml: params.VEC.default: 3 is not in its domain``.
+    """
     return AgentCompileError(f"{file}: {key}: {text}" if key else f"{file}: {text}", hint=hint)
 
 
 def verify(template: Template, *, file: str, kinds: Mapping[str, KindFacts], layouts: Collection[str]) -> None:
-    """Raise for the first fault of `template`, in the order of `CHECKS`."""
+    """Check `template` with `CHECKS`, in order.
+
+    Raises:
+        AgentCompileError: the first fault (usage).
+    """  # noqa: DOC501
     kind = kinds.get(template.region)
     if kind is None:
         hint = hint_of(template.region, sorted(kinds))
@@ -283,7 +290,7 @@ def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> It
 
 
 def _role(name: str, launch: Launch, beside: Beside) -> str:
-    """The role of a port that the launch passes; empty for any other name."""
+    """Return the role of a port that the launch passes; empty for any other name."""
     port = beside.kind.port(name)
     return port.role if port is not None and name in launch.arguments else ""
 
@@ -306,4 +313,4 @@ def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[st
 CHECKS: tuple[Callable[[Template, Beside], Iterator[Fault]], ...] = (
     _folder, _basics, _params, _requires, _layouts, _rounds, _workspaces, _launches,
 )  # fmt: skip
-"""In the order a person would correct them."""
+"""The checks, in the order in which a person would correct the faults."""

@@ -1,4 +1,4 @@
-"""Checkpoints: a local directory of config.json and safetensors, one file or shards. Read lazily, judged early.
+"""Checkpoints: a local directory of config.json and safetensors, one file or shards; checked early, read lazily.
 
 In: a path. Out: the config, where every tensor lies, the tensors themselves (memory-mapped), and a digest of their
 bytes. Everything that the user can fix raises `AgentCompileError` with the file, the value and the remedy.
@@ -33,7 +33,7 @@ DTYPES: dict[str, DType] = {
     "I32": "int32",
     "BOOL": "bool",
 }
-"""safetensors' names of the element types that are supported."""
+"""The element types that are supported, by safetensors' names."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
@@ -42,7 +42,7 @@ CHUNK_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """Where one tensor lies: its file, its offset there in bytes, its shape and element type."""
+    """The place of one tensor: its file, its offset there in bytes, its shape and element type."""
 
     name: str
     shape: tuple[int, ...]
@@ -67,7 +67,11 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | Path) -> Checkpoint:
-        """Read config and headers. Raises `AgentCompileError` (exit 2) for whatever is missing, cut or unsupported."""
+        """Open a checkpoint directory: read and check its config and the headers of its tensor files.
+
+        Raises:
+            AgentCompileError: something is missing, cut short or not supported (exit 2).
+        """
         path = Path(path)
         if not path.is_dir():
             what = "is a file, not a directory" if path.is_file() else "no such directory"
@@ -81,11 +85,15 @@ class Checkpoint:
         return cls(path=path, config=config, _tensors=_index(path))
 
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor by name."""
+        """Return every tensor's place by its name."""
         return self._tensors
 
     def info(self, name: str) -> TensorInfo:
-        """One tensor's place. Raises `AgentCompileError` when the checkpoint has none of that name."""
+        """Return one tensor's place.
+
+        Raises:
+            AgentCompileError: the checkpoint has no tensor of that name (usage).
+        """
         if name not in self._tensors:
             raise AgentCompileError(
                 f"{self.path}: {name}: no such tensor among {len(self._tensors)}",
@@ -94,7 +102,11 @@ class Checkpoint:
         return self._tensors[name]
 
     def expect(self, name: str, shape: tuple[int, ...], dtype: DType) -> TensorInfo:
-        """`info`, checked against what the model needs. Raises `AgentCompileError` with both values."""
+        """Return one tensor's place, checked against the shape and element type that the model needs.
+
+        Raises:
+            AgentCompileError: it is missing, or shape or element type differ (usage); the message has both values.
+        """
         info = self.info(name)
         if info.shape != shape:
             raise AgentCompileError(
@@ -108,7 +120,11 @@ class Checkpoint:
         return info
 
     def element_type(self) -> DType:
-        """The element type of most stored values. Raises `AgentCompileError` when nothing is stored."""
+        """Return the element type that holds most bytes of the checkpoint.
+
+        Raises:
+            AgentCompileError: the checkpoint has no tensors (usage).
+        """
         counts: dict[DType, int] = {}
         for info in self._tensors.values():
             counts[info.dtype] = counts.get(info.dtype, 0) + info.nbytes
@@ -117,7 +133,7 @@ class Checkpoint:
         return max(counts, key=lambda kind: counts[kind])
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor itself, memory-mapped copy-on-write: reading is lazy, and nothing writes to the file."""
+        """Return the tensor itself, memory-mapped copy-on-write: reading is lazy, and nothing writes to the file."""
         import torch
 
         info = self.info(name)
@@ -135,11 +151,11 @@ class Checkpoint:
         return raw.view(dtype).reshape(info.shape)
 
     def config_digest(self) -> str:
-        """Identity of config.json's content, independent of its spelling."""
+        """Return the identity of config.json's content, independent of how it is written."""
         return digest_of("config/1", dict(self.config))
 
     def digest(self, cache: MutableMapping[str, str] | None = None) -> str:
-        """Identity of the tensor files' bytes. `cache` remembers a file's hash under its path, size and mtime."""
+        """Return the identity of the tensor files' bytes; `cache` keeps each file's hash by path, size and mtime."""
         files = sorted({info.file for info in self._tensors.values()})
         parts: list[Any] = []
         for file in files:
@@ -163,7 +179,11 @@ def _hash_file(path: Path) -> str:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """A JSON object from a file. Raises `AgentCompileError` when it is missing, unreadable or something else."""
+    """Return the JSON object in a file.
+
+    Raises:
+        AgentCompileError: the file is missing, unreadable or not a JSON object (usage).
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -178,7 +198,11 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def _index(path: Path) -> dict[str, TensorInfo]:
-    """Every tensor of the directory, from the one file or from the shards that the index names."""
+    """Return every tensor of the directory, from the single file or from the shards that the index names.
+
+    Raises:
+        AgentCompileError: there are no weights, or index and shards do not fit together (usage).
+    """
     if (path / SINGLE).exists():
         return _header(path / SINGLE)
     if not (path / INDEX).exists():
@@ -214,7 +238,11 @@ def _index(path: Path) -> dict[str, TensorInfo]:
 
 
 def _header(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of one safetensors file, every offset checked against its size."""
+    """Return the tensors of one safetensors file, with every offset checked against the file's size.
+
+    Raises:
+        AgentCompileError: the file is unreadable, cut short or not a safetensors file (usage).
+    """
     remedy = "download the file again"
     try:
         size = path.stat().st_size
@@ -261,7 +289,11 @@ def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> TensorIn
 
 
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse configs that are broken or not supported, with the key, its value and the remedy."""
+    """Check that a config is sound and its model supported.
+
+    Raises:
+        AgentCompileError: it is not (usage); the error has the key, its value and the remedy.
+    """
     if not isinstance(config.get("model_type"), str):
         raise AgentCompileError(
             f"{path}: model_type: {config.get('model_type')!r}",

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint hold NaN or an infinity: read once, at the speed of memory, and remembered.
+"""Detection of tensors that hold NaN or an infinity: each file is read once, at the speed of memory, and remembered.
 
 Called right after the files were hashed, so that they are read from the page cache where they fit.
 """
@@ -18,15 +18,18 @@ EXPONENTS: dict[DType, tuple[str, int]] = {
     "fp32": ("<u4", 0x7F80_0000),
     "fp64": ("<u8", 0x7FF0_0000_0000_0000),
 }
-"""By element type, how its bits are read and the least that is no number once the sign is gone."""
+"""By element type: how its bits are read, and the least value (sign bit cleared) that is not a finite number."""
 CHUNK_BYTES = 1 << 20
-"""A piece that stays in a core's cache between reading and looking."""
+"""Bytes read at a time: a piece that stays in a core's cache between reading and checking."""
 
 
 def unfit(checkpoint: Checkpoint, known: MutableMapping[str, str]) -> frozenset[str]:
-    """Names of the floating-point tensors that hold NaN or an infinity.
+    """Return the names of the floating-point tensors that hold NaN or an infinity.
 
-    `known` remembers a file's under its path, size and time of change. Raises OSError when a file cannot be read.
+    `known` keeps the result for a file under its path, size and time of change.
+
+    Raises:
+        OSError: a file cannot be read.
     """
     files: dict[Path, list[TensorInfo]] = {}
     for info in checkpoint.tensors().values():
@@ -52,7 +55,7 @@ def _unfit(file: Path, tensors: list[TensorInfo]) -> Iterator[TensorInfo]:
             while left > 0:
                 got = source.readinto(memoryview(room)[: min(left, CHUNK_BYTES)]) or 0
                 if got % ITEM_BYTES[info.dtype] or got == 0:
-                    break  # the file shrank since its header was read: whoever reads it next says so
+                    break  # the file shrank since its header was read: its next reader reports that
                 if not _is_finite(memoryview(room)[:got], info.dtype):
                     yield info
                     break
@@ -60,7 +63,7 @@ def _unfit(file: Path, tensors: list[TensorInfo]) -> Iterator[TensorInfo]:
 
 
 def _is_finite(raw: memoryview, dtype: DType) -> bool:
-    """Whether every number is one: the largest exponent, which NaN and infinities have, stands nowhere."""
+    """Return whether every number is finite, which is when no exponent has the largest value."""
     import numpy as np
 
     kind, exponent = EXPONENTS[dtype]

@@ -1,4 +1,4 @@
-"""Where a model's checkpoint lies: a directory, `preset:NAME`, or what a lock says of it."""
+"""The location of a model's checkpoint: a directory, `preset:NAME`, or the location that a lock keeps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ PRESET = "preset:"
 _GROUP = "agentcompile.models"
 _PRESET = re.compile(r"preset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NEAR = 3
-"""Levels above a lock that a relative location may climb: further away it says more of a machine than of a model."""
+"""Levels above a lock that a relative location may climb; a path further away describes a machine, not a model."""
 
 
 def find_model(name: str, cache: Path) -> Path:
-    """The checkpoint directory that `name` means; a preset is made below `cache` on first use.
+    """Return the checkpoint directory that `name` means; a preset is made below `cache` on first use.
 
-    Raises AgentCompileError (usage) for a preset that does not exist, naming the nearest.
+    Raises:
+        AgentCompileError: no such preset (usage); the hint names the nearest.
     """
     if not name.startswith(PRESET):
         return Path(name)
@@ -41,7 +42,7 @@ def find_model(name: str, cache: Path) -> Path:
 
 
 def location(name: str, lock: Path) -> str:
-    """How a lock at `lock` remembers a model: a preset's name, a relative path that is near, or nothing."""
+    """Return how a lock at `lock` records a model's location: the preset, a relative path that is near, or ""."""
     if name.startswith(PRESET):
         return name
     relative = os.path.relpath(Path(name).resolve(), lock.resolve().parent)
@@ -49,7 +50,7 @@ def location(name: str, lock: Path) -> str:
 
 
 def misplaced(location: str) -> str:
-    """Why a lock may not remember its model there; "" for nothing, a preset, or a relative path that is near."""
+    """Return why a lock may not record this location; "" for an empty one, a preset, or a near relative path."""
     if not location or _PRESET.fullmatch(location):
         return ""
     if location.startswith(PRESET) or not location.isprintable() or len(location) > 4096 or "\\" in location:
@@ -62,9 +63,10 @@ def misplaced(location: str) -> str:
 
 
 def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:
-    """What to open for a lock: the model given by flag or variable, else what the lock remembers.
+    """Return what to open for a lock: the model given by flag or variable, else the location that the lock records.
 
-    Raises AgentCompileError (usage) naming the configuration's digest when neither is there.
+    Raises:
+        AgentCompileError: the recorded location is not allowed or not there (usage); names the configuration's digest.
     """
     if given:
         return given

@@ -1,4 +1,4 @@
-"""Numbers of a config.json: sizes that are sizes, factors that are finite, and how many tokens a model was made for."""
+"""Checks of the numbers in a config.json: sizes, finite factors, and how many tokens a model was made for."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from typing import Any, TypeGuard
 from agentcompile.errors import AgentCompileError
 
 LARGEST = 10_000_000
-"""No extent of a real decoder reaches this; a config that says so is broken."""
+"""A bound that no extent of a real decoder reaches; a config with a larger number is broken."""
 NEEDED = {
     "vocab_size": (),
     "hidden_size": ("n_embd", "d_model"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
 }
-"""Config keys that must be there, with what other architectures call them."""
+"""Config keys that must be there, each with the names that other architectures give it."""
 CONTEXTS = (
     *("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "max_seq_length", "seq_length"),
     *("n_ctx", "max_target_positions"),
 )
-"""What architectures call the number of positions that they were made for."""
+"""The names that architectures give the number of positions that they were made for."""
 EXTENTS = ("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_dim", "rotary_dim", "sliding_window")
 """Further keys that must be whole and positive where they are given."""
 POSITIVE = (
     *("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "rope_base"),
     *("factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor", "rotary_pct"),
 )
-"""Keys that must be positive numbers wherever they stand: rotary bases and factors."""
+"""Keys that must be positive numbers at any depth: rotary bases and factors."""
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "layernorm_epsilon")
 """Keys that must be numbers from 0 to less than 1."""
 FACTORS = ("short_factor", "long_factor")
 DTYPE_KEYS = ("dtype", "torch_dtype")
 DTYPE_NAMES = ("float32", "float16", "bfloat16", "float64", "float", "half", "double", "auto")
-"""What those keys may name, with or without ``torch.`` before it."""
+"""The values that `DTYPE_KEYS` may have, with or without ``torch.`` before them."""
 STOPS = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise `AgentCompileError` with key, value and remedy for the first number that no decoder can have."""
+    """Check every number of a config for values that no decoder can have.
+
+    Raises:
+        AgentCompileError: there is one (usage); the error has the first one's key, value and the remedy.
+    """  # noqa: DOC501
     for key, value in leaves(config):
         name = key.rpartition(".")[2]
         if _is_no_text(key) or (isinstance(value, str) and _is_no_text(value)):
@@ -60,7 +64,11 @@ def check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_stops(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise `AgentCompileError` for a token that ends or begins a text and is no token id."""
+    """Check that the tokens that begin, end or pad a text are token ids.
+
+    Raises:
+        AgentCompileError: one is not a whole number (usage).
+    """
     for key in STOPS:
         value = config.get(key)
         for one in value if isinstance(value, list) else [value]:
@@ -105,10 +113,10 @@ def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def context_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The key that bounds a context most, and its value; None for a config that bounds none.
+    """Return the key that limits the context most, and its value; None for a config without such a limit.
 
     LongRoPE (Ding et al. 2024) has one set of factors up to the original number of positions and another beyond it,
-    chosen by a sequence's length: a captured model has the first.
+    chosen by a sequence's length; a captured model has only the first set.
     """
     found: list[tuple[int, str]] = []
     for table, inner in (("", config), ("text_config.", config.get("text_config"))):
@@ -127,7 +135,11 @@ def context_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def check_context(path: Path, config: Mapping[str, Any], context: int) -> None:
-    """Raise `AgentCompileError` for a context of less than 2 tokens, or more than the model was made for."""
+    """Check that a context is at least 2 tokens, and not more than the model was made for.
+
+    Raises:
+        AgentCompileError: it is out of that range (usage).
+    """
     if context < 2:
         raise AgentCompileError(f"context: {context} is less than 2", hint="the cache holds prompt and answer together")
     limit = context_limit(config)
@@ -139,7 +151,7 @@ def check_context(path: Path, config: Mapping[str, Any], context: int) -> None:
 
 
 def leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every scalar of a config by its dotted key, however deeply it is nested."""
+    """Yield every scalar of a config with its dotted key, however deeply it is nested."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         key, value = stack.pop()
@@ -161,7 +173,7 @@ def _first(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _is_no_text(value: str) -> bool:
-    """Whether there is half of a surrogate pair in it, which JSON can spell and UTF-8 cannot."""
+    """Return whether `value` holds a lone surrogate, which JSON can spell and UTF-8 cannot encode."""
     return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
 
 

@@ -1,4 +1,4 @@
-"""What is not supported, told from config.json alone: one sentence each, before anything is built or read.
+"""Detection of models that are not supported, from config.json alone, before anything is built or read.
 
 What a config does not tell (state that a model's code keeps by itself) is found when the model is built and traced.
 """
@@ -12,19 +12,19 @@ from typing import Any
 from agentcompile.errors import AgentCompileError
 
 ATTENTION = ("full_attention", "sliding_attention", "attention", "global", "local", "global_attention")
-"""Entries of a config's list of layers that keep keys and values alone."""
+"""Entries of a config's list of layers that keep only keys and values as state."""
 LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "_block_types", "attention_types", "layer_kinds")
-"""Keys under which configs list what each layer is."""
+"""Keys under which configs list the kind of each layer."""
 RECURRENT = (
     *("mamba", "mamba2", "falcon_mamba", "codestral_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm", "retnet"),
     *("recurrent_gemma", "jamba", "zamba", "zamba2", "bamba", "falcon_h1", "nemotron_h", "lfm2", "lfm2_moe"),
     *("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear", "minimax", "gated_deltanet", "hgrn"),
 )
-"""Architectures all of whose checkpoints keep a recurrent or convolution state. Others are told by their keys."""
+"""Architectures all of whose checkpoints keep a recurrent or convolution state; others are recognised by their keys."""
 STATE_KEYS = ("mamba_", "ssm_", "lru_", "conv_l_", "linear_conv_", "linear_num_", "rwkv", "time_step_", "gdn_")
-"""Beginnings of keys that only layers with such a state have, in lower case."""
+"""Prefixes of keys, in lower case, that only layers with a recurrent or convolution state have."""
 STATE_NAMES = ("state_size", "conv_kernel", "conv_kernel_size", "hybrid_override_pattern", "attn_layer_period", "wkv")
-"""Whole keys of the same kind."""
+"""Whole keys that only layers with a recurrent or convolution state have."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts", "num_moe_experts")
 ENCODER_DECODERS = (
     *("t5", "mt5", "umt5", "longt5", "t5gemma", "t5gemma2", "switch_transformers", "encoder-decoder", "led", "fsmt"),
@@ -39,13 +39,17 @@ ENCODERS = (
     *("roberta", "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "xlm-roberta", "xlm-roberta-xl"),
     *("xmod", "xlm", "xlnet", "yoso", "bert-generation"),
 )
-"""Architectures that read a text in both directions unless their config says `is_decoder`."""
+"""Architectures that read a text in both directions unless their config sets `is_decoder`."""
 OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "speech_config", "image_size", "num_mel_bins")
-"""Keys of models that take or are made of images or sound."""
+"""Keys of models that take or produce images or sound."""
 
 
 def refuse_unsupported(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise `AgentCompileError` for the first kind of model here that is not supported; `path` is of the config."""
+    """Refuse a model of a kind that is not supported; `path` is that of its config.
+
+    Raises:
+        AgentCompileError: the first reason why it is not supported (usage).
+    """
     kind = config["model_type"]
     for key, why, hint in _reasons(kind, config):
         value = kind if key == "model_type" else _said(config, key)
@@ -86,7 +90,10 @@ def _reasons(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str, s
 
 
 def _states(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """A recurrent or convolution state: listed by layer, else told by the architecture or by keys of its own."""
+    """Yield the reasons to refuse a recurrent or convolution state.
+
+    It is recognised by the list of layers where there is one, else by the architecture or by keys that only it has.
+    """
     hint = "use a model all of whose layers are attention, such as Llama, Qwen3 or Mistral"
     listed = False
     for table, inner in _tables(config):
@@ -109,7 +116,7 @@ def _states(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str, st
 
 
 def _tables(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The config and the tables in it that describe parts of the model, with what to write before their keys."""
+    """Yield the config and the tables in it that describe parts of the model, each with the prefix of its keys."""
     yield "", config
     for key, value in config.items():
         if isinstance(value, dict) and key.endswith("_config"):
@@ -117,7 +124,7 @@ def _tables(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _rope_types(table: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where a rotary scaling names its type, flat or by kind of layer."""
+    """Yield the key and the name of each rotary scaling type, whether given once or for each kind of layer."""
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
         for name, inner in (("", value), *(value.items() if isinstance(value, dict) else ())):
@@ -127,7 +134,7 @@ def _rope_types(table: str, config: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def _said(config: Mapping[str, Any], key: str) -> str:
-    """The value at a dotted key, cut where it is long."""
+    """Return the value at a dotted key as text, cut short where it is long."""
     value: Any = config
     for part in key.split("."):
         value = value.get(part, value.get("type")) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""`advise`: what an adviser says of a checkpoint's regions, or the prompts it would be sent; nothing is built."""
+"""The verb `advise`: an adviser's advice on a checkpoint's regions, or the prompts for it; nothing is built."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def advise(
     screen: Screen,
     flow: Flow = REAL,
 ) -> int:
-    """Ask the adviser about the regions of a checkpoint, or with `show_prompt` show what it would be asked."""
+    """Ask the adviser about the regions of a checkpoint, or with `show_prompt` show what it would be asked.
+
+    Raises:
+        AgentCompileError: no model was named, or the adviser cannot be asked (usage).
+    """
     options = resolve(flags).options
     if not options.model:
         raise AgentCompileError(
@@ -79,15 +83,17 @@ def advise(
 
 
 def _trials(options: Options, run: str) -> tuple[Trial, ...]:
-    """What a run measured; none without one."""
+    """Return the trials of a run; none when `run` is empty."""
     if not run:
         return ()
     return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)
 
 
 def said(row: Row, advice: Advice, screen: Screen) -> None:
-    """What a model said about a region: its label and claims with how they stand, what it would try first, what of it
-    was refused."""
+    """Show what a model said about a region.
+
+    That is its label, its claims with their standing, the candidates that it would measure first, and what was refused.
+    """
     screen.text(f"{row.name}: {advice.label} says: {advice.meaning or 'nothing'} ({standing_of(advice.claims)})")
     claims = [(one.topic, one.text, one.standing, one.because, one.rationale) for one in advice.claims]
     screen.table(Table(heads=("topic", "claim", "standing", "because", "said why"), rows=claims))

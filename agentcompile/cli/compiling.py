@@ -1,4 +1,4 @@
-"""`compile` and `inspect`: from a checkpoint to regions, and on to a lock."""
+"""The verbs `compile` and `inspect`: from a checkpoint to its regions, and on to a lock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from agentcompile.search import strategy_of
 def compile(
     flags: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL, bundle: bool = False
 ) -> int:
-    """Compile a checkpoint to a lock inside a run directory, new or resumed; with `bundle` write that beside it too."""
+    """Compile a checkpoint to a lock inside a run directory, new or resumed; with `bundle` write the lock's bundle too.
+
+    Raises:
+        AgentCompileError: an error that the user can fix; the lock waits for a person (undecided, exit 7).
+    """  # noqa: DOC501
     options = resolve(flags).options
     strategy_of(options.strategy)  # a wrong name leaves no run behind
     run = _resumed(options, flags) if resume else _new(options)
@@ -37,7 +41,7 @@ def compile(
     screen.say(f"run        {run.path}")
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         begun = reporter.state
-        review = options.review or begun.review is not None  # asked for once, for good
+        review = options.review or begun.review is not None  # a review once asked for stays
         if review and begun.settled and not begun.asked and open_items(begun):
             raise undecided(begun, run.path)
         emit, mutex = shared(tee(journal.append, reporter))
@@ -57,7 +61,7 @@ def compile(
 
 
 def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
-    """What a person should know of a lock before relying on it: that it is contended, or has no kernel."""
+    """Say what a person should know before relying on a lock: that it is contended, or has no kernel."""
     if any(plan.contended for plan in state.final):
         again = f"agentcompile compile --resume --run-dir {run.path}"
         screen.say(f"contended: other processes disturbed the timing; confirm it on a quiet machine: {again}")
@@ -75,7 +79,11 @@ def _compiled(
     run: session.RunDirectory,
     screen: Screen,
 ) -> None:
-    """Run the flow; where the lock waits for a person, say what is open and which commands go on."""
+    """Run the flow; where the lock waits for a person, say what is open and which commands continue.
+
+    Raises:
+        AgentCompileError: the flow failed, or the lock waits for a person (undecided, exit 7).
+    """  # noqa: DOC501
     try:
         flow.compile(options, emit, begun.trials, steering)
     except AgentCompileError as error:
@@ -90,7 +98,7 @@ def _compiled(
 
 
 def _secrets(options: Options) -> tuple[str, ...]:
-    """The key of the model that is asked, if there is one; one that is missing is said when it is needed."""
+    """Return the key of the model that advises, if there is one; a missing key is reported when it is needed."""
     with suppress(AgentCompileError):
         return (advisor_secret(options),)
     return ()
@@ -113,7 +121,7 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
 
 
 def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
-    """The regions that the decode plan runs, and their measurements; all when there is no plan, or on demand."""
+    """Show the decode plan's regions and their measurements; all regions when there is no plan, or with `every`."""
     plan = next((plan for plan in state.final if plan.phase == "decode"), None)
     if plan is None or every:
         screen.table(tables.regions(state))
@@ -139,12 +147,16 @@ def _new(options: Options) -> session.RunDirectory:
 
 
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
-    """The run to go on with: the one that was named, or the newest that has not finished."""
+    """Return the run to resume: the one that was named, or the newest that has not finished.
+
+    Raises:
+        AgentCompileError: there is no such run (usage).
+    """
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
         run = session.RunDirectory(path)
-        with suppress(AgentCompileError):  # a run of another version is none to go on with
+        with suppress(AgentCompileError):  # a run of another version cannot be resumed
             same = not flags.get("model") or stored_options(run).model == options.model
             if same and run.state().status != "finished" and not run.alive():
                 return run
@@ -154,7 +166,11 @@ def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirect
 
 
 def stored_options(run: session.RunDirectory) -> Options:
-    """What the run was started with; AgentCompileError when this version does not understand it."""
+    """Return the options that the run was started with.
+
+    Raises:
+        AgentCompileError: this version does not understand them (usage).
+    """
     try:
         stored: Options = decode(Options, run.options(), "options")
     except CodecError as error:
@@ -165,7 +181,11 @@ def stored_options(run: session.RunDirectory) -> Options:
 
 
 def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
-    """The run's own options; a flag that says something else is refused, for the trials were made under the old one."""
+    """Return the run's own options; a flag that differs is refused, because the trials were made with the old value.
+
+    Raises:
+        AgentCompileError: a flag differs from the run's option (usage).
+    """
     for name, value in flags.items():
         if value is not None and name not in ("run_dir", "review") and getattr(asked, name) != getattr(stored, name):
             key = name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`decide`: a person's decisions on a run, one action a call; without one, what there is to decide on."""
+"""The verb `decide`: a person's decisions on a run, one action a call; without one, what there is to decide on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from agentcompile.runs.progress import Row, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The flags of one call; what is empty or False was not given."""
+    """The flags of one call; a flag that is empty or False was not given."""
 
     region: str = ""
     approve: bool = False
@@ -53,7 +53,11 @@ class Asked:
 
 
 def decide(flags: Mapping[str, object], name: str, asked: Asked, *, screen: Screen) -> int:
-    """Do what was asked to a run, through its compiler where one works on it; returns 0, or raises what was refused."""
+    """Apply the action to a run, through its compiler where one works on it, and return 0.
+
+    Raises:
+        AgentCompileError: the flags do not make one action, or the run refused it (usage).
+    """
     run = chosen(resolve(flags).options, name)
     state = run.state()
     command = _command(state, run.path, asked)
@@ -70,7 +74,11 @@ def decide(flags: Mapping[str, object], name: str, asked: Asked, *, screen: Scre
 
 
 def _command(state: State, run: Path, asked: Asked) -> Command | None:
-    """The one command that the flags ask for; None when they ask for none. AgentCompileError for two or half of one."""
+    """Return the one command that the flags ask for; None when they ask for none.
+
+    Raises:
+        AgentCompileError: the flags ask for two actions, or for an incomplete one (usage).
+    """
     given = _given(asked)
     if len(given) > 1:
         raise AgentCompileError(f"{' and '.join(given)}: one action a call", hint="call decide once for each")
@@ -103,7 +111,7 @@ def _command(state: State, run: Path, asked: Asked) -> Command | None:
 
 
 def _given(asked: Asked) -> list[str]:
-    """The actions among the flags, as they are written."""
+    """Return the flags of the actions that were asked for, as they are written."""
     flags = {
         "--approve": asked.approve,
         "--reject": asked.reject,
@@ -135,7 +143,11 @@ def _on_region(state: State, run: Path, asked: Asked) -> Command:
 
 
 def _region(state: State, run: Path, name: str) -> Row:
-    """The one region that is called so: its name, its kind, or the start of its id."""
+    """Return the one region that has this name, this kind, or an id that starts so.
+
+    Raises:
+        AgentCompileError: no region matches, or several do (usage).
+    """
     exact = [row for row in state.rows if name in (row.name, row.region)]
     found = exact or [row for row in state.rows if row.kind == name or row.region.startswith(name)]
     planned = {item.region for item in items(state)}
@@ -150,7 +162,11 @@ def _region(state: State, run: Path, name: str) -> Row:
 
 
 def _candidate(state: State, name: str, flag: str, region: str = "") -> str:
-    """The id of the one candidate that is called so: its label, or the start of its id."""
+    """Return the id of the one candidate that has this label, or an id that starts so.
+
+    Raises:
+        AgentCompileError: no candidate matches, or several do (usage).
+    """
     known: dict[str, str] = {id: label for row in state.rows for id, label in row.under_way}
     known |= {point.id: point.label for point in _points(state) if region in ("", point.region)}
     found = [id for id, label in known.items() if name in (id, label)] or [id for id in known if id.startswith(name)]
@@ -170,7 +186,11 @@ def _points(state: State) -> Sequence[Candidate]:
 
 
 def _edited(state: State, id: str, params: Sequence[str]) -> Params:
-    """The parameters of a judged candidate with some changed."""
+    """Return the parameters of an evaluated candidate with some changed.
+
+    Raises:
+        AgentCompileError: it was not evaluated yet, nothing changes, or a text is not NAME=VALUE (usage).
+    """
     base = next((point for point in _points(state) if point.id == id), None)
     if base is None:
         raise AgentCompileError(f"--edit: {id[:SHORT]} was not judged yet", hint="wait for its verdict")

@@ -1,6 +1,6 @@
-"""`doctor`: whether this machine has what compiling needs, each fact a row with its state, its value and a remedy.
+"""The verb `doctor`: whether this machine has what compiling needs; each fact is a row with state, value and remedy.
 
-What every target needs decides the exit code; what CUDA needs does so only where CUDA is what would be compiled for.
+The exit code depends on what every target needs, and on what CUDA needs only where CUDA would be the target.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from agentcompile.runs.tables import Table, amount
 from agentcompile.system.gpus import Driver, Gpu, find_driver
 
 OLDEST_SM = (8, 0)
-"""Compute capability below which no CUDA template compiles."""
+"""The oldest compute capability for which CUDA templates compile."""
 _LEAST_FREE_BYTES = 500_000_000
 _NAMED = 4
-"""Processes that a row names; the rest are counted."""
+"""Processes that a row names; further ones are counted."""
 _EXTRA = "pip install 'agentcompile[cuda]'"
 _TORCH_WHEELS = "https://download.pytorch.org/whl/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One fact. A remedy says what to do about a state that is not ok."""
+    """One fact; the remedy says what to do about a state that is not ok."""
 
     check: str
     state: Literal["ok", "missing", "warning"]
     value: str
     remedy: str = ""
     target: Literal["any", "cuda"] = "any"
-    """What needs it."""
+    """The targets that need this fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuda:
-    """What of CUDA is on this machine, as far as the libraries tell."""
+    """The parts of CUDA that this machine has, as far as the libraries tell."""
 
     driver: Driver | None = None
     nvrtc: tuple[int, int] | None = None
     nvrtc_problem: str = ""
     torch_cuda: str | None = None
-    """The CUDA that PyTorch was built for; None for a build without it."""
+    """The CUDA version that PyTorch was built for; None for a build without CUDA."""
     torch_sees: bool = False
     torch_said: str = ""
-    """What PyTorch warned of while it looked for a device."""
+    """The warning that PyTorch gave while it looked for a device."""
     visible: str | None = None
-    """`CUDA_VISIBLE_DEVICES`; None when it is not set."""
+    """The value of `CUDA_VISIBLE_DEVICES`; None when it is not set."""
     triton: str = ""
 
 
 def doctor(
     flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL, cuda: Callable[[], Cuda] | None = None
 ) -> int:
-    """Whether this machine has what compiling needs; exit 6 when something that its target needs is missing."""
+    """Show whether this machine has what compiling needs; return 6 when something that its target needs is missing."""
     options = resolve(flags).options
     machine, kind = _machine(options, flow)
     here = [*_software(), *machine, _folder(options.cache), _folder(options.runs)]
@@ -98,7 +98,7 @@ def _software() -> list[Row]:
 
 
 def _machine(options: Options, flow: Flow) -> tuple[list[Row], str]:
-    """Compiler and processor, and the kind of target that would be compiled for."""
+    """Return rows for compiler and processor, and the kind of target that would be compiled for."""
     try:
         target = flow.target(options)
     except AgentCompileError as error:
@@ -120,7 +120,7 @@ def _package(name: str) -> Row:
 
 
 def _folder(path: Path) -> Row:
-    """A folder of ours: made when it is missing, with what is free there."""
+    """Return the row of one of our folders, which is made when it is missing, with the free space there."""
     move = "name another place with AGENTCOMPILE_HOME"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,10 @@ def _folder(path: Path) -> Row:
 
 
 def find_cuda() -> Cuda:
-    """Look at this machine; never raises. The driver is asked before PyTorch looks for a device."""
+    """Find out which parts of CUDA this machine has; never raises.
+
+    The driver is asked before PyTorch looks for a device.
+    """
     driver = find_driver()
     nvrtc, nvrtc_problem = _nvrtc()
     torch_cuda, torch_sees, torch_said = _torch()
@@ -167,7 +170,7 @@ def _nvrtc() -> tuple[tuple[int, int] | None, str]:
 
 
 def _torch() -> tuple[str | None, bool, str]:
-    """The CUDA that PyTorch was built for, whether it sees a device, and what it warned of."""
+    """Return the CUDA version that PyTorch was built for, whether it sees a device, and what it warned of."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -179,7 +182,7 @@ def _torch() -> tuple[str | None, bool, str]:
 
 
 def cuda_rows(cuda: Cuda) -> Iterator[Row]:
-    """What the CUDA target needs, one row a fact. Pure."""
+    """Yield what the CUDA target needs, one row for each fact; a pure function."""
     yield _driver(cuda.driver)
     if cuda.nvrtc is None:
         yield _missing("nvrtc", cuda.nvrtc_problem or "not installed", _EXTRA)
@@ -208,7 +211,7 @@ def _driver(driver: Driver | None) -> Row:
 
 
 def _fit(driver: tuple[int, int], nvrtc: tuple[int, int]) -> Row:
-    """A driver loads what a toolkit of its own major version compiled, or of an older one."""
+    """Return the row that says whether the driver is new enough for NVRTC: of its CUDA major version, or newer."""
     if driver[0] >= nvrtc[0]:
         return _ok("driver for nvrtc", f"CUDA {_dotted(driver)} runs what NVRTC {_dotted(nvrtc)} compiles")
     text = f"CUDA {_dotted(driver)} is older than NVRTC {_dotted(nvrtc)}: what it compiles cannot be loaded"
@@ -260,7 +263,7 @@ def _devices(driver: Driver | None) -> Iterator[Row]:
 
 
 def _device(gpu: Gpu) -> Row:
-    """Name, compute capability, memory and clock; warns of a device that no template compiles for."""
+    """Return the row with a GPU's name, compute capability, memory and clock; a warning if no template supports it."""
     name, parts = f"gpu {gpu.index}", [gpu.name or "unnamed"]
     if gpu.capability is not None:
         parts.append(f"sm_{gpu.capability[0]}{gpu.capability[1]}")
@@ -276,7 +279,7 @@ def _device(gpu: Gpu) -> Row:
 
 
 def _others(gpu: Gpu) -> Row:
-    """Whoever else uses a device takes its memory and disturbs every measurement."""
+    """Return the row that names other processes on a GPU: they take its memory and disturb every measurement."""
     name = f"gpu {gpu.index} in use by"
     if gpu.processes is None:
         return _warning(name, "not told by the driver", "`nvidia-smi` on the host lists them")

@@ -17,11 +17,11 @@ from agentcompile.ir.cleaning import redacted
 from agentcompile.runs.session import Journal
 
 _AGAIN_S = 0.05
-"""After that long the interpreter has left what swallowed a signal."""
+"""Seconds after which the interpreter has left the code that swallowed a signal."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came; whoever cleans up after Ctrl-C cleans up after this."""
+    """SIGTERM or SIGHUP arrived; code that cleans up after Ctrl-C cleans up after this too."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -29,7 +29,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Stopped(Exception):
-    """A signal ended a run in good order; `hint` says how it goes on."""
+    """A signal ended a run in good order; `hint` says how to resume it."""
 
     def __init__(self, number: int, hint: str) -> None:
         super().__init__(number)
@@ -64,16 +64,21 @@ def guarded(call: Callable[[], int]) -> int:
 def recorded(
     journal: Journal, emit: Callable[[Event], None], resume: str, secrets: tuple[str, ...] = ()
 ) -> Iterator[None]:
-    """Around a run: however it ends, its events say so. `resume` is the command that continues it; `secrets` are told
-    to nobody.
+    """Record how a run ends: an error or a signal becomes the run's last event. A context manager around the run.
 
-    A defect of ours leaves its traceback in the run directory and becomes an AgentCompileError (exit 1).
+    `resume` is the command that continues it; `secrets` are removed from all messages. An unexpected exception leaves
+    its traceback in the run directory.
+
+    Raises:
+        AgentCompileError: the run raised one, or an unexpected exception (exit 1).
+        Stopped: a signal ended the run.
+        BrokenPipeError: the reader of stdout is gone; passed through unchanged.
     """
     goes_on = f"nothing is lost; resume with: {resume}"
     try:
         yield
     except AgentCompileError as error:
-        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its events say what it waits for
+        if error.exit_code is ExitCode.UNDECIDED:  # the run stays open: its last event says what it waits for
             raise
         said, hint = redacted(error.message, secrets), redacted(error.hint, secrets)
         _last_word(emit, RunFailed(exit_code=int(error.exit_code), message=said, hint=hint))
@@ -93,7 +98,7 @@ def recorded(
 
 
 def _last_word(emit: Callable[[Event], None], event: Event) -> None:
-    """Write how a run ended; a disk that is full already said so."""
+    """Emit how a run ended; an error is ignored, because a full disk was already reported."""
     try:
         emit(event)
     except (AgentCompileError, OSError):
@@ -112,10 +117,11 @@ def _number(error: KeyboardInterrupt) -> int:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the process as Ctrl-C does: in order, with the run's last event written.
+    """Let SIGTERM and SIGHUP end the process as Ctrl-C does: in order, with the run's last event written.
 
-    Where the signal finds the interpreter in a finaliser or in another language's callback, as while a library is
-    imported, what the handler raises is reported to `sys.unraisablehook` and lost: it is raised again behind that.
+    A signal may arrive while the interpreter is in a finaliser or in a callback from another language, for instance
+    during the import of a library. What the handler raises there goes to `sys.unraisablehook` and is lost, so it is
+    raised again a moment later.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -145,7 +151,7 @@ def _signals() -> Iterator[None]:
 
 
 def _forget_stdout() -> None:
-    """The reader went away: what is still buffered must not complain when the interpreter ends."""
+    """Discard what stdout still buffers after its reader has gone, so that the interpreter's exit does not complain."""
     import os
 
     try:

@@ -1,4 +1,4 @@
-"""`export`: a run's trials in a format that others read, as a folder that was not there before."""
+"""The verb `export`: a run's trials in a format that other tools read, as a new folder."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Kernels:
 
 
 Find = Callable[[Options, progress.State], Kernels]
-"""Finds them for a run that was started with these options; raises AgentCompileError for what the user can fix."""
+"""A function that finds the kernels of a run with these options; AgentCompileError for what the user can fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run that has trials: those of its machine, by region in the order of the first."""
+    """A run that has trials: those made on its machine, by region, regions in the order of their first trial."""
 
     path: Path
     options: Options
@@ -56,14 +56,14 @@ class Run:
     left_out: Mapping[str, int]
 
     def name(self, region: str) -> str:
-        """A region's name."""
+        """Return a region's name, or the start of its id when the run does not name it."""
         row = self.state.row(region)
         return row.name if row is not None else region[:SHORT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Files by their path in the new folder, the trials that they hold, and why others are not among them."""
+    """Files by their path in the new folder, how many trials they hold, and why other trials were left out."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     trials: int = 0
@@ -73,11 +73,13 @@ class Export:
 def export(
     flags: Mapping[str, object], name: str, format: str, out: Path, *, screen: Screen, find: Find | None = None
 ) -> int:
-    """Write the trials of the run `name` (none: the newest) to `out`: a folder, or a ``.json`` for T4 of one region.
+    """Write the trials of the run `name` (empty: the newest) to `out`: a folder, or a ``.json`` for T4 of one region.
 
-    Trials that a format cannot hold are left out, counted and explained. Raises AgentCompileError: usage for names,
-    formats and places that are taken, drift when the model is no longer the run's, environment for what cannot be
-    written.
+    Trials that a format cannot hold are left out, counted and explained.
+
+    Raises:
+        AgentCompileError: a name, format or place is wrong or taken (usage); no trial can be exported, or the model is
+            no longer the run's (drift); a file cannot be written (environment).
     """
     asked = resolve(flags).options
     if format not in ("t4", "flashinfer"):
@@ -118,7 +120,11 @@ def export(
 
 
 def _named(options: Options, name: str) -> session.RunDirectory:
-    """The run of that name or folder; the newest when there is no name."""
+    """Return the run of that name or folder; the newest when `name` is empty.
+
+    Raises:
+        AgentCompileError: there is no such run (usage).
+    """
     known = [path.name for path in session.runs_in(options.runs)]
     if not name and not known:
         raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
@@ -133,7 +139,13 @@ def _named(options: Options, name: str) -> session.RunDirectory:
 
 
 def _read(directory: session.RunDirectory) -> Run:
-    """Trials on the machine that the run was on last. A run that went on elsewhere has others, of another target."""
+    """Return a run with its trials on the machine that it was last on.
+
+    A run that was continued on another machine also has trials of another target, which are left out.
+
+    Raises:
+        AgentCompileError: the run has no trials to export (usage).
+    """
     records = [record for record, _ in directory.records()]
     state = progress.fold(record.event for record in records)
     target = next((r.event.target for r in reversed(records) if isinstance(r.event, RunStarted)), None)
@@ -156,13 +168,13 @@ def _read(directory: session.RunDirectory) -> Run:
 
 
 def _moved(run: Run, asked: Options, flags: Mapping[str, object]) -> Options:
-    """The run's options with this place's store, and its checkpoint where it was said to lie now."""
+    """Return the run's options with the store of this machine and, where `--model` was given, that checkpoint."""
     model = asked.model if flags.get("model") else run.options.model
     return replace(run.options, model=model, home=asked.home)
 
 
 def _t4(run: Run) -> Export:
-    """A document a region, and one for the machine."""
+    """Return one document for each region, and one for the machine."""
     files = {
         f"{run.name(region).replace('@', '-').replace('/', '-')}.json": pretty(
             t4.results(run.name(region), tried, run.target)
@@ -174,7 +186,7 @@ def _t4(run: Run) -> Export:
 
 
 def _flashinfer(run: Run, kernels: Kernels) -> Export:
-    """A trace set of every region that the model still has, with every candidate whose text can be made again."""
+    """Return a trace set of each region that the model still has, with the candidates whose text is the same."""  # noqa: DOC501
     files: dict[str, bytes] = {}
     left_out, count = Counter(run.left_out), 0
     for id, tried in run.tried.items():
@@ -217,9 +229,10 @@ def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target
 
 
 def recaptured(options: Options, state: progress.State) -> Kernels:
-    """Cut the run's graphs again: captured graphs are read from the store, and captured afresh where it has none.
+    """Partition the run's graphs again; graphs are read from the store, or captured again where it lacks them.
 
-    Raises AgentCompileError: usage when the checkpoint is not there, drift when it gives other graphs than the run's.
+    Raises:
+        AgentCompileError: the checkpoint is not there (usage), or it gives other graphs than the run's (drift).
     """
     if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
         text = f"{options.model}: the run's checkpoint is not here, and the reference code is made from its graph"
@@ -254,7 +267,11 @@ def recaptured(options: Options, state: progress.State) -> Kernels:
 
 
 def _free(out: Path) -> None:
-    """Refuse a place that is taken: nothing that is there is ever changed."""
+    """Refuse a place that is taken, because export never changes what is there.
+
+    Raises:
+        AgentCompileError: `out` exists and is not an empty folder (usage), or cannot be read (environment).
+    """  # noqa: DOC501
     try:
         if out.exists() and not (out.is_dir() and out.suffix != ".json" and not any(out.iterdir())):
             raise AgentCompileError(f"--out: {out}: exists already", hint="name a folder that is not there yet")
@@ -263,7 +280,11 @@ def _free(out: Path) -> None:
 
 
 def _write(out: Path, content: bytes | Mapping[str, bytes]) -> None:
-    """Write a file, or a folder's files, whole or not at all."""
+    """Write a file, or a folder's files, whole or not at all.
+
+    Raises:
+        AgentCompileError: it cannot be written (environment).
+    """  # noqa: DOC501
     out = out.absolute()
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:

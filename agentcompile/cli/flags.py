@@ -1,4 +1,4 @@
-"""What verbs of the command line share: their flags, the screen that they print to, and how they end."""
+"""Parts that the verbs of the command line share: their flags, the screen that they print to, and how they end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr bu
 
 
 def verb(function: Callable[P, int]) -> Callable[P, None]:
-    """A verb's exit code, or its exception's, becomes the process's."""
+    """Wrap a verb so that its exit code, or that of its exception, becomes the process's."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -77,7 +77,11 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
 
 
 def sound(name: str, value: object) -> None:
-    """Raise AgentCompileError (usage) for an argument that is no UTF-8, or a path that no file system takes."""
+    """Check an argument, or each item of a list.
+
+    Raises:
+        AgentCompileError: it is not valid UTF-8, or a path that no file system takes (usage).
+    """
     if isinstance(value, Path):
         arguments.path(name, value)
     elif isinstance(value, str):
@@ -88,14 +92,18 @@ def sound(name: str, value: object) -> None:
 
 
 def front_end(name: str) -> Callable[[Sequence[str]], int] | None:
-    """A front end's verb, which takes the rest of a line as it is; None where it is not installed."""
+    """Return a front end's verb, which takes the rest of the command line as it is; None when it is not installed."""
     found = next(iter(entry_points(group="agentcompile.verbs", name=name)), None)
     run: Callable[[Sequence[str]], int] | None = found.load() if found is not None else None
     return run
 
 
 def screen_of(json: bool = False, events: str = "", quiet: bool = False) -> Screen:
-    """Where a verb prints: text, one JSON value, or a line an event. Raises `AgentCompileError` (2) for both."""
+    """Return where a verb prints: text, one JSON value, or one line of JSON for each event.
+
+    Raises:
+        AgentCompileError: `events` is not allowed, or both `json` and `events` are given (usage).
+    """
     if events not in ("", "jsonl"):
         raise AgentCompileError(f"--events: {events!r} is not allowed", hint="allowed: jsonl")
     if json and events:

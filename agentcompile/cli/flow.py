@@ -1,4 +1,4 @@
-"""What the verbs need of the compiler, as one seam: the real flow imports PyTorch when called, tests pass a fake."""
+"""The compiler as the verbs call it: the real flow imports PyTorch when it is called, tests pass a fake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentcompile.options import Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to generate."""
+    """A prompt and how to generate from it."""
 
     prompt: str
     max_new_tokens: int = 64
@@ -41,24 +41,26 @@ class Flow:
     """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
 
     compile: Callable[[Options, Emit, Sequence[Trial], Steering], None]
-    """Compile `options.model` to a lock at `options.out`; the same run acknowledged these trials before, and a person
-    may steer it."""
+    """Compile `options.model` to a lock at `options.out`.
+
+    The trials were finished earlier in the same run; through the steering a person may steer it.
+    """
     inspect: Callable[[Options, Emit], None]
-    """Capture and partition: graphs, regions, boundaries and spaces as events."""
+    """Capture and partition a checkpoint; emits graphs, regions, boundaries and spaces."""
     advise: Callable[[Options, Emit, Inquiry], Sequence[Prompt]]
-    """Ask the adviser about every region; its advice as events. Returns every prompt."""
+    """Ask the adviser about every region; emits its advice and returns every prompt."""
     replay: Callable[[Path, Options, Emit, bool, bool], None]
-    """Rebuild and validate a lock (lock, options, emit, locked, check); drift as events, refusal as exit 3."""
+    """Rebuild and validate a lock (lock, options, emit, locked, check); emits drift, and refuses with exit 3."""
     bundle: Callable[[Path, Options, Path], tuple[int, int]]
-    """Write the bundle of a lock to a file (lock, options, out): its kernels and bytes."""
+    """Write the bundle of a lock to a file (lock, options, out); returns its number of kernels and its bytes."""
     generate: Callable[[Path, Options, Request, Emit], Iterator[Piece]]
-    """Run a lock; drift as events."""
+    """Run a lock on a request and yield the text; emits drift."""
     eager: Callable[[Path, Options, Request], Iterator[Piece]]
-    """The same request to the same checkpoint through PyTorch eager."""
+    """Run the same request on the same checkpoint in PyTorch eager."""
     verify: Callable[[Path, Options, Sequence[str], Emit], Mapping[str, float | str]]
-    """End-to-end accuracy of a lock on prompts: named figures; exit 4 when they break the tolerances."""
+    """Measure a lock's end-to-end accuracy on prompts, as named figures; exit 4 when they break the tolerances."""
     target: Callable[[Options], Target]
-    """This machine."""
+    """Return the target that describes this machine."""
 
 
 def _compile(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
@@ -94,7 +96,7 @@ def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
     from agentcompile.system.store import Store
 
     found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
-    if found is None:  # then the templates here must still give the sources
+    if found is None:  # then the templates here must give the same sources
         jobs = open_lock(lock, options).jobs
         found = Bundle(
             sources={job.source.digest: job.source for job in jobs},

@@ -1,4 +1,4 @@
-"""`explain`, `runs list`, `runs status`, `cache`, `config show`: what is known, and where it lies."""
+"""The verbs `explain`, `runs list`, `runs status`, `cache` and `config show`: what is recorded, and where it lies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from agentcompile.runs.tables import Table, amount, duration, state_json
 
 
 def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
-    """Why a region's winner won: every candidate's findings, errors and times, from a run's events."""
+    """Show why a region's kernel was chosen: every candidate's findings, errors and times, from a run's events.
+
+    Raises:
+        AgentCompileError: there is no run, or it has no such region (usage).
+    """
     run = _run(resolve(flags).options)
     state = run.state()
     found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
@@ -82,12 +86,16 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
 
 
 def chosen(options: Options, name: str) -> session.RunDirectory:
-    """The run that is called `name`, or the newest."""
+    """Return the run that is called `name`; when `name` is empty, that of the options or the newest."""
     return named(options, name) if name else _run(options)
 
 
 def _run(options: Options) -> session.RunDirectory:
-    """The run that was named, or the newest."""
+    """Return the run that the options name, or the newest.
+
+    Raises:
+        AgentCompileError: there is no run (usage).
+    """
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     runs = session.runs_in(options.runs)
@@ -97,12 +105,12 @@ def _run(options: Options) -> session.RunDirectory:
 
 
 def named(options: Options, name: str) -> session.RunDirectory:
-    """The run that is called `name`, or lies in that folder."""
+    """Return the run that is called `name`, or lies in that folder."""
     return session.RunDirectory.open(Path(name) if Path(name).is_dir() else options.runs / name)
 
 
 def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
-    """Every run, oldest first."""
+    """Show every run, oldest first."""
     rows: list[Json] = []
     table: list[tuple[str, ...]] = []
     for path in session.runs_in(resolve(flags).options.runs):
@@ -128,7 +136,7 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
 
 
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
-    """One run: how far it is, its regions, its plans."""
+    """Show one run: its progress, its regions, its plans."""
     options = resolve(flags).options
     run = chosen(options, name)
     state = run.state()
@@ -148,7 +156,7 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
 
 
 def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
-    """What the store and the measurement database take."""
+    """Show the sizes of the store, the measurement database and the runs."""
     options = resolve(flags).options
     parts = (("store", options.store), ("history", options.history), ("runs", options.runs))
     sizes = [(name, path, _bytes(path)) for name, path in parts]
@@ -178,7 +186,7 @@ def _bytes(path: Path) -> int:
 
 
 def config_show(flags: Mapping[str, object], *, screen: Screen) -> int:
-    """Every setting with its value and where that came from."""
+    """Show every setting with its value and where that came from."""
     resolved = resolve(flags)
     values = encode(resolved.options)
     assert isinstance(values, dict)

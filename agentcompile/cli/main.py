@@ -1,8 +1,7 @@
 """The command line: flags become plain values, a verb is called, its exit code is the process's.
 
-What a verb does lies in a module beside this one, imported when it is called, so that `--help` and completion stay
-quick.
-Verbs of front ends come from the entry points of the group ``agentcompile.verbs``.
+The code of a verb lies in a module beside this one, imported when it is called, so that `--help` and completion stay
+quick. Verbs of front ends come from the entry points of the group ``agentcompile.verbs``.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def _version(asked: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
 ) -> None:
-    """Flags of no verb."""
+    """Handle the flags that belong to no verb."""
 
 
 def _add_verbs() -> None:
-    """Front ends' verbs: each takes the rest of the line as it is."""
+    """Register the front ends' verbs, each of which takes the rest of the line as it is."""
     known = {command.name for command in app.registered_commands}
     for entry in sorted(entry_points(group="agentcompile.verbs"), key=lambda entry: entry.name):
         if entry.name in known:
@@ -74,7 +73,7 @@ def _add_verbs() -> None:
 
 
 def _plain(verb: Callable[[typer.Context], int]) -> Callable[[typer.Context], None]:
-    """The same verb with a signature that holds nothing but the context."""
+    """Return the verb with a signature of the context alone, from which Typer makes no options."""
 
     def run(context: typer.Context) -> None:
         raise typer.Exit(guarded(lambda: verb(context)))

@@ -1,4 +1,4 @@
-"""`runs pack` and `runs unpack`: a run to one file, and back to a run directory that goes on in its new place."""
+"""The verbs `runs pack` and `runs unpack`: a run to one file, and back to a run directory that can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentcompile.runs.tables import amount
 
 
 def runs_pack(flags: Mapping[str, object], name: str, out: Path | None, *, screen: Screen) -> int:
-    """Write one run to one file: `out`, or a file of the run's name in the current folder."""
+    """Write one run to one file: `out`, or a file with the run's name in the current folder."""
     run = named(resolve(flags).options, name)
     file = out or Path(run.path.resolve().name + archive.ENDING)
     packed = archive.pack(run, stored_options(run), file.absolute())
@@ -31,7 +31,7 @@ def runs_pack(flags: Mapping[str, object], name: str, out: Path | None, *, scree
 
 
 def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow: Flow = REAL) -> int:
-    """Make a run directory of an archive, with the paths of this place; says what would keep it from going on."""
+    """Make a run directory from an archive, with the paths of this machine; warn of what would prevent resuming."""
     asked = resolve(flags).options
     contents = archive.read(file)
     path = Path(asked.run_dir) if asked.run_dir else asked.runs / contents.name
@@ -58,8 +58,11 @@ def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow
 
 
 def _moved(packed: Options, asked: Options, flags: Mapping[str, object]) -> Options:
-    """The run's options in this place. Where things are written is this place's alone: an archive names no file to
-    write. What is read (checkpoint, templates) is where it was, unless it was said where it lies now."""
+    """Return the run's options for this machine.
+
+    The paths that are written come from here alone: an archive names no file to write. The paths that are read
+    (checkpoint, templates) stay, unless a flag says where they lie now.
+    """
     return replace(
         packed,
         model=asked.model if flags.get("model") else packed.model,
@@ -71,7 +74,7 @@ def _moved(packed: Options, asked: Options, flags: Mapping[str, object]) -> Opti
 
 
 def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[str]:
-    """What would keep the run from going on, or from using what it knows."""
+    """Yield what would keep the run from resuming, or from using the trials that it has."""
     if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
         yield f"{options.model}: the checkpoint is not here; to go on with the run, unpack it with --model"
     for folder in options.templates:
@@ -90,7 +93,7 @@ def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[s
 
 
 def _difference(there: Target, here: Target) -> tuple[str, str, str]:
-    """The first field in which two targets differ, with both values."""
+    """Return the first field in which two targets differ, with both values."""
     one, other = encode(there), encode(here)
     assert isinstance(one, dict)
     assert isinstance(other, dict)

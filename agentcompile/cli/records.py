@@ -1,4 +1,4 @@
-"""The verbs on what is kept: runs, the store, settings. What each does is imported when it is called."""
+"""The verbs on what is kept: runs, the store, settings; the code of each is imported when it is called."""
 
 from __future__ import annotations
 

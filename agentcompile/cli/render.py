@@ -1,4 +1,4 @@
-"""What a command shows: results on stdout, everything else on stderr. The only place that prints.
+"""What a command shows: results on stdout, everything else on stderr; no other module prints.
 
 In: events, states, tables of text. Out: lines, one progress bar on a terminal, JSON. Texts of events are clean already;
 messages of errors are cleaned here.
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PACED_S = 15.0
-"""How often a log says how far a search is."""
+"""Seconds between two lines in a log that say how far a search is."""
 Format = Literal["text", "json", "events"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Where a command writes. `format` says what stdout carries: text, one JSON value, or a line of JSON an event."""
+    """A command's streams; `format` says what stdout carries: text, one JSON value, or one line of JSON per event."""
 
     out: TextIO
     err: TextIO
@@ -51,40 +51,40 @@ class Screen:
 
     @staticmethod
     def standard(format: Format = "text", *, quiet: bool = False, redraws: bool = True, colour: bool = True) -> Screen:
-        """The process's own streams; `redraws` and `colour` hold only on a terminal."""
+        """Return a screen on the process's own streams; `redraws` and `colour` hold only on a terminal."""
         tty = sys.stderr.isatty()
         return Screen(
             out=sys.stdout, err=sys.stderr, format=format, quiet=quiet, redraws=redraws and tty, colour=colour and tty
         )
 
     def say(self, text: str) -> None:
-        """A line for people, on stderr; none when quiet."""
+        """Write a line for people to stderr, unless quiet."""
         if not self.quiet:
             print(text, file=self.err, flush=True)
 
     def text(self, text: str, *, end: str = "\n") -> None:
-        """A result for people, on stdout; none when stdout carries something else."""
+        """Write a result for people to stdout, unless stdout carries something else."""
         if self.format == "text":
             print(text, file=self.out, end=end, flush=True)
 
     def json(self, value: Json) -> None:
-        """A result for programs, on stdout, when it was asked for."""
+        """Write a result for programs to stdout, if JSON was asked for."""
         if self.format == "json":
             print(json.dumps(value, indent=2, ensure_ascii=False), file=self.out, flush=True)
 
     def event(self, event: Event) -> None:
-        """A line of JSON on stdout, when events were asked for."""
+        """Write an event as a line of JSON to stdout, if events were asked for."""
         if self.format == "events":
             print(json.dumps(encode(event), separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
 
     def table(self, table: Table) -> None:
-        """Aligned columns on stdout, for people; nothing when there are no rows."""
+        """Write aligned columns to stdout, for people; nothing when there are no rows."""
         if table.rows:
             self.text("\n".join(columns(table)))
 
 
 def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
-    """Say on stderr what is wrong and what to do next."""
+    """Write to stderr what is wrong and what to do next."""
     err = err or sys.stderr
     print(f"error: {clean(message, lines=True)}", file=err)
     if hint:
@@ -92,7 +92,7 @@ def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
 
 
 def columns(table: Table) -> list[str]:
-    """Lines with columns padded to their widest cell."""
+    """Return a table's lines, with columns padded to their widest cell."""
     lines = (table.heads, *table.rows)
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.heads))]
 
@@ -103,7 +103,7 @@ def columns(table: Table) -> list[str]:
 
 
 class Reporter(AbstractContextManager["Reporter"]):
-    """An `Emit` that shows events: a bar on a terminal, a line a stage otherwise, lines of JSON when asked for."""
+    """An `Emit` that shows events: a bar on a terminal, one line per stage otherwise, lines of JSON when asked for."""
 
     def __init__(self, screen: Screen, state: progress.State | None = None) -> None:
         self.screen = screen
@@ -137,7 +137,7 @@ class Reporter(AbstractContextManager["Reporter"]):
 
 
 def _line(event: Event) -> str:
-    """What an event is worth in a log: a line, or nothing."""
+    """Return the log line of an event; empty for an event that is not logged."""
     match event:
         case StageFinished():
             return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
@@ -154,7 +154,7 @@ def _line(event: Event) -> str:
 
 
 class _Bar:
-    """One line that is drawn again: the stage, trials of the budget, what runs now."""
+    """One line that is drawn again: the stage, the trials of the budget, the candidate that is evaluated now."""
 
     def __init__(self, screen: Screen) -> None:
         from rich.console import Console
@@ -175,7 +175,7 @@ class _Bar:
         self._progress.start()
 
     def show(self, state: progress.State, line: str) -> None:
-        """Draw the state again, with `line` above it when there is one."""
+        """Draw the state again, with `line` above it when it is not empty."""
         if line:
             self._console.print(line, soft_wrap=True)
         done = state.counts.total
@@ -189,12 +189,12 @@ class _Bar:
         )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def tee(*emits: Callable[[Event], object]) -> Callable[[Event], None]:
-    """An `Emit` that hands every event on, in order."""
+    """Return an `Emit` that passes every event to each of `emits`, in order."""
 
     def emit(event: Event) -> None:
         for to in emits:

@@ -1,4 +1,4 @@
-"""What a person is shown of a review on the command line, and how a run that waits for one ends."""
+"""How the command line shows a review to a person, and how a run that waits for one ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentcompile.runs.progress import State
 from agentcompile.runs.tables import Table, plan_line
 
 SHORT = 8
-"""Digits of a candidate's id that are shown, and are enough to name it where no other begins so."""
+"""Digits of a candidate's id that are shown; they name it when no other id begins so."""
 
 
 def to_decide(state: State, screen: Screen) -> None:
-    """What there is to decide on, as a difference to the baseline, and the steps as they were measured."""
+    """Show what there is to decide on, each with its speedup over the baseline, and the steps as they were measured."""
     found = items(state)
     if not found:
         screen.text("nothing to decide on yet: no region has a kernel chosen")
@@ -33,7 +33,7 @@ SIGNS = {"undecided": "?", "stale": "!", "approved": "~", "rejected": "=", "over
 
 
 def _rows(item: Item) -> list[tuple[str, ...]]:
-    """A line a kernel that is proposed, and one for what a person chose instead."""
+    """Return one row for each kernel that is proposed, and one for a person's override."""
     said = item.ruling.reason if item.ruling is not None else ""
     rows: list[tuple[str, ...]] = []
     for kernel in item.kernels:
@@ -48,7 +48,7 @@ def _rows(item: Item) -> list[tuple[str, ...]]:
 
 
 def goes_on(run: Path) -> str:
-    """What to call when a run waits for review."""
+    """Return the commands that continue a run that waits for review."""
     return (
         f"look with `agentcompile decide {run}`, decide with --approve-safe, --region REGION --approve and so on, "
         f"then `agentcompile compile --resume --run-dir {run}`"
@@ -56,7 +56,7 @@ def goes_on(run: Path) -> str:
 
 
 def undecided(state: State, run: Path) -> AgentCompileError:
-    """Why the lock of a reviewed run is not written yet (exit 7)."""
+    """Return the error that says why the lock of a reviewed run is not written yet (exit 7)."""
     found = open_items(state)
     stale = sum(item.standing == "stale" for item in found)
     names = ", ".join(item.name for item in found[:4]) + (", …" if len(found) > 4 else "")

@@ -1,4 +1,4 @@
-"""`replay`, `bundle`, `generate` and `verify`: what a lock is for."""
+"""The verbs `replay`, `bundle`, `generate` and `verify`, which use a lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replay(
 
 
 def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen: Screen, flow: Flow = REAL) -> int:
-    """Write a lock with all that its kernels are made from to one file, beside it unless `out` says where."""
+    """Write a lock with everything that its kernels are made from to one file, by default beside the lock."""
     file = out or beside(lock)
     kernels, size = flow.bundle(lock, resolve(flags).options, file)
     screen.text(f"{file}: {kernels} kernels with their templates, {amount(size)}")
@@ -41,7 +41,7 @@ def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen:
 
 
 def _warnings(screen: Screen) -> Emit:
-    """Says on stderr what a person should know of a lock that is opened."""
+    """Return an `Emit` that writes warnings about the opened lock to stderr."""
 
     def emit(event: Event) -> None:
         if isinstance(event, Warned):
@@ -52,7 +52,7 @@ def _warnings(screen: Screen) -> Emit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a generation went. The first piece waits for the prompt; what comes after it gives the rate."""
+    """How fast a generation was: the first piece waits for the prompt, the pieces after it give the rate."""
 
     tokens: int
     rest: int
@@ -62,7 +62,7 @@ class Speed:
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate after the first piece; 0 when nothing came after it."""
+        """The rate after the first piece, in tokens/s; 0 when nothing came after it."""
         return self.rest / self.rest_s if self.rest and self.rest_s > 0 else 0.0
 
 
@@ -75,7 +75,11 @@ def generate(
     screen: Screen,
     flow: Flow = REAL,
 ) -> int:
-    """Stream text from a lock; with `beside_eager`, time the same request through PyTorch eager after it."""
+    """Stream text from a lock; with `beside_eager`, time the same request in PyTorch eager after it.
+
+    Raises:
+        AgentCompileError: the prompt is empty, or the lock cannot be run (usage).
+    """
     options = resolve(flags).options
     if not request.prompt:
         raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
@@ -121,7 +125,11 @@ def _speed(speed: Speed) -> str:
 
 
 def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Screen, flow: Flow = REAL) -> int:
-    """Measure a lock's end-to-end accuracy on the user's prompts, one a line."""
+    """Measure a lock's end-to-end accuracy on the user's prompts, one per line of a file.
+
+    Raises:
+        AgentCompileError: the file cannot be read, or has no prompt (usage).
+    """
     options = resolve(flags).options
     try:
         lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]

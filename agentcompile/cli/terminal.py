@@ -1,4 +1,4 @@
-"""Whether somebody sits at a terminal that can draw. Standard library alone: the app imports it."""
+"""Whether a person sits at a terminal that can draw; only the standard library, because the app imports this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentcompile.options import automation, terminal
 
 
 def nobody() -> str:
-    """Why a screen cannot be drawn for a person here; empty when it can."""
+    """Return why a screen cannot be drawn for a person here; empty when it can."""
     # The app's toolkit draws on standard error.
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error": sys.__stderr__}
     piped = [name for name, stream in streams.items() if stream is None or not stream.isatty()]

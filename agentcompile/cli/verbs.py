@@ -1,4 +1,4 @@
-"""The verbs on a checkpoint and on its lock. What each does is imported when it is called."""
+"""The verbs on a checkpoint and on its lock; the code of each is imported when it is called."""
 
 from __future__ import annotations
 

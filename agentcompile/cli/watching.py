@@ -1,4 +1,4 @@
-"""`runs attach`, `runs view`, `runs stop`: a run seen from outside, live or as it was, and its compiler ended."""
+"""The verbs `runs attach`, `runs view` and `runs stop`: follow a run live, show it again, or end its compiler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agentcompile.runs.progress import State
 from agentcompile.runs.tables import state_json
 
 LOOK_S = 0.25
-"""How often a live run is looked at."""
+"""Seconds between two looks at a live run."""
 STOP_S = 20.0
-"""How long a compiler may take to end before it is killed."""
+"""Seconds that a compiler may take to end before it is killed."""
 
 
 def attach(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
-    """Show a run from its first event until nobody works on it; returns the exit code that the run ended with."""
+    """Show a run from its first event until no process works on it, and return the run's exit code."""
     run = chosen(resolve(flags).options, name)
     follower = Follower(run)
     with Reporter(screen) as reporter:
@@ -42,7 +42,11 @@ def attach(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
 def view(
     flags: Mapping[str, object], name: str, *, speed: float, screen: Screen, sleep: Callable[[float], None] = time.sleep
 ) -> int:
-    """Show a run as it went, `speed` times as fast; 0: at once."""
+    """Show a run again as it went, `speed` times as fast; 0 shows it at once.
+
+    Raises:
+        AgentCompileError: `speed` is negative, or there is no such run (usage).
+    """
     if speed < 0:
         raise AgentCompileError(f"--speed: {speed:g} is not allowed", hint="10 is ten times as fast, 0 at once")
     run = chosen(resolve(flags).options, name)
@@ -59,12 +63,12 @@ def view(
 
 
 def named(flags: Mapping[str, object], name: str) -> Path:
-    """The folder of the run that a person names; the newest without a name."""
+    """Return the folder of the run that a person names; the newest when `name` is empty."""
     return chosen(resolve(flags).options, name).path
 
 
 def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
-    """Say how a run ended."""
+    """Show how a run ended, and return the exit code for that."""
     show(state, screen)
     screen.json({**state_json(state), "run": str(run.path)})
     match state.status:
@@ -82,7 +86,12 @@ def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
 
 
 def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: float = STOP_S) -> int:
-    """End a run's compiler in good order, or kill it when it does not end; nothing that was acknowledged is lost."""
+    """End a run's compiler in good order, or kill it when it does not end; no durable event is lost.
+
+    Raises:
+        AgentCompileError: the process does not end (environment).
+        NoCompilerError: no compiler works on the run.
+    """
     run = chosen(resolve(flags).options, name)
     holder = run.holder()
     try:
@@ -113,7 +122,7 @@ def _signalled(holder: int, number: signal.Signals) -> str:
 
 
 def _gone(run: session.RunDirectory, holder: int, limit_s: float) -> bool:
-    """Whether nobody holds the run's lock any more and the process that did has ended, within a time."""
+    """Return whether, within `limit_s`, the run's lock is released and the process that held it has ended."""
     until = time.monotonic() + limit_s
     while run.alive() or (holder > 0 and Path(f"/proc/{holder}").exists() and not _zombie(holder)):
         if time.monotonic() >= until:
@@ -123,7 +132,7 @@ def _gone(run: session.RunDirectory, holder: int, limit_s: float) -> bool:
 
 
 def _zombie(pid: int) -> bool:
-    """Whether a process has ended and only its parent does not know yet."""
+    """Return whether a process has ended and only its parent has not yet collected it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] == "Z"
     except OSError:

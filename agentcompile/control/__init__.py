@@ -1,4 +1,4 @@
-"""Steering a run from outside: commands, what they may do, the socket they travel through, and who answers."""
+"""Steering a run from outside: commands, when each is allowed, the socket that carries them, and who answers."""
 
 from agentcompile.control.actions import ACTIONS, Action, Scene, action
 from agentcompile.control.client import NoCompilerError, send

@@ -1,7 +1,7 @@
 """Everything a person can do to a run, as one table: keys, help, palette and the verb `decide` are made from it.
 
-In: the state of a run, whether a compiler works on it, and what is selected. Out: for each action the empty text where
-it is allowed, or the sentence that says why not. Pure; standard library alone.
+In: the state of a run, whether a compiler works on it, and what is selected. Out: for each action an empty text where
+it is allowed, or the sentence that says why not. Pure; only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentcompile.runs.progress import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What an action is judged by: the run, whether a compiler works on it now, and the ids of what is selected."""
+    """What decides whether an action is allowed: the run, whether a compiler works on it now, and the selected ids."""
 
     state: State
     live: bool
@@ -25,7 +25,10 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One row. `headless` is the same thing as a command; RUN, REGION, CANDIDATE, LOCK and TEXT stand for values."""
+    """One row of the table; `headless` is the same action as a command line.
+
+    In `headless`, RUN, REGION, CANDIDATE, LOCK and TEXT stand for values.
+    """
 
     name: str
     key: str
@@ -33,9 +36,9 @@ class Action:
     help: str
     headless: str
     why_not: Callable[[Scene], str]
-    """Empty where the action is allowed, else a sentence."""
+    """Why the action is not allowed, as a sentence; empty where it is allowed."""
     asks: str = ""
-    """What a person must still say: `reason` or `params`; empty: nothing."""
+    """What a person must add: `reason` or `params`; empty for nothing."""
 
 
 def _works(scene: Scene) -> str:
@@ -131,7 +134,7 @@ def _override(scene: Scene) -> str:
 
 
 def _covered(state: State) -> set[str]:
-    """Regions that the plans consist of; a region that a plan runs as captured may be overridden too."""
+    """Return the regions in the plans; a person may also override a region that a plan runs in PyTorch."""
     return {part.region for plan in state.plans for part in plan.parts}
 
 
@@ -287,9 +290,13 @@ ACTIONS: tuple[Action, ...] = (
         why_not=_stop,
     ),
 )
-"""In the order in which help shows them."""
+"""Every action, in the order in which help shows them."""
 
 
 def action(name: str) -> Action:
-    """The row of a name; KeyError when there is none."""
+    """Return the action of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
     return {row.name: row for row in ACTIONS}[name]

@@ -1,4 +1,7 @@
-"""Sends a command to the compiler of a run and waits for its reply. Standard library alone: the app imports it."""
+"""The client of a run's socket: sends a command to its compiler and waits for the reply.
+
+Only the standard library, because the app imports this module.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError
 
 SOCKET = "control.sock"
-"""In the run directory, while a compiler works there."""
+"""The socket's name in the run directory; it is there while a compiler works on the run."""
 PATH_BYTES = 107
-"""What the system takes as the path of a socket (unix(7): 108 with its end)."""
+"""The most bytes that the system accepts as the path of a socket (unix(7): 108 with the final NUL)."""
 
 
 class NoCompilerError(AgentCompileError):
-    """Nobody serves the run's socket: its compiler ended, died, or never began."""
+    """No process serves the run's socket: its compiler ended, died, or never began."""
 
     def __init__(self, run: Path) -> None:
         super().__init__(
@@ -30,11 +33,12 @@ class NoCompilerError(AgentCompileError):
 
 
 def send(run: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
-    """Ask the compiler of the run directory `run`.
+    """Send a command to the compiler that works on the run directory `run`, and return its reply.
 
-    Raises NoCompilerError when there is none, AgentCompileError (environment) when it gives no reply within
-    `timeout_s` or one that is none.
-    """
+    Raises:
+        NoCompilerError: no compiler works on the run.
+        AgentCompileError: the compiler gave no valid reply within `timeout_s` (environment).
+    """  # noqa: DOC501
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -54,7 +58,7 @@ def send(run: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
 
 
 def line_of(connection: socket.socket) -> bytes:
-    """Up to the first line break, or what there is."""
+    """Return what the connection sends up to and including the first line break, or until it ends or grows too long."""
     data = b""
     while b"\n" not in data and len(data) <= LINE_BYTES:
         piece = connection.recv(4096)
@@ -66,7 +70,7 @@ def line_of(connection: socket.socket) -> bytes:
 
 @contextmanager
 def address(run: Path) -> Iterator[str]:
-    """A path of the run's socket that the system takes; a longer one is named through an open folder."""
+    """Yield a path of the run's socket that the system accepts; a long one goes through its folder's descriptor."""
     path = run / SOCKET
     if len(os.fsencode(path)) <= PATH_BYTES:
         yield str(path)

@@ -1,7 +1,7 @@
-"""What a person may ask of a run, and what comes back: one JSON object a line each way.
+"""Commands that a person may send to a run, and the reply: one line with a JSON object each way.
 
 In: commands of a front end. Out: lines, and back, strictly: an unknown key, kind or type is refused. Regions and
-candidates are named by their whole ids. Standard library only.
+candidates are named by their full ids. Only the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.template import Params
 
 LINE_BYTES = 64 << 10
-"""The longest line of either direction; a longer one is no command."""
+"""The longest line in either direction; a longer one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Go on after `Pause`."""
+    """Continue after `Pause`."""
 
     kind: Literal["resume"] = "resume"
 
@@ -43,7 +43,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """Forget a candidate's trials and judge it again."""
+    """Forget a candidate's trials and evaluate it again."""
 
     kind: Literal["rerun"] = "rerun"
     candidate: str
@@ -51,7 +51,7 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Judge the point of `candidate`'s template that has these parameters, all of them, in the template's order."""
+    """Evaluate the candidate of the same template with these parameters: all of them, in the template's order."""
 
     kind: Literal["edit"] = "edit"
     candidate: str
@@ -60,8 +60,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approve:
-    """Let a region run what was chosen for it. `approval` is the digest of what the person saw; empty: what is known
-    now. One that is no longer true is refused."""
+    """Let a region run what was chosen for it.
+
+    `approval` is the digest of what the person saw; empty stands for the present one. An outdated digest is refused.
+    """
 
     kind: Literal["approve"] = "approve"
     region: str
@@ -89,7 +91,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """Take the last decision back, with everything that it decided at once."""
+    """Take back the last decision, with every region that it decided at once."""
 
     kind: Literal["undo"] = "undo"
 
@@ -118,14 +120,14 @@ class WriteLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End the compiler; the run goes on later with `compile --resume`."""
+    """End the compiler; the run can be resumed later with `compile --resume`."""
 
     kind: Literal["stop"] = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Note that a screen follows the run and draws at most `ui_hz` times a second."""
+    """Record that a screen follows the run and draws at most `ui_hz` times a second."""
 
     kind: Literal["watch"] = "watch"
     ui_hz: float
@@ -139,30 +141,38 @@ Command = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What became of a command. When it is refused, `text` says why and what would help; nothing was changed then."""
+    """The result of a command; when it was refused, `text` says why and what would help, and nothing was changed."""
 
     ok: bool
     text: str
 
 
 def command_line(command: Command) -> bytes:
-    """A command as it travels."""
+    """Return a command as the line that is sent."""
     return canonical(encode(command)) + b"\n"
 
 
 def command_in(line: bytes) -> Command:
-    """The command of a line; raises CodecError for anything else."""
+    """Return the command in a line.
+
+    Raises:
+        CodecError: the line is not a command.
+    """
     command: Command = decode(Command, _value(line), "command")
     return command
 
 
 def reply_line(reply: Reply) -> bytes:
-    """A reply as it travels."""
+    """Return a reply as the line that is sent."""
     return canonical(encode(reply)) + b"\n"
 
 
 def reply_in(line: bytes) -> Reply:
-    """The reply of a line, its text cleaned; raises CodecError for anything else."""
+    """Return the reply in a line, its text cleaned.
+
+    Raises:
+        CodecError: the line is not a reply.
+    """
     reply: Reply = decode(Reply, _value(line), "reply")
     return Reply(ok=reply.ok, text=clean(reply.text, lines=True))
 

@@ -1,4 +1,4 @@
-"""What a command does to a run: the events that say so, or why not; of a live compiler and of a run at rest.
+"""The effect of a command on a run, with a live compiler or without: the events that record it, or why it is refused.
 
 In: a state and a command. Out: events to write before anything acts on them, and a sentence for the person. Pure.
 """
@@ -34,9 +34,9 @@ from agentcompile.ir.trial import Ruling
 from agentcompile.runs.progress import Row, State
 
 FASTEST_HZ = 1000.0
-"""What a screen may say of itself."""
+"""The highest drawing rate that a screen may state."""
 Legal = Callable[[Candidate], str]
-"""Says why a point is not in the space of its region; empty when it is."""
+"""A function that says why a candidate is not in the space of its region; empty when it is."""
 
 
 class RefusedError(Exception):
@@ -44,10 +44,13 @@ class RefusedError(Exception):
 
 
 def answer(state: State, command: Command, *, live: bool, legal: Legal | None = None) -> tuple[tuple[Event, ...], str]:
-    """The events of a command, none when it only asks, and what to tell the person. `legal` knows the spaces where a
-    compiler has them; otherwise domains as the run announced them stand in.
+    """Return the events of a command (none when it only asks) and what to tell the person.
 
-    Raises RefusedError.
+    `legal` checks candidates against the spaces that a compiler has; without it, the parameter domains that the run
+    announced are used.
+
+    Raises:
+        RefusedError: the command is not allowed now.
     """
     match command:
         case Pause() | Resume() | Stop():
@@ -121,7 +124,10 @@ def _ask(
 
 
 def _outside(row: Row, point: Candidate) -> str:
-    """Why a point cannot be in a space, as far as the announced domains tell: constraints are the compiler's."""
+    """Return why a candidate cannot be in its space, as far as the announced domains tell; empty when they allow it.
+
+    The constraints are not checked here: only the compiler has them.
+    """
     offer = next((offer for offer in row.offers if offer.template == point.template), None)
     if offer is None:
         return ""

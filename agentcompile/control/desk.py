@@ -1,4 +1,4 @@
-"""Where commands are carried out: by the compiler that works on a run, or on a run at rest by whoever holds its lock.
+"""Where commands are carried out: in the compiler that works on a run, or without one by whoever holds the run's lock.
 
 Invariant: what a person did is on disk before anything acts on it and before the reply says so.
 """
@@ -26,11 +26,11 @@ from agentcompile.runs.session import Journal, RunDirectory
 
 TRIES = 20
 TRY_S = 0.1
-"""How often, and how far apart, a command is tried again while a compiler begins or ends."""
+"""How often (`TRIES`), and at what distance in seconds, a command is sent again while a compiler begins or ends."""
 
 
 def earlier(state: State) -> Earlier:
-    """What a run's earlier processes left, as the flow reads it."""
+    """Return what a run's earlier processes left, in the form that the flow reads."""
     return Earlier(
         plans=state.plans if state.settled else (),
         ruled=state.ruled if state.settled else (),
@@ -48,7 +48,11 @@ def earlier(state: State) -> Earlier:
 def steered(
     run: Path, state: Callable[[], State], emit: Emit, lock: threading.RLock, *, review: bool
 ) -> Iterator[Steering]:
-    """A session that a person can steer through the run's socket. `state` is read under `lock`, which `emit` takes."""
+    """Yield a session that a person can steer through the run's socket.
+
+    `state` is read under `lock`, which `emit` takes too. Where the socket cannot be made, a warning says that the run
+    cannot be steered.
+    """
 
     def undecided() -> list[str]:
         with lock:
@@ -93,10 +97,10 @@ def _end() -> None:
 
 
 def deliver(path: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
-    """Have a command carried out: by the run's compiler, or on a run at rest by appending to its events under its lock.
+    """Have a command carried out by the run's compiler or, when none works, by appending to its events under its lock.
 
-    Raises AgentCompileError: usage for what is no run, environment for a disk that is full and for a compiler that
-    gives no reply.
+    Raises:
+        AgentCompileError: `path` is not a run (usage); the disk is full or the compiler gives no reply (environment).
     """
     run = RunDirectory.open(path)
     for _ in range(TRIES):
@@ -105,7 +109,7 @@ def deliver(path: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
         except NoCompilerError:
             if not run.alive():
                 break
-        time.sleep(TRY_S)  # it begins or ends: its lock is held, and its socket is not there
+        time.sleep(TRY_S)  # the compiler begins or ends: its lock is held, but there is no socket
     with Journal(run) as journal:
         try:
             events, text = answer(run.state(), command, live=False)

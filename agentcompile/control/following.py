@@ -1,6 +1,7 @@
-"""Reads a run from outside while its compiler writes it: whole at first, then what is new, without reading twice.
+"""A reader that follows a run while its compiler writes it: everything at first, then what is new, nothing twice.
 
-In: a run directory. Out: records and the state that they fold to. Standard library alone; nothing is written or locked.
+In: a run directory. Out: records and the state that they fold to. Only the standard library; nothing is written or
+locked.
 """
 
 from __future__ import annotations
@@ -17,30 +18,32 @@ from agentcompile.runs import progress
 from agentcompile.runs.session import EVENTS, Record, RunDirectory, record_in
 
 _ROUNDS = re.compile(rb'"kind":"rounds-progress","region":"([0-9a-f]{64})"')
-"""How far a timing is, as `session.Journal` writes it."""
+"""A `RoundsProgress` event in the form in which `session.Journal` writes it."""
 
 
 LOOK = 16
-"""Records between two looks at the clock: a few milliseconds."""
+"""Records between two looks at the clock; reading them takes a few milliseconds."""
 
 
 class Follower:
-    """One reader. `state` is the fold of everything before `offset`, a byte of the events' file."""
+    """One reader of a run; `state` is the fold of all events before `offset`, a byte offset in the events' file."""
 
     def __init__(self, run: RunDirectory, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
         self.state = progress.State()
         self.offset = 0
         self.caught_up = False
-        """Whether the last `new` read all there was."""
+        """Whether the last `new` read everything that was there."""
         self._clock = clock
 
     def new(self, budget_s: float = math.inf) -> list[Record]:
-        """What was written since the last call, as much of it as is read in about `budget_s`; folded into `state`.
+        """Return the records written since the last call, as many as are read in about `budget_s`, folded into `state`.
 
-        Of several words in a row on how far a region's timing is only the last is among them. A last line that is not
-        whole yet waits for its end. Raises AgentCompileError for a line that is no event, once what is before it was
-        returned.
+        Of consecutive progress events of one region's timing only the last is returned. An incomplete last line is left
+        until it is complete.
+
+        Raises:
+            AgentCompileError: a line is not an event; raised once the records before it were returned.
         """
         found: list[Record] = []
         file, begin, looked = self.run.path / EVENTS, self._clock(), 0
@@ -64,13 +67,19 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody writes the run now. What it wrote last may still be new: ask this first, then `new`."""
+        """Whether no process writes the run now.
+
+        Its last records may still be unread, so ask this first and then call `new`.
+        """
         return not self.run.alive()
 
 
 def _thinned(lines: Iterable[tuple[bytes, int]]) -> Iterator[tuple[list[bytes], int]]:
-    """The lines without progress that the same region's overtakes before anything else happens: half of a long run.
-    What is left of such progress comes with the line behind it, so that the offset after it passes nothing over."""
+    """Yield the lines, without timing progress that newer progress of the same region directly follows.
+
+    That is half of a long run. The progress that remains comes together with the next line, so that the offset after
+    them skips nothing.
+    """
     held: dict[bytes, bytes] = {}
     offset = 0
     for line, offset in lines:
@@ -85,7 +94,7 @@ def _thinned(lines: Iterable[tuple[bytes, int]]) -> Iterator[tuple[list[bytes], 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without looking for garbage: what is read lives on, and there is a lot of it."""
+    """Switch garbage collection off: what is read is kept, and there is a lot of it."""
     was = gc.isenabled()
     gc.disable()
     try:

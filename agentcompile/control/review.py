@@ -1,8 +1,8 @@
-"""What a person decides on before a lock is written: an item for each region with a kernel, and what was seen of it.
+"""What a person decides on before a lock is written: items by region, and digests of what was seen.
 
-In: the state of a run. Out: items with their standing, and digests of what is on the screen. Pure; standard library
-alone. Invariant: a digest covers region, candidate, source, parameters, checks and measurement, so that any change of
-these makes an approval stale; and a candidate one of whose trials failed has no digest at all.
+In: the state of a run. Out: items with their standing, and digests of what is on the screen. Pure; only the standard
+library. Invariant: a digest covers region, candidate, source, parameters, checks and measurement, so that a change of
+any of them makes an approval stale; a candidate with a failed trial has no digest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentcompile.ir.trial import Kernel, Measured, Ruling, Trial
 from agentcompile.runs.progress import State
 
 LATER = ("asked", "disturbed")
-"""Fields of a measurement that came after the first approvals."""
+"""Fields of a measurement that were added after the first approvals were made."""
 Standing = Literal["undecided", "stale", "approved", "rejected", "overridden"]
 
 
@@ -28,11 +28,11 @@ class Item:
     region: str
     name: str
     kernels: tuple[Kernel, ...]
-    """Different ones only where steps of several regimes chose differently."""
+    """The proposed kernels; several only where the plans of different regimes chose differently."""
     standing: Standing
     ruling: Ruling | None = None
     approval: str = ""
-    """The digest that an approval has now; empty when a kernel of it cannot be approved."""
+    """The digest that an approval would have now; empty when one of the kernels cannot be approved."""
     why: str = ""
     """Why it is stale, or cannot be approved."""
     safe: bool = False
@@ -40,23 +40,23 @@ class Item:
 
 
 def items(state: State) -> tuple[Item, ...]:
-    """What may be decided on now: regions that a kernel is chosen for, by the plans or, before these, by themselves."""
+    """Return what may be decided on now: the regions with a kernel, chosen in the plans or, before those, alone."""
     return tuple(_item(state, region, kernels) for region, kernels in _proposed(state).items())
 
 
 def item_of(state: State, region: str) -> Item | None:
-    """The item of a region id."""
+    """Return the item of a region id; None when there is nothing to decide on."""
     kernels = _proposed(state).get(region)
     return None if kernels is None else _item(state, region, kernels)
 
 
 def open_items(state: State) -> tuple[Item, ...]:
-    """Those that keep a reviewed lock from being written."""
+    """Return the items that keep a reviewed lock from being written: those that are undecided or stale."""
     return tuple(item for item in items(state) if item.standing in ("undecided", "stale"))
 
 
 def trials_of(state: State, candidate: str) -> tuple[Trial, ...]:
-    """Trials of a candidate id, oldest first."""
+    """Return the trials of a candidate id, oldest first."""
     return state.trials.of(_candidate, candidate)
 
 
@@ -65,7 +65,7 @@ def _candidate(trial: Trial) -> str:
 
 
 def fault(trials: tuple[Trial, ...]) -> str:
-    """Why a candidate with these trials cannot be selected, by anyone; empty when it can."""
+    """Return why a candidate with these trials cannot be selected by anyone; empty when it can."""
     if not trials:
         return "it was never measured"
     failed = next((trial.verdict for trial in trials if not isinstance(trial.verdict, Measured)), None)
@@ -75,30 +75,35 @@ def fault(trials: tuple[Trial, ...]) -> str:
 
 
 def seen(trials: tuple[Trial, ...]) -> Trial | None:
-    """The trial that a screen shows of a candidate: the last that confirmed it, else the last of the search."""
+    """Return the trial that a screen shows of a candidate; None when it was not measured.
+
+    It is the last confirming trial, else the last of the search.
+    """
     measured = [trial for trial in trials if isinstance(trial.verdict, Measured)]
     confirmed = [trial for trial in measured if trial.fidelity == "confirm"]
     return next(iter(reversed(confirmed or measured)), None)
 
 
 def approval_of(trial: Trial) -> str:
-    """The digest of what is on the screen of one trial."""
+    """Return the digest of what a screen shows of one trial."""
     own, verdict = trial.candidate, encode(trial.verdict)
     if isinstance(verdict, dict) and isinstance(taken := verdict.get("measurement"), dict):
-        # Facts that runs from before they were kept do not have leave what was approved then as it was.
+        # Older runs lack these fields: left out where empty, they keep the digests of old approvals valid.
         verdict["measurement"] = {name: value for name, value in taken.items() if value or name not in LATER}
     return digest("approval/1", own.region, own.id, trial.source, encode(own.params), verdict)
 
 
 def approval(trials: tuple[Trial, ...], fidelity: str = "") -> str:
-    """The digest of what is on the screen of a candidate, at a fidelity when one is given; empty when it failed."""
+    """Return the digest of what a screen shows of a candidate, of one fidelity if given; empty when a trial failed."""
     shown = seen(tuple(trial for trial in trials if fidelity in ("", trial.fidelity)))
     return "" if fault(trials) or shown is None else approval_of(shown)
 
 
 def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
-    """Kernels by region, in the order of plans. A region that runs as captured is on the list once a person overrode
-    it."""
+    """Return the proposed kernels by region, in the order of the plans.
+
+    A region that a plan runs in PyTorch is included, without kernels, once a person overrode it.
+    """
     found: dict[str, tuple[Kernel, ...]] = {}
     rulings = state.rulings
     chosen = [(part.region, part.choice) for plan in state.plans for part in plan.parts]
@@ -136,7 +141,7 @@ def _item(state: State, region: str, kernels: tuple[Kernel, ...]) -> Item:
 
 
 def _standing(state: State, ruling: Ruling | None, now: str) -> tuple[Standing, str]:
-    """Where a region stands, and why when its ruling is stale."""
+    """Return the standing of a region, and why when its decision is stale."""
     match ruling:
         case None:
             return "undecided", ""
@@ -151,8 +156,11 @@ def _standing(state: State, ruling: Ruling | None, now: str) -> tuple[Standing, 
 
 
 def stale_override(state: State, ruling: Ruling, point: Candidate) -> str:
-    """Why an override holds no more; empty when it holds. A confirming trial that it brought about changes nothing; a
-    new one of the kind that was seen, or one that failed, does."""
+    """Return why an override is stale; empty when it is still valid.
+
+    The confirming trial that the override itself caused changes nothing. A newer trial of the fidelity that the person
+    saw makes it stale, and so does a failed one.
+    """
     trials = trials_of(state, point.id)
     if why := fault(trials):
         return f"the candidate cannot run: {why}"

@@ -1,8 +1,8 @@
-"""Serves the socket of a run while its compiler works: one line a command, one line a reply.
+"""The server of a run's socket while its compiler works: one line for a command, one line for the reply.
 
-In: a run directory and who answers. Invariant: the socket is its owner's alone (0600), and there is one only while the
-run's lock is held; what lies there otherwise was left by a compiler that died. The thread sleeps in the system until
-somebody calls, so that nothing of it wakes inside a timed round.
+In: a run directory and a function that answers. Invariant: the socket belongs to its owner alone (0600), and is there
+only while the run's lock is held; one that lies there otherwise was left by a compiler that died. The thread sleeps in
+the kernel until a client connects, so that it never wakes inside a timed round.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from agentcompile.control.commands import Command, Reply, command_in, reply_line
 from agentcompile.ir.codec import CodecError
 
 PATIENCE_S = 2.0
-"""How long a caller may take to say its line; others wait meanwhile."""
+"""Seconds that a client may take to send its line; other clients wait meanwhile."""
 
 CarryOut = Callable[[Command], tuple[Reply, Callable[[], None]]]
-"""Answers a command, and says what is still to be done when the reply is on its way."""
+"""A function that answers a command, and returns what is still to be done once the reply is sent."""
 
 
 class Server:
-    """One run's socket. Use as a context manager; the run's lock is held around it."""
+    """The socket of one run; a context manager, around which the run's lock is held."""
 
     def __init__(self, run: Path, carry_out: CarryOut) -> None:
-        """Begin to listen; raises OSError where the file system has no sockets."""
+        """Begin to listen.
+
+        Raises:
+            OSError: the file system has no sockets.
+        """
         self._path, self._carry_out = run / SOCKET, carry_out
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -52,7 +56,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Stop listening and take the socket away; idempotent."""
+        """Stop listening and remove the socket; idempotent."""
         if self._ends:
             return
         self._ends = True

@@ -1,4 +1,4 @@
-"""The text of a candidate's source, as the compiler of a run left it in its store. Standard library alone."""
+"""The source text of a candidate, as the run's compiler left it in its store; only the standard library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentcompile.options import Options
 from agentcompile.runs.session import RunDirectory
 
 MOST_BYTES = 4 << 20
-"""Of one source; a longer one is none of ours."""
+"""The most bytes of one source; a longer file did not come from this compiler."""
 
 
 def source_text(run: RunDirectory, digest: str) -> str | None:
-    """The source of a digest, as a trial has it; None when it is not here: another machine's run, or a pruned store.
+    """Return the source with a digest that a trial names; None when the store lacks it (another machine, or pruned).
 
-    It is what a compiler saw, and nobody cleaned it: whoever shows it does (`events.clean` with ``lines=True``).
+    It is the text that a compiler saw, uncleaned: whoever shows it must clean it (`events.clean` with ``lines=True``).
     """
     if not re.fullmatch(r"[0-9a-f]{8,64}", digest):
         return None

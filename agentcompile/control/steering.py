@@ -1,7 +1,7 @@
-"""What a person asked of a session, as the flow sees it: decisions come from one thread, the flow looks from another.
+"""What a person asked of a session, as the flow sees it: one thread records requests, the flow's thread reads them.
 
 In: events of a person, and what an earlier process of the run left. Out: a safe point that waits while the session is
-paused, candidates to give up or to judge afresh, rulings for the lock. Standard library alone.
+paused, candidates to give up or to evaluate again, decisions for the lock. Only the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTHING = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What an earlier process of the run left. `plans` are all there, or none."""
+    """What an earlier process of the run left; `plans` are complete or empty."""
 
     plans: tuple[Plan, ...] = ()
     ruled: tuple[Plan, ...] = ()
@@ -32,17 +32,17 @@ class Earlier:
     decided: tuple[Decided, ...] = ()
     asked: tuple[CandidateAsked, ...] = ()
     spent: Usage = NOTHING
-    """On asking a model."""
+    """Usage of the model that advises."""
     searched_s: float = 0.0
-    """That searches took which ended."""
+    """Seconds that the finished searches took."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
-    """Whole steps that were timed, by what was asked."""
+    """Timings of whole steps, by the digest of what was timed."""
     checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
-    """Whole models that were held against float32, by what they ran."""
+    """Comparisons of the whole model with float32, by the digest of what ran."""
 
 
 class Steering:
-    """One session's. A flow that nobody steers makes one of its own, which holds nothing up."""
+    """The steering of one session; a flow that nobody steers makes its own, which never waits."""
 
     def __init__(
         self,
@@ -51,7 +51,10 @@ class Steering:
         review: bool = False,
         undecided: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`review`: the lock waits until `undecided`, which names the regions that are so or stale, names none."""
+        """Make the steering of a session.
+
+        With `review` the lock waits until `undecided`, which names the undecided and stale regions, returns none.
+        """
         self.earlier, self.review, self.undecided = earlier, review, undecided
         self._legal: Callable[[Candidate], str] | None = None
         self._changed = threading.Condition()
@@ -64,28 +67,28 @@ class Steering:
 
     @property
     def legal(self) -> Callable[[Candidate], str] | None:
-        """Says why a point is not in the space of its region; None before there are spaces."""
+        """A function that says why a candidate is not in its region's space; None before there are spaces."""
         return self._legal
 
     def know_spaces(self, legal: Callable[[Candidate], str]) -> None:
-        """Answer from here on by `legal`, which says why a point is in no space."""
+        """Set `legal`, which says why a candidate is not in its region's space."""
         self._legal = legal
 
     def listen(self) -> None:
-        """Hang up the bell: somebody may ask from now on."""
+        """Open the pipe whose readable end is `bell`: from now on requests may arrive."""
         self._bell = os.pipe()
         for end in self._bell:
             os.set_blocking(end, False)
 
     def close(self) -> None:
-        """Take the bell down; idempotent."""
+        """Close the pipe of `bell`; idempotent."""
         bell, self._bell = self._bell, (-1, -1)
         for end in bell:
             if end >= 0:
                 os.close(end)
 
     def see(self, event: Event) -> None:
-        """Take in what a person did; the event is on disk already. From any thread."""
+        """Record what a person did, from any thread; the event is on disk already."""
         with self._changed:
             match event:
                 case Steered(what=what):
@@ -106,7 +109,7 @@ class Steering:
                 os.write(self._bell[1], b".")
 
     def point(self) -> None:
-        """A safe point of the flow: wait here while the session is paused."""
+        """Wait while the session is paused; the flow calls this at each safe point."""
         with self._changed:
             if not self._paused:
                 return
@@ -115,19 +118,19 @@ class Steering:
             self._held_s += time.monotonic() - begin
 
     def clock(self) -> float:
-        """Seconds that only differences have a meaning of; they stand still while the flow waits."""
+        """Return seconds of a clock that stands still while the flow waits; only differences have a meaning."""
         return time.monotonic() - self._held_s
 
     def cancelled(self, candidate: str) -> bool:
-        """Whether a candidate id is to be given up."""
+        """Return whether a candidate id is to be given up."""
         return candidate in self._cancelled
 
     def bell(self) -> int:
-        """A descriptor that can be read from when something was asked since `hush`; -1 when there is none."""
+        """Return a descriptor that is readable when a request came since `hush`; -1 when there is none."""
         return self._bell[0]
 
     def hush(self) -> None:
-        """Forget that the bell rang."""
+        """Reset the bell, so that it is readable only after the next request."""
         try:
             while self._bell[0] >= 0 and os.read(self._bell[0], 4096):
                 pass
@@ -136,17 +139,17 @@ class Steering:
 
     @property
     def asked(self) -> tuple[CandidateAsked, ...]:
-        """Candidates to judge afresh, not taken yet."""
+        """Candidates to evaluate again that nobody has taken yet."""
         with self._changed:
             return tuple(self._asked)
 
     def take(self) -> tuple[CandidateAsked, ...]:
-        """Candidates to judge afresh; whoever takes them judges them."""
+        """Return the candidates to evaluate again and clear the list; the caller must evaluate them."""
         with self._changed:
             taken, self._asked = tuple(self._asked), []
         return taken
 
     def rulings(self) -> dict[str, Ruling]:
-        """The last word on each region that a person decided on."""
+        """Return the last decision on each region that a person decided on."""
         with self._changed:
             return {ruling.region: ruling for decided in self._decided for ruling in decided.rulings}

@@ -1,18 +1,18 @@
-"""A run as one file of at most 16 MiB, so that it goes on in another place: `pack`, `read`, `unpack`.
+"""A run as one file of at most 16 MiB, so that it can be resumed elsewhere: `pack`, `read`, `unpack`.
 
     archive.json   the version of this format, the run's name, and who packed it
     events.jsonl   every event: finished trials, choices, plans
-    facts.json     what the run measured or proved beside its trials, by the key under which the store keeps it
-    options.json   what was asked
+    facts.json     what the run measured or validated besides its trials, by its key in the store
+    options.json   the run's options
 
 Trials are in the events, so a resumed run repeats none of them. The facts (the machine's ceilings, the time of regions
 in PyTorch, which kernels passed the whole correctness suite) make it take the same steps as the run that was packed;
-their keys name machine, toolchain and policy, so that they say nothing elsewhere. What does not travel is made again:
-binaries, captured graphs, presets, weights. Trials of other runs, which lie in the measurement database, do not travel
+their keys name machine, toolchain and policy, so that they have no effect elsewhere. What is not packed is made again:
+binaries, captured graphs, presets, weights. Trials of other runs, which lie in the measurement database, are not packed
 either, and those of this run do not enter the database of another machine.
 
-The file is a tar in xz: sorted names, no times, no owners, the same bytes for the same run. Nothing is taken from an
-archive but these four files, and it is believed as far as a run directory is: pack and unpack runs of your own.
+The file is a tar in xz: sorted names, no times, no owners, the same bytes for the same run. Only these four files are
+taken from an archive, and they are trusted like a run directory: pack and unpack runs of your own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a run left in the store that is dear to find again, by its key there."""
+    """What a run left in the store that is expensive to find again, by its key there."""
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """An archive that was written: its size, and its files' before compression."""
+    """An archive that was written: its size, and the sizes of its files before compression."""
 
     file: Path
     bytes: int
@@ -89,7 +89,7 @@ class Contents:
     """What an archive holds, checked and decoded; nothing was written yet."""
 
     name: str
-    """Of the run, fit to be a folder's."""
+    """The run's name, valid as that of a folder."""
     options: Options
     events: bytes
     state: progress.State
@@ -99,9 +99,10 @@ class Contents:
 def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIMITS) -> Packed:
     """Write the archive of a run that was started with `options` to `out`, atomically.
 
-    Raises AgentCompileError: environment for a run that a compiler holds and for a place that cannot be written, usage
-    for events that are damaged and for a run that does not fit.
-    """
+    Raises:
+        AgentCompileError: a compiler holds the run, or `out` cannot be written (environment); the events are damaged,
+            or the run is too large (usage).
+    """  # noqa: DOC501
     if run.alive():
         raise AgentCompileError(
             f"{run.path}: a compiler runs here, so the run is not whole yet",
@@ -149,7 +150,7 @@ def _fits(path: Path, size: int, most: int, how: str, sizes: Mapping[str, int]) 
 
 
 def _facts(state: progress.State, store: Path) -> Facts:
-    """What is in the store of what belongs to the run."""
+    """Return the facts in the store that belong to the run."""
     if not store.is_dir():
         return Facts()
     kept, notes = Store(store), Notes(Store(store))
@@ -161,18 +162,22 @@ def _facts(state: progress.State, store: Path) -> Facts:
             if path is not None:
                 found.ceilings[key] = decode(Ceiling, json.loads(path.read_bytes()))
         except (CodecError, ValueError, OSError):
-            continue  # a cache: what is damaged there is measured again
+            continue  # a cache: a damaged entry is measured again
     return found
 
 
 def _exchanges(path: Path) -> tuple[Exchange, ...]:
-    """What the run keeps of its adviser, in a fixed order; raises AgentCompileError (usage) for a damaged file."""
+    """Return the exchanges with the adviser that the run keeps, in a fixed order.
+
+    Raises:
+        AgentCompileError: a file is damaged (usage).
+    """
     found = Cassette(path / FOLDER).exchanges
     return tuple(found[key] for key in sorted(found))
 
 
 def _keys(state: progress.State) -> tuple[set[str], set[str]]:
-    """Keys of the ceilings and of the notes that a run of these events reads and leaves behind.
+    """Return the keys of the ceilings and of the notes that a run with these events reads and leaves behind.
 
     They are those under which `probe.ceiling` and `tuner.Tuner` keep each fact.
     """
@@ -193,9 +198,10 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
 def read(file: Path, *, limits: Limits = LIMITS) -> Contents:
     """Read and check an archive; nothing is written.
 
-    Raises AgentCompileError (usage), which names the file and what is wrong with it: it is damaged or too large, of a
-    newer version, holds a name that leads elsewhere or something that is no plain file, or its content is no run.
-    """
+    Raises:
+        AgentCompileError: it is damaged, too large, of a newer version, has a name that leads elsewhere or something
+            that is not a plain file, or its content is no run (usage); names the file and what is wrong with it.
+    """  # noqa: DOC501
     try:
         return _contents(file, tarball.unpack(_archived(file, limits), limits))
     except TarballError as error:
@@ -262,11 +268,13 @@ def _refused(file: Path, what: str, *, hint: str = _AGAIN) -> AgentCompileError:
 
 
 def unpack(contents: Contents, path: Path, options: Options) -> RunDirectory:
-    """Make the run directory `path`, whole or not at all; `options` are those of the run with the paths of this place.
+    """Make the run directory `path`, whole or not at all; `options` are the run's with the paths of this machine.
 
-    Facts of the run enter the store of `options`; what is known there already stays. Raises AgentCompileError: usage
-    when there is something at `path`, environment when it cannot be written.
-    """
+    Facts of the run enter the store of `options`; what is known there already stays.
+
+    Raises:
+        AgentCompileError: something is at `path` already (usage), or it cannot be written (environment).
+    """  # noqa: DOC501
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -282,7 +290,7 @@ def unpack(contents: Contents, path: Path, options: Options) -> RunDirectory:
             for exchange in contents.facts.exchanges:
                 advice.keep(exchange)
             write_atomically(part / EVENTS, contents.events)
-            write_atomically(part / OPTIONS, options_bytes(encode(options)))  # last: it makes a folder a run
+            write_atomically(part / OPTIONS, options_bytes(encode(options)))  # last: it makes the folder a run
             part.rename(path)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A region's body as a Python program of its own: what the region means, in PyTorch.
+"""A region's body as a self-contained Python program: its meaning, in PyTorch.
 
-In: a region. Out: text that defines ``run``, a function of the region's inputs to its outputs, each in port order.
-The operators are those of `agentcompile.ops.reference`, taken from its text: they are what candidates were validated
-against and timed beside, so there is no second meaning that could differ. Nothing is executed here.
+In: a region. Out: text that defines ``run``, a function of the region's inputs to its outputs, each in port order. The
+operators are those of `agentcompile.ops.reference`, copied from its text: candidates were validated against and timed
+beside them, so there is no second definition that could differ. Nothing is executed here.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from agentcompile.ir.region import Region
 TABLE = "OPERATORS"
 """The table of `agentcompile.ops.reference` from an operator's name to its function."""
 MODULES = ("attention", "reference")
-"""What operators are made of, a module after those that it imports."""
+"""The modules that define the operators, each after those that it imports."""
 
 
 class UnfitError(ValueError):
-    """A region that another format has no words for; the message says what it lacks."""
+    """A region that another format cannot express; the message says what it lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """The text of `MODULES`, taken apart."""
+    """The text of `MODULES`, parsed."""
 
     text: str
     bound: dict[str, ast.stmt]
@@ -41,7 +41,7 @@ class _Module:
 
 
 def identifiers(region: Region) -> dict[str, str]:
-    """A Python name for every value of the region's body: ``w.0`` is ``w_0``; no two are equal."""
+    """Return a unique Python name for every value of the region's body: ``w.0`` is ``w_0``."""
     taken = {*keyword.kwlist, *_module().bound, TOKENS, "run"}
     names: dict[str, str] = {}
     for value in region.body.values:
@@ -55,9 +55,10 @@ def identifiers(region: Region) -> dict[str, str]:
 
 
 def program(region: Region) -> str:
-    """The program text. A state that the region appends to is written in place, as kernels write it.
+    """Return the program text; a state that the region appends to is written in place, as kernels write it.
 
-    Raises `UnfitError` for an operator that has no normalised form.
+    Raises:
+        UnfitError: an operator has no normalised form.
     """
     module, names = _module(), identifiers(region)
     functions = [_function(module, node) for node in region.body.nodes]
@@ -80,7 +81,7 @@ def _function(module: _Module, node: Node) -> ast.expr:
 
 
 def _tokens(region: Region, names: dict[str, str]) -> str:
-    """Where the tokens of a chunk can be counted; empty when no extent is symbolic."""
+    """Return an expression for the number of tokens of a chunk; empty when no extent is symbolic."""
     for port in region.ports:
         if port.role != "output" and TOKENS in port.shape:
             return f"{names[port.name]}.shape[{port.shape.index(TOKENS)}]"
@@ -95,7 +96,7 @@ def _arguments(region: Region, node: Node, names: dict[str, str]) -> list[str]:
 
 
 def _seen(use: Use, names: dict[str, str]) -> str:
-    """A value through its views, as `reference.apply_views` follows them."""
+    """Return the expression of a value with its views applied, in the order of `reference.apply_views`."""
     return names[use.value] + "".join(_view(view) for view in use.views)
 
 
@@ -135,7 +136,7 @@ def _binds(statement: ast.stmt) -> list[str]:
 
 
 def _needed(module: _Module, functions: Sequence[ast.expr]) -> list[str]:
-    """Lines of every statement of the module that `functions` need, in its order."""
+    """Return the lines of every statement of the module that `functions` need, in the module's order."""
     wanted, fresh = set[str](), _names(functions, module)
     while fresh:
         wanted |= fresh

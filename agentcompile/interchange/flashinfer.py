@@ -1,12 +1,12 @@
-"""FlashInfer Trace, the format of FlashInfer-Bench: definition, workload, solution, trace, and how they lie in folders.
+"""FlashInfer Trace, the format of FlashInfer-Bench: definition, workload, solution, trace, and their folders.
 
 Source: the pydantic models in flashinfer_bench/data and docs/flashinfer-trace of flashinfer-ai/flashinfer-bench,
 revision 40e6ca78 (98 commits after v0.1.2). A region is a definition with one workload, a candidate a solution, a trial
 a trace. Three things have no counterpart there:
 
-- The maximum of relative and of absolute errors, which traces that were compared must have. Our suite holds every
-  element against a bound of its own and keeps neither, so both are NaN, and what it did keep is in `extra`.
-- A word for a time that cannot be true: such a trial is a RUNTIME_ERROR without a time, and its log says why.
+- The maximum of relative and of absolute errors, which traces that were compared must have. Our suite compares every
+  element with a bound of its own and keeps neither, so both are NaN, and what it did keep is in `extra`.
+- A status for a time that cannot be true: such a trial is a RUNTIME_ERROR without a time, and its log says why.
 - Host code. A solution holds the program text as it was compiled, and `launch.json` says how it is launched.
 """
 
@@ -56,7 +56,7 @@ DTYPES: dict[DType, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a candidate is made of."""
+    """The template and the source of a candidate."""
 
     template: Template
     source: Source
@@ -65,9 +65,12 @@ class Made:
 def dataset(
     region: Region, tried: Sequence[Tried], made: Mapping[str, Made], target: Target, model: str
 ) -> dict[str, bytes]:
-    """Every file of one region by its path below the root of a trace set; `made` is by candidate id, for all trials.
+    """Return every file of one region by its path in a trace set; `made` has the template and source by candidate id.
 
-    `model` is the model's name, for people. Raises `UnfitError` for a region that the format cannot say.
+    `model` is the model's name, for people.
+
+    Raises:
+        UnfitError: the format cannot express the region, or a candidate is a library call.
     """
     kind, name = op_type(region), definition_name(region)
     files = {f"definitions/{kind}/{name}.json": pretty(definition(region, model))}
@@ -84,12 +87,12 @@ def dataset(
 
 
 def op_type(region: Region) -> str:
-    """The category: our kind in the format's spelling."""
+    """Return the category: our region kind in the format's spelling."""
     return _plain(region.kind.replace("-", "_"))
 
 
 def definition_name(region: Region) -> str:
-    """Kind, regime, extents and the start of the id: unique, and fit to be a file's name."""
+    """Return kind, regime, extents and the start of the id: unique, and valid as a file name."""
     regime = region.regime
     where = [regime.phase, f"b{regime.batch}", *(f"c{end}" for end in regime.context if regime.context != ANY)]
     dims = [f"{name}{extent}" for name, extent in region.dims]
@@ -97,12 +100,12 @@ def definition_name(region: Region) -> str:
 
 
 def solution_name(candidate: Candidate) -> str:
-    """The template and the start of the candidate's id; the parameters are in the description."""
+    """Return the template and the start of the candidate's id; the parameters are in the description."""
     return f"{_plain(candidate.template)[:120]}_{candidate.id[:12]}"
 
 
 def blob_path(region: Region) -> str:
-    """Where the workload's stored inputs lie."""
+    """Return the path of the workload's stored inputs."""
     name = definition_name(region)
     return f"blob/workloads/{op_type(region)}/{name}/{name}_{_workload_id(region)}.safetensors"
 
@@ -116,9 +119,10 @@ def _workload_id(region: Region) -> str:
 
 
 def definition(region: Region, model: str = "") -> dict[str, Json]:
-    """The region's interface and meaning. Extents are constants, but for the tokens of a chunk that has any number.
+    """Return the region's interface and meaning; extents are constants, except the tokens of a chunk of any length.
 
-    Raises `UnfitError` for float64, and for an operator without a normalised form.
+    Raises:
+        UnfitError: a value is float64, or an operator has no normalised form.
     """
     names = identifiers(region)
     extents = list(dict.fromkeys(dim for port in region.ports for dim in port.shape))
@@ -141,7 +145,7 @@ def _axis(dim: Dim) -> str:
 
 
 def _axis_spec(dim: Dim, region: Region) -> dict[str, Json]:
-    """An extent is not named after what it counts: equal ones may count different things."""
+    """Return the description of an axis; it is named after its size, since axes of equal size may differ in meaning."""
     if isinstance(dim, str):
         return {"type": "var", "description": "tokens of a chunk"}
     same = ", ".join(name for name, extent in region.dims if extent == dim)
@@ -156,7 +160,7 @@ def _tensor(port: Port) -> dict[str, Json]:
 
 
 def workload(region: Region) -> dict[str, Json]:
-    """The one workload of a region: random numbers, and stored indices where random ones would point nowhere."""
+    """Return the one workload of a region: random numbers, and stored indices where random ones would be invalid."""
     names, indices = identifiers(region), _indices(region)
     inputs: dict[str, Json] = {}
     for port in region.ports:
@@ -182,8 +186,11 @@ class _Indices:
 
 
 def _indices(region: Region) -> dict[str, _Indices]:
-    """Integer inputs by name: positions as they were when it was timed, the last of the regime's; ids inside the table,
-    whose values a trial does not record."""
+    """Return the integer inputs by name.
+
+    Positions are those at which it was timed, the last ones of the regime. Ids are any that lie inside the table,
+    because a trial does not record them.
+    """
     found, names, last = {}, identifiers(region), region.regime.context[1] - 1
     for port in region.ports:
         if port.role == "output" or port.dtype not in ("int64", "int32"):
@@ -214,7 +221,11 @@ def _safetensors(indices: Mapping[str, _Indices]) -> bytes:
 
 
 def solution(region: Region, candidate: Candidate, made: Made, target: Target) -> dict[str, Json]:
-    """A candidate as it was compiled. Raises `UnfitError` for a library call, which has no program text."""
+    """Return a candidate as it was compiled.
+
+    Raises:
+        UnfitError: it is a library call, which has no program text.
+    """
     template, source = made.template, made.source
     if not source.text or not source.launches:
         raise UnfitError("a library call has no program text")
@@ -247,12 +258,12 @@ def solution(region: Region, candidate: Candidate, made: Made, target: Target) -
 
 
 def hardware(target: Target) -> str:
-    """The device's name as the system reports it."""
+    """Return the device's name as the system reports it."""
     return target.device or target.kind
 
 
 def trace(region: Region, tried: Tried, target: Target) -> dict[str, Json]:
-    """One trial on the region's workload."""
+    """Return one trial on the region's workload."""
     return {
         "definition": definition_name(region),
         "workload": workload(region),
@@ -262,7 +273,7 @@ def trace(region: Region, tried: Tried, target: Target) -> dict[str, Json]:
 
 
 def evaluation(tried: Tried, target: Target) -> dict[str, Json]:
-    """Status, correctness, performance and environment of a trial, each present where the format wants it.
+    """Return status, correctness, performance and environment of a trial, each present where the format wants it.
 
     Searching and confirming trials differ in the log, and in `extra` where there is one.
     """
@@ -284,7 +295,7 @@ def evaluation(tried: Tried, target: Target) -> dict[str, Json]:
 
 
 def status(verdict: Verdict) -> Status:
-    """The word that the format has for a verdict; what a static check refused counts as not compiled."""
+    """Return the format's status for a verdict; a candidate that a static check rejected counts as not compiled."""
     match verdict:
         case Measured():
             return "PASSED"
@@ -323,8 +334,11 @@ def _correctness(report: NumericReport, fidelity: str) -> dict[str, Json]:
 
 
 def _performance(m: Measurement) -> dict[str, Json]:
-    """Medians per launch. Beside another baseline than the reference, the reference was not timed: the format's own
-    benchmark writes 0 then."""
+    """Return medians per launch.
+
+    With another baseline than the reference, the reference was not timed: its time and the speedup are 0 then, as the
+    format's own benchmark writes them.
+    """
     reference = m.baseline == PYTORCH
     return {
         "latency_ms": ms(m.median_ns),

@@ -1,8 +1,8 @@
-"""T4, the auto-tuning community's format of tuning results: one document a region, and one for the machine.
+"""T4, the auto-tuning community's format of tuning results: one document per region, and one for the machine.
 
-Source: results-schema.json and metadata-schema.json, version 1.0.0, of Kernel Tuner 1.4.0 (kernel_tuner/schema/T4),
-and that program's own writer (kernel_tuner/file_utils.py) where the schema is silent: milliseconds, the objective
-`time` as a measurement of that name. Keys that the schema has and a trial does not know are absent: times of compiling,
+Source: results-schema.json and metadata-schema.json, version 1.0.0, of Kernel Tuner 1.4.0 (kernel_tuner/schema/T4), and
+that program's own writer (kernel_tuner/file_utils.py) where the schema is silent: milliseconds, and the objective
+`time` as a measurement of that name. Keys of the schema that a trial does not know are absent: times of compiling,
 validating and searching, and single samples.
 """
 
@@ -34,23 +34,24 @@ from agentcompile.ir.trial import (
 
 SCHEMA_VERSION = "1.0.0"
 OBJECTIVE = "time"
-"""The measurement that is minimised: the median of a launch."""
+"""The measurement that is minimised: the median time of a launch."""
 Invalidity = Literal["timeout", "compile", "runtime", "correctness", "constraints", "correct"]
 
 
 def results(region: str, tried: Sequence[Tried], target: Target) -> dict[str, Json]:
-    """The results document of one region: `region` is its name, `tried` its trials in the order of the run.
+    """Return the results document of one region: `region` is its name, `tried` its trials in the order of the run.
 
-    `metadata` is no part of the schema; Kernel Tuner writes the unit of time there, and so do we.
+    The schema does not define `metadata`; Kernel Tuner writes the unit of time there, and so do we.
     """
     about: dict[str, Json] = {"timeunit": "milliseconds", "kernel": region, "device": target.device}
     return {"schema_version": SCHEMA_VERSION, "metadata": about, "results": [result(one) for one in tried]}
 
 
 def result(tried: Tried) -> dict[str, Json]:
-    """One trial. Searching and confirming trials differ in the measurement `fidelity`; only measured ones have a time.
+    """Return one trial; only a measured one has a time.
 
-    `correctness` is 1 when the correctness suite passed, and 0 when it failed or was not reached.
+    Searching and confirming trials differ in the measurement `fidelity`. `correctness` is 1 when the correctness suite
+    passed, and 0 when it failed or was not reached.
     """
     trial = tried.trial
     report = report_of(trial.verdict)
@@ -67,13 +68,16 @@ def result(tried: Tried) -> dict[str, Json]:
 
 
 def configuration(candidate: Candidate) -> dict[str, Json]:
-    """The point of the space: which template, in lower case, and its parameters, which are in upper case."""
+    """Return the point of the space: the template under a lower-case key, and the parameters under upper-case keys."""
     return {"template": candidate.template, **dict(candidate.params)}
 
 
 def invalidity(verdict: Verdict) -> Invalidity:
-    """The word that T4 has for a verdict. A time below the machine's floor is a measurement that went wrong;
-    what a person cancelled took too long for somebody, and what somebody else killed failed as it ran."""
+    """Return T4's word for a verdict.
+
+    A time below the machine's floor is a measurement that went wrong, hence `runtime`; so is a run whose worker was
+    killed from outside. A candidate that a person cancelled counts as `timeout`.
+    """
     match verdict:
         case Measured():
             return "correct"
@@ -126,7 +130,7 @@ def _row(name: str, value: Json, unit: str = "") -> dict[str, Json]:
 
 
 def metadata(target: Target, version: str) -> dict[str, Json]:
-    """The metadata document: the machine as it was probed, and the versions that shape code or references.
+    """Return the metadata document: the machine as it was probed, and the versions that shape code or references.
 
     `version` is agentcompile's. The operating system is not recorded by a run, so it is absent.
     """

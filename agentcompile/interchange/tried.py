@@ -1,4 +1,4 @@
-"""A trial on its way out, and what both formats ask of it: when it was told, what was checked, numbers as JSON."""
+"""A trial to be exported, and what both formats need of it: its time, its checks, numbers as JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A trial, and when its run acknowledged it."""
+    """A trial, and when its run recorded it."""
 
     trial: Trial
     at_ms: int
-    """Unix time in milliseconds. Of a reused trial it says when it was found again, not when it was measured."""
+    """Unix time in milliseconds; of a reused trial, when it was found again, not when it was measured."""
 
     @property
     def at(self) -> str:
@@ -29,27 +29,35 @@ class Tried:
 
 
 def ms(ns: int) -> float:
-    """Nanoseconds as the milliseconds that both formats use; `round(1e6 * ms)` gives them back."""
+    """Return nanoseconds as the milliseconds that both formats use; `round(1e6 * ms)` gives them back."""
     return ns / NS_PER_MS
 
 
 def number(value: float) -> Json:
-    """A number that JSON has; for one that it lacks, the text that pydantic writes (`ser_json_inf_nan="strings"`)."""
+    """Return a number as JSON; NaN and infinities as the texts that pydantic writes (`ser_json_inf_nan="strings"`)."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def report_of(verdict: Verdict) -> NumericReport | None:
-    """What the correctness suite found; None when a trial has no report, because it did not get there or died."""
+    """Return what the correctness suite found; None for a trial that ended before it."""
     return verdict.report if isinstance(verdict, (Incorrect, Impossible, Measured)) else None
 
 
 def pretty(value: Json) -> bytes:
-    """A JSON file for people; ValueError for a number that JSON lacks."""
+    """Return an indented JSON file, for people.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def lines(values: Iterable[Json]) -> bytes:
-    """JSON Lines; ValueError for a number that JSON lacks."""
+    """Return JSON Lines.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
     return "".join(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n" for value in values).encode()

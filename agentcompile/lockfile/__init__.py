@@ -1,4 +1,4 @@
-"""The lockfile: what was decided, for which model and machine, with the evidence; read, written, checked for drift."""
+"""The lockfile: choices for a model and a machine, with their evidence; read, written, checked for drift."""
 
 from agentcompile.lockfile.drift import Drift, ModelFacts, drift
 from agentcompile.lockfile.files import content_hash, read_lock, render_lock, reserve_lock, write_lock

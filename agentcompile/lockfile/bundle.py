@@ -1,15 +1,15 @@
-"""The bundle of a lock: one file with all that its kernels are made from, so that it outlives the templates.
+"""The bundle of a lock: one file with everything that its kernels are made from, so that it outlives the templates.
 
     bundle.json           the version of this format, and each source with its language, entries and template
     lock.toml             the lock
-    build.sh, nvrtc.py    compile the sources as `replay` does, with the compilers of the place
+    build.sh, nvrtc.py    compile the sources as `replay` does, with the compilers of the machine
     sources/DIGEST.json   launch signatures, workspaces and flags; the text lies beside it as DIGEST.cpp, .cu or .py
-    templates/DIGEST.json the template that it was made from: manifest, kernel file and shared texts
+    templates/DIGEST.json the template that a source was made from: manifest, kernel file and shared texts
 
-It lies beside its lock, `x.lock.toml` and `x.lock.bundle.tar.xz`, and is a lock by itself: every verb that takes a lock
-takes a bundle. A member counts only if its content has the digest that it is named after; a lock takes from a bundle
-what has the digests that the lock pins, so a bundle of another lock gives it nothing, and a false one cannot be made
-without another lock. What a digest does not say is who wrote the code: open bundles of those whose code you would run.
+A bundle lies beside its lock, `x.lock.toml` and `x.lock.bundle.tar.xz`, and is a lock by itself: every verb that takes
+a lock takes a bundle. A member counts only if its content has the digest in its name, and a lock takes from a bundle
+only what has the digests that the lock pins. So the bundle of another lock gives it nothing, and a false bundle needs a
+false lock. A digest does not say who wrote the code: open only bundles of people whose code you would run.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ class Tools:
     """How sources are built without agentcompile."""
 
     commands: Mapping[str, str]
-    """Source digest to the lines of a shell script."""
+    """Source digest to the lines of a shell script that builds the source."""
     nvrtc: bytes
-    """A script that those of CUDA call."""
+    """A Python script that the commands of CUDA sources call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What a bundle holds beside its lock, by digest."""
+    """What a bundle holds besides its lock, by digest."""
 
     sources: Mapping[str, Source]
     templates: Mapping[str, Template]
 
 
 def beside(lock: Path) -> Path:
-    """Where the bundle of a lock lies; a bundle is its own."""
+    """Return where the bundle of a lock lies; for a bundle, the bundle itself."""
     return lock if lock.name.endswith(ENDING) else lock.with_name(lock.name.removesuffix(".toml") + ENDING)
 
 
 def render_bundle(lock: bytes, bundle: Bundle, tools: Tools) -> bytes:
-    """The file's bytes: the same for the same lock and sources."""
+    """Return the bytes of a bundle, which are the same for the same lock and sources."""
     files = {LOCK: lock, BUILD: _script(bundle, tools.commands), NVRTC: tools.nvrtc, ABOUT: _about(bundle)}
     for digest, source in bundle.sources.items():
         files[f"sources/{digest}.json"] = source_bytes(replace(source, text=""))
@@ -78,17 +78,21 @@ def render_bundle(lock: bytes, bundle: Bundle, tools: Tools) -> bytes:
 
 
 def source_bytes(source: Source) -> bytes:
-    """A source as JSON; fields at their defaults are left out."""
+    """Return a source as JSON; fields with their default values are left out."""
     return canonical(lean(source)) + b"\n"
 
 
 def template_bytes(template: Template) -> bytes:
-    """A template as JSON, its texts included."""
+    """Return a template as JSON, its texts included."""
     return canonical(lean(template)) + b"\n"
 
 
 def source_in(data: bytes, digest: str, text: bytes = b"") -> Source:
-    """The source that `source_bytes` made, with its text where that lies apart; ValueError unless it has the digest."""
+    """Return the source that `source_bytes` encoded, with its text where that lies in another file.
+
+    Raises:
+        ValueError: the data does not decode, or does not have the digest.
+    """
     found = _decoded(Source, data)
     try:
         found = replace(found, text=text.decode()) if text else found
@@ -101,7 +105,11 @@ def source_in(data: bytes, digest: str, text: bytes = b"") -> Source:
 
 
 def template_in(data: bytes, digest: str) -> Template:
-    """The template that `template_bytes` made; ValueError unless it has the digest."""
+    """Return the template that `template_bytes` encoded.
+
+    Raises:
+        ValueError: the data does not decode, or does not have the digest.
+    """
     found = _decoded(Template, data)
     if found.digest != digest:
         raise ValueError(f"its content has the digest {found.digest[:12]}")
@@ -116,10 +124,10 @@ def _decoded(cls: type[T], data: bytes) -> T:
 
 
 def read_bundle(path: Path) -> Bundle | None:
-    """The bundle at `path`, every member checked against its digest; None when there is none.
+    """Return the bundle at `path`, with every member checked against its digest; None when there is no file.
 
-    Raises AgentCompileError (usage) for one that is damaged, too large, of a newer version, or holds what no bundle
-    does.
+    Raises:
+        AgentCompileError: it is damaged, too large, of a newer version, or has an unlisted member (usage).
     """
     try:
         data = read_plain(path, LIMITS.packed_bytes)
@@ -145,7 +153,11 @@ def read_bundle(path: Path) -> Bundle | None:
 
 
 def members(data: bytes, path: Path) -> dict[str, bytes]:
-    """The files of a bundle by name, a lock among them; raises as `read_bundle` does."""
+    """Return the files of a bundle by name, including its lock.
+
+    Raises:
+        AgentCompileError: it is damaged, too large, of a newer version, or its members are not those listed (usage).
+    """  # noqa: DOC501
     try:
         if not data.startswith(MAGIC):
             raise TarballError("no bundle of a lock")
@@ -168,7 +180,7 @@ def members(data: bytes, path: Path) -> dict[str, bytes]:
 
 
 def _listed(about: Mapping[str, Json]) -> tuple[set[str], set[str]]:
-    """The members that a bundle with this table of contents must have, and the texts that it may have beside them."""
+    """Return the members that a bundle with this table of contents must have, and the texts that it may also have."""
     needed, allowed = {ABOUT, LOCK, BUILD, NVRTC}, set[str]()
     for folder, key in (("sources", "source"), ("templates", "template")):
         rows = about.get(folder)

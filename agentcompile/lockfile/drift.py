@@ -1,4 +1,4 @@
-"""What differs between a lock and the machine or model at hand, how grave it is, and which command repairs it."""
+"""Differences between a lock and the machine or model at hand, how grave each is, and which command repairs it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from agentcompile.ir.target import Target
 from agentcompile.lockfile.schema import Lock
 
 Grade = Literal["warn", "rebuild", "remeasure", "refuse"]
-"""warn: replay as it is. rebuild: build and validate again, which replay always does. remeasure: the choices may
-be the wrong ones here. refuse: exit 3."""
+"""How grave a difference is.
+
+warn: replay as it is. rebuild: build and validate again, which replay always does. remeasure: the choices may be the
+wrong ones here. refuse: exit 3.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What was found of the model: the same digests that a lock holds."""
+    """The digests of the model at hand: the same ones that a lock holds."""
 
     config: str
     graphs: Mapping[str, str]
@@ -35,12 +38,11 @@ class ModelFacts:
 
 
 def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: str = "") -> tuple[Drift, ...]:
-    """Compare field by field; an empty tuple means the lock holds here as it is.
+    """Compare a lock with this machine and model field by field; an empty tuple means that the lock holds as it is.
 
-    `policy` is the digest of the tolerances and the timing protocol here, if it is known: under others the kernels are
-    validated again, which replay does.
-
-    Libraries are compared by the names that the lock has; a library that is absent here is shown as `absent`.
+    `policy` is the digest of the tolerances and the timing protocol here, if it is known: where it differs, replay
+    validates the kernels again. Libraries are compared by the names in the lock; one that is missing here is shown as
+    `absent`.
     """
     found: list[Drift] = []
 
@@ -85,7 +87,7 @@ def _model_drift(lock: Lock, model: ModelFacts) -> list[Drift]:
 
 
 def _show(value: object) -> str:
-    """A digest by its start, a list by its items."""
+    """Return a value as text: a digest by its start, a list by its items."""
     if isinstance(value, tuple):
         return " ".join(str(item) for item in value)
     text = str(value)

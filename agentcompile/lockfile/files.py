@@ -1,10 +1,10 @@
 """Reading and writing locks: deterministic bytes, integrity hashes, atomic replacement, errors that name the key.
 
 What a hash promises: a lock that was cut, damaged or edited by hand is refused (exit 3), whichever part it was, and the
-same decisions have the same hash wherever they were made. What it does not: it is no signature. Whoever can write the
-file can write the hash that fits, so everything that binds a lock to its model, its templates and this machine is
-compared anew whenever a lock is opened (`lockfile.sound`, `lockfile.drift`, `pinned`), and kernels are validated on a
-machine before they first run there. A lock and a bundle from someone else are code from someone else.
+same decisions have the same hash wherever they were made. A hash is not a signature: whoever can write the file can
+write a fitting hash. So everything that binds a lock to its model, its templates and this machine is compared whenever
+a lock is opened (`lockfile.sound`, `lockfile.drift`, `pinned`), and kernels are validated on a machine before they
+first run there. A lock and a bundle from someone else are code from someone else.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ from agentcompile.system.plain_files import read_plain
 from agentcompile.system.tarball import MAGIC
 
 _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
-"""Tables whose keys are names of other things and keep their spelling."""
+"""Tables whose keys name other things and keep their spelling."""
 _UNHASHED = ("evidence", "evidence_hash", "content_hash")
 MOST_BYTES = 4 << 20
-"""Of a lock's file; those of the largest models have a tenth of it."""
+"""The most bytes of a lock file; the locks of the largest models have a tenth of it."""
 _MOST_LINE = 1 << 16
 _MOST_DOTS = 16
-"""Outside of the strings of a line: a key of a million parts takes the standard library's reader hours."""
+"""The most dots in a line outside of strings: the standard library takes hours to read a key of a million parts."""
 _OPENERS = ('"', "'", '"""', "'''")
 _QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
-"""What begins a string of several lines, a string, a quote that opens none, or a comment."""
+"""The opening of a multi-line string, a whole string, an unmatched quote, or a comment."""
 
 
 def content_hash(lock: Lock) -> str:
-    """Hash everything but `[evidence]`, the hash itself, and the rule of choices where it is the usual one: locks that
-    were written before there was another keep theirs."""
+    """Hash everything but `[evidence]` and the hashes.
+
+    The rule of choices counts only where it is not the default, so that locks from before there was a choice of rules
+    keep their hashes.
+    """
     body = encode(lock)
     assert isinstance(body, dict)
     policy = body["policy"]
@@ -53,12 +56,12 @@ def content_hash(lock: Lock) -> str:
 
 
 def evidence_hash(lock: Lock) -> str:
-    """Hash `[evidence]`; fields that stand at their defaults do not enter, so that a new one changes no hash."""
+    """Hash `[evidence]`; fields with their default values do not count, so that a new field changes no hash."""
     return "sha256:" + digest("lock-evidence/1", lean(lock.evidence))
 
 
 def render_lock(lock: Lock) -> bytes:
-    """The file's bytes: fixed key order, sorted tables, the hash filled in."""
+    """Return the bytes of the lock file: fixed key order, sorted tables, the hashes filled in."""
     import tomli_w
 
     sealed = replace(lock, content_hash=content_hash(lock), evidence_hash=evidence_hash(lock))
@@ -69,7 +72,11 @@ def render_lock(lock: Lock) -> bytes:
 
 
 def reserve_lock(path: Path) -> None:
-    """Raise before the search what `write_lock` would raise after it; leaves the folder behind and nothing else."""
+    """Check before the search that `write_lock` will succeed; it leaves the folder behind and nothing else.
+
+    Raises:
+        AgentCompileError: the lock cannot be written there (environment).
+    """  # noqa: DOC501
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -79,13 +86,21 @@ def reserve_lock(path: Path) -> None:
 
 
 def write_lock(path: Path, lock: Lock) -> str:
-    """Replace `path` atomically and return the content hash; AgentCompileError when the folder cannot be written."""
+    """Replace `path` atomically by the lock and return the content hash.
+
+    Raises:
+        AgentCompileError: the lock cannot be written there (environment).
+    """
     write_file(path, render_lock(lock))
     return content_hash(lock)
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace `path` atomically, its folder made; AgentCompileError (environment) when it cannot be written."""
+    """Replace `path` atomically; its folder is made when it is missing.
+
+    Raises:
+        AgentCompileError: the file cannot be written there (environment).
+    """
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -115,14 +130,19 @@ def _explained(path: Path) -> Iterator[None]:
 def read_lock(path: Path) -> Lock:
     """Read, decode and check a lock, or the one inside a bundle.
 
-    Raises AgentCompileError: USAGE for a file that is missing, cut off, malformed, of a newer version, or says what no
-    compiler writes; DRIFT for one whose content does not match its hashes.
+    Raises:
+        AgentCompileError: the file is missing, cut off, malformed, of a newer version, or says what no compiler writes
+            (usage); its content does not match its hashes (drift).
     """
     return lock_of(lock_bytes(path), path)
 
 
 def lock_bytes(path: Path) -> bytes:
-    """The bytes of a lock, out of a bundle too; raises AgentCompileError (usage)."""
+    """Return the bytes of a lock file, or of the lock inside a bundle.
+
+    Raises:
+        AgentCompileError: the file is missing, unreadable or too large (usage).
+    """
     from agentcompile.lockfile.bundle import LIMITS, LOCK, members
 
     hint = "restore it from version control"
@@ -142,7 +162,11 @@ def lock_bytes(path: Path) -> bytes:
 
 
 def lock_of(data: bytes, path: Path) -> Lock:
-    """The lock that `data` is; `path` is for messages. Raises as `read_lock` does."""
+    """Return the lock in `data`; `path` is its name in messages.
+
+    Raises:
+        AgentCompileError: as in `read_lock` (usage or drift).
+    """
     hint = "the file is cut off or damaged: restore it, or compile again"
     try:
         text = data.decode("utf-8")
@@ -152,7 +176,7 @@ def lock_of(data: bytes, path: Path) -> Lock:
         raise AgentCompileError(f"{path}: not valid TOML of a lock ({why})", hint=hint)
     try:
         raw: Json = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError is also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number of thousands of digits
         raise AgentCompileError(f"{path}: not valid TOML ({error})", hint=hint) from error
     assert isinstance(raw, dict)
     _check_version(path, raw)
@@ -181,8 +205,10 @@ def _match(path: Path, key: str, told: str, expected: str) -> None:
 
 
 def _overgrown(text: str) -> str:
-    """What of a text would take the reader of TOML too long; "" for nothing. No lock has strings of several lines, so
-    every line begins outside of one."""
+    """Return what in a text would take the TOML reader too long; "" for nothing.
+
+    A lock has no multi-line strings, so every line begins outside of a string.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > _MOST_LINE:
             return f"line {number} has {len(line)} characters"
@@ -209,7 +235,7 @@ def _check_version(path: Path, raw: dict[str, Json]) -> None:
 
 
 def _spell(value: Json, old: str, new: str, free: bool = False) -> Json:
-    """Respell table keys between Python's underscores and TOML's dashes."""
+    """Rename table keys between Python's underscores and TOML's dashes."""
     if isinstance(value, dict):
         return {
             (key if free else key.replace(old, new)): _spell(item, old, new, key in _FREE)

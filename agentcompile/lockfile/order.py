@@ -1,4 +1,4 @@
-"""The plans of a lock by regime: what serves which batch and context, with nothing missing and nothing twice."""
+"""The plans of a lock by regime: which plan serves which batch and context, with no gap and no overlap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from agentcompile.lockfile.schema import Lock, LockPlan
 
 
 def regime_of(plan: LockPlan) -> Regime:
-    """What a plan was made for."""
+    """Return the regime that a plan was made for."""
     return Regime(phase=plan.phase, batch=plan.batch, context=plan.context)
 
 
 def ordered(path: Path, lock: Lock) -> tuple[LockPlan, ...]:
-    """Decode plans of one sequence by context, then those of larger batches, then the prefill plan.
+    """Return the decode plans by batch and, within a batch, by context, then the prefill plan.
 
-    Raises AgentCompileError (usage) when a length of context has no plan or two, or a phase has none.
-    """
+    Raises:
+        AgentCompileError: a length of context has no plan or two, or prefill has not exactly one plan (usage).
+    """  # noqa: DOC501
     decode = sorted((plan for plan in lock.plan if plan.phase == "decode"), key=lambda plan: (plan.batch, plan.context))
     prefill = [plan for plan in lock.plan if plan.phase == "prefill"]
     if len(prefill) != 1:

@@ -1,7 +1,7 @@
-"""The lock's tables as dataclasses. A field `lock_version` is the key `lock-version` in the file.
+"""The lock's tables as dataclasses; a field `lock_version` is the key `lock-version` in the file.
 
-Times are integers in ns, ratios decimal strings, sets sorted lists; there are no clock times, host names,
-absolute paths or secrets, so that one run directory always gives the same bytes.
+Times are integers in ns, ratios decimal strings, sets sorted lists; there are no clock times, host names, absolute
+paths or secrets, so that one run directory always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from agentcompile.ir.template import ParamValue
 from agentcompile.ir.trial import Rule
 
 VERSION = 1
-"""A lock with a greater version is refused; one with a greater revision is read, unknown keys and all."""
+"""The version of the format; a greater one is refused.
+
+A lock with a greater revision is read, ignoring its unknown keys.
+"""
 REVISION = 1
-"""From 1 on the evidence has a hash of its own."""
+"""The revision of the format; from 1 on the evidence has a hash of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class LockTarget:
 
     @classmethod
     def of(cls, target: Target) -> LockTarget:
-        """The lock's form of `target`."""
+        """Return `target` in the form that a lock has it."""
         return cls(
             kind=target.kind,
             device=target.device,
@@ -49,7 +52,7 @@ class LockTarget:
         )
 
     def target(self) -> Target:
-        """The target as the compiler knows it: digests made from it equal the original's."""
+        """Return the target as the compiler has it; digests made from it equal those of the original."""
         return Target(
             kind=self.kind,
             device=self.device,
@@ -65,15 +68,15 @@ class LockTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockModel:
-    """Which checkpoint: digests decide, the name and the location are for people and for finding it again."""
+    """The checkpoint: digests decide, the name and the location are for people and for finding it again."""
 
     name: str
     architecture: str
     location: str = ""
-    """`preset:NAME`, or a path relative to the lock; empty when the checkpoint is elsewhere."""
+    """The place of the checkpoint: `preset:NAME`, or a path relative to the lock; empty when it is elsewhere."""
     dtype: str
     context: int
-    """Tokens of the KV cache."""
+    """Tokens that the KV cache holds."""
     config: str
     graphs: dict[str, str]
     """Phase to graph digest."""
@@ -86,20 +89,20 @@ class LockPolicy:
 
     digest: str
     choose: Rule = "admitted"
-    """How choices were made of what was found."""
+    """The rule by which choices were made from what was measured."""
     settings: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockChoice:
-    """What one region runs. `template` is empty for the fallback."""
+    """What one region runs; `template` is empty for the fallback."""
 
     region: str
     name: str
     sites: int
-    """Occurrences that run it."""
+    """Number of the region's occurrences that run it."""
     at: tuple[int, ...] = ()
-    """Which ones, as indices in the order of the graph; empty: all of the region's."""
+    """The occurrences that run it, as indices in the order of the graph; empty for all of them."""
     use: Literal["kernel", "fallback"]
     template: str = ""
     template_digest: str = ""
@@ -112,7 +115,7 @@ class LockChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockPlan:
-    """The choices that serve one regime, in the order of the regions' ids."""
+    """The choices that serve one regime, ordered by region name and id."""
 
     phase: Literal["decode", "prefill"]
     batch: int
@@ -134,64 +137,67 @@ class RegionEvidence:
     error_ratio: str
     samples: str
     contended: bool = False
-    """Whether others on the machine kept it from being told from its baseline."""
+    """Whether other processes disturbed the rounds so much that the ratio is only an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvidence:
-    """What was measured for a whole step, in the step."""
+    """What was measured for a plan in the whole step."""
 
     phase: Literal["decode", "prefill"]
     batch: int = 1
     context: tuple[int, int] = (0, 0)
     step_ns: int
-    """Of a prefill plan, which has one on a GPU alone: a chunk of 256 tokens, or of all that the cache holds."""
+    """The median of the step; of a prefill plan, timed on GPUs only, that of a chunk of 256 tokens.
+
+    The chunk is shorter where the KV cache holds fewer tokens.
+    """
     baseline_ns: int
     log_ratio: str
     half_width: str
     contended: bool = False
-    """As of a region: the ratio is an estimate, with the interval that its rounds give."""
+    """Whether it is contended, as for a region: the ratio is an estimate, with the interval that its rounds give."""
     disturbed: str = "0.000"
-    """Share of its rounds that others on the machine disturbed."""
+    """Share of its rounds that other processes disturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
-    """The whole model of one phase beside float32, over seeded prompts and what follows them; in nats a token."""
+    """The whole model in one phase compared with float32, over seeded prompts and completions; in nats per token."""
 
     phase: Literal["decode", "prefill"]
     oracle: str
-    """What ran in float32."""
+    """The reference that ran in float32."""
     seed: int
     prompts: tuple[int, ...]
-    """Their lengths in tokens."""
+    """Lengths of the prompts in tokens."""
     positions: int
-    """Compared."""
+    """Number of positions that were compared."""
     kl: str
     """Mean KL(float32 || compiled)."""
     kl_eager: str
     kl_worst: str
-    """The greatest at one position."""
+    """The greatest KL at one position."""
     log_perplexity_ratio: str
     half_width: str
     mismatches: int
     beyond_top: int
     verdict: Literal["pass"] = "pass"
-    """No lock is written with another."""
+    """The verdict, always `pass`: no lock is written with another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Left out of the content hash: re-measuring on the same machine does not make another lock."""
+    """What was measured; left out of the content hash, so that measuring again does not make another lock."""
 
     regions: tuple[RegionEvidence, ...] = ()
     steps: tuple[StepEvidence, ...] = ()
     model: tuple[ModelEvidence, ...] = ()
-    """Of both phases; empty in locks from before there was such a check."""
+    """One row for each phase; empty in locks from before there was such a check."""
     advice: tuple[str, ...] = ()
     """Digests of the adviser's exchanges; replay needs none of them."""
     strategy: str = ""
-    """What searched the regions, by its name in `agentcompile.search`; empty in locks from before it was written."""
+    """The name in `agentcompile.search` of the strategy that searched; empty in locks from before it was recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +207,13 @@ class Lock:
     lock_version: int = VERSION
     revision: int = REVISION
     content_hash: str = ""
-    """Over everything but itself and the evidence. It says that the decisions are as they were written; it is no
-    signature: whoever can write the file can seal it again."""
+    """Hash of everything but the hashes and the evidence.
+
+    It shows that the decisions are as they were written. It is not a signature: whoever can write the file can compute
+    it again.
+    """
     evidence_hash: str = ""
-    """Over `evidence`, which thus is as it was written too. Empty in locks before revision 1."""
+    """Hash of `evidence`, which shows that it is as it was written; empty in locks before revision 1."""
     target: LockTarget
     model: LockModel
     policy: LockPolicy

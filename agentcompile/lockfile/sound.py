@@ -1,8 +1,7 @@
-"""What a lock must say to mean anything, as far as it can be told without its model and its templates.
+"""Checks that the values of a lock make sense, as far as this can be told without its model and its templates.
 
-A hash says that a file is as it was written, not that what was written makes sense: whoever can write the file can
-seal it again. So every number has a range here, every digest a form, and the location leads nowhere but to a checkpoint
-near the lock.
+A hash shows that a file is as it was written, not that it makes sense: whoever can write the file can compute the hash.
+So every number has a range here, every digest a form, and the location may only lead to a checkpoint near the lock.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from agentcompile.lockfile.schema import Evidence, Lock, LockChoice, LockPlan
 
 MOST_CONTEXT = 1 << 20
 MOST_THREADS = 1024
-"""Of a CPU's workers and of a GPU's multiprocessors."""
+"""The most worker threads of a CPU, or multiprocessors of a GPU."""
 MOST_BATCH = 64
 MOST_PLANS = 64
 MOST_CHOICES = 4096
-"""Of one plan."""
+"""The most choices of one plan."""
 LARGEST = 1 << 53
-"""No number of a lock reaches it, so that all are exact whoever reads them."""
+"""A bound on every number in a lock, below which every reader represents integers exactly."""
 DTYPES = ("bf16", "fp16", "fp32")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DECIMAL = re.compile(r"-?(\d{1,30}(\.\d{1,30})?(e[+-]?\d{1,3})?|inf)")
@@ -40,7 +39,7 @@ class Unsound:
 
 
 def unsound(lock: Lock) -> Unsound | None:
-    """The first thing that no compiler writes, or None."""
+    """Return the first value that no compiler writes, or None."""
     return next(_faults(lock), None)
 
 

@@ -1,1 +1,1 @@
-"""Between a lock and a model: write, open, bind, compare."""
+"""Between a lock and a model: write a lock, open it, bind it, and compare its accuracy."""

@@ -21,27 +21,27 @@ from agentcompile.runtime import eager
 from agentcompile.verification.scores import KL_GATE, PERPLEXITY_GATE, rows, summary
 
 KL_FLOOR = 1e-7
-"""Nats a token that the order of float32 sums alone may cost: a float32 checkpoint's eager KL is zero."""
+"""Nats per token that the order of float32 sums alone may cost: the eager KL of a float32 checkpoint is zero."""
 _LONGEST = 512
-"""Tokens of a prompt that are scored: the rest costs time and says little more."""
+"""Tokens of a prompt that are scored; further ones cost time and add little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """What was found over all positions; times are natural logarithms."""
+    """The figures over all positions; ratios are natural logarithms."""
 
     tokens: int
     kl: float
-    """Mean KL(float32 || compiled), in nats a token."""
+    """Mean KL(float32 || compiled), in nats per token."""
     kl_eager: float
     log_perplexity_ratio: float
-    """ln(perplexity compiled / perplexity float32)."""
+    """The logarithm ln(perplexity compiled / perplexity float32)."""
     half_width: float
-    """Half its 95 % interval, by the spread over positions."""
+    """Half of the ratio's 95 % interval, from the spread over positions."""
     mismatches: int
     """Positions whose greedy token differs from float32's."""
     beyond_top: int
-    """Mismatches where either token is outside the other's five likeliest."""
+    """Mismatches where either token is not among the other model's five most likely ones."""
 
     @property
     def ok(self) -> bool:
@@ -51,7 +51,12 @@ class Accuracy:
 
 
 def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit = silent) -> Mapping[str, float | str]:
-    """Score `lock` on text prompts; the figures by name. Raises AgentCompileError (correctness) when they break."""
+    """Score `lock` on text prompts, and return the figures by name.
+
+    Raises:
+        AgentCompileError: there is no tokenizer, or every prompt is too short (usage); a tolerance breaks
+            (correctness).
+    """
     compiled = replay_lock(lock, options, emit)
     if compiled.tokenizer is None:
         raise AgentCompileError(f"{lock}: the checkpoint has no tokenizer", hint="a tokenizer.json beside its weights")

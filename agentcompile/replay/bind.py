@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def bind(opened: Opened) -> CompiledModel:
     """Bind the programs of an opened lock to memory.
 
-    Raises AgentCompileError (environment) when a kernel does not build any more, or the device has no room.
+    Raises:
+        AgentCompileError: a kernel does not build any more, or the device has no room (environment).
     """
     from agentcompile.runtime.model import CompiledModel
     from agentcompile.runtime.text import Tokenizer
@@ -129,7 +130,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
 
 
 def _samplers(opened: Opened) -> dict[tuple[str, int], Source]:
-    """The sampler of every batch; none for a vocabulary that it does not hold."""
+    """Return the sampling kernel for every batch size; none for a vocabulary that is too large for it."""
     from agentcompile.runtime.device_sampling import MAX_VOCAB, sampler_source
 
     vocab, first = opened.model.captured.info.vocab, opened.alone[0][1]

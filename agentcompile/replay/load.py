@@ -1,4 +1,4 @@
-"""From a lock to a model that runs: find, compare, rebuild, validate, bind. No adviser, no network, no timing."""
+"""From a lock to a model that runs: find, compare, rebuild, validate, bind; no adviser, no network, no timing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHOSEN: Mapping[Rule, str] = {
     "first": "the adviser's first that pass every check, untimed (choose = first)",
     "isolated": "the fastest by themselves, not tried in the step (choose = isolated)",
 }
-"""How a lock's choices were made, where they were not made in the step."""
+"""How a lock's choices were made, for the rules that do not time the whole step."""
 
 
 def load(
@@ -37,10 +37,13 @@ def load(
 ) -> CompiledModel:
     """Load a lock for generation: `load("lock.toml").generate("def f(")`.
 
-    `model` is the checkpoint, when it is not where the lock remembers it. Kernels that were not validated on this
-    machine and toolchain before are validated now. `emit` is told what drifted, and that the lock's own sources run
-    where the templates here have changed. Raises AgentCompileError for what the user can fix.
-    """
+    `model` is the checkpoint, when it is not where the lock records it. Kernels that were not validated before on this
+    machine and toolchain are validated now. `emit` receives what drifted, and a warning when the lock's own sources run
+    because the templates here have changed.
+
+    Raises:
+        AgentCompileError: an argument is wrong, or the lock cannot be loaded for a reason that the user can fix.
+    """  # noqa: DOC501
     where, given = arguments.path("lock", lock), arguments.path("model", model)
     if options is not None and not isinstance(options, Options):
         raise arguments.wrong("options", options, "agentcompile.options.Options, or None")
@@ -48,10 +51,11 @@ def load(
 
 
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:
-    """Rebuild and validate what `path` pins, and bind it; `locked` refuses any drift.
+    """Rebuild and validate the kernels that the lock at `path` pins, and bind it; `locked` refuses any drift.
 
-    Raises AgentCompileError: DRIFT when the lock does not hold here, ENVIRONMENT when a kernel does not build,
-    CORRECTNESS when one fails.
+    Raises:
+        AgentCompileError: the lock does not hold here (drift), a kernel does not build (environment), or one is wrong
+            (correctness).
     """
     opened = open_lock(path, options, emit, locked=locked)
     with stage(emit, "rebuild") as say:
@@ -66,8 +70,10 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
 
 
 def _validate(opened: Opened, options: Options) -> int:
-    """Validate every kernel that was not validated before with this compiler and under these tolerances, those of a
-    prompt at every length that there is a program for."""
+    """Validate the kernels that were not validated before with this compiler and these tolerances; return their number.
+
+    Prefill kernels are validated at every length that there is a program for.
+    """
     notes, target = Notes(opened.here.store), opened.here.target
     jobs = {job.source.digest: job for job in opened.jobs}
     lengths = lengths_key(opened.lock.content_hash, target.digest)

@@ -1,4 +1,4 @@
-"""A lock with its model: found, compared with this machine, its plans lowered to programs. Nothing is built."""
+"""A lock with its model: found, compared with this machine, its plans lowered to programs; nothing is built."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Opened:
     here: Machine
     model: Model
     decode: tuple[tuple[Regime, Program], ...]
-    """By regime, as `partitions.regimes` orders them: of one sequence by context, then larger batches."""
+    """Decode programs by regime, in the order of `partitions.regimes`: batch 1 by context, then larger batches."""
     prefill: Program
-    """Of any number of tokens; on a GPU of those that the plan was made at."""
+    """The prefill program: for any number of tokens on a CPU, on a GPU for the number that the plan was made at."""
     chunks: Chunks
-    """The prefill plan at any length, on a GPU."""
+    """The prefill plan at any chunk length, on a GPU."""
     jobs: tuple[EvaluationJob, ...]
     """Every kernel of the lock, once."""
 
@@ -59,20 +59,20 @@ class Opened:
 
     @property
     def alone(self) -> tuple[tuple[Regime, Program], ...]:
-        """Decode programs of one sequence, by context."""
+        """Decode programs of batch 1, by context."""
         return tuple((regime, program) for regime, program in self.decode if regime.batch == 1)
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All of them."""
+        """All programs: decode, then prefill."""
         return (*(program for _, program in self.decode), self.prefill)
 
 
 def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
-    """Read a lock, find its model, compare both with what is here, and lower its plans.
+    """Read a lock, find its model, compare both with this machine, and lower its plans.
 
-    The lock's own sources and templates come before those here, and are no drift, not even where it is `locked`: they
-    have the digests that it pins.
+    The lock's own sources and templates are preferred to those here. They are no drift, even with `locked`, because
+    they have the digests that the lock pins.
     """
     lock = read_lock(path)
     here = this_machine(options, kind=lock.target.kind)
@@ -88,11 +88,11 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
 
 
 Cuts = Callable[[Captured, Regime, str], tuple[Graph, Partition]]
-"""The graph of a regime on a kind of device, and what it can be cut into."""
+"""A function that returns the graph of a regime on a kind of device, and its partition into regions."""
 
 
 def cuts_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
-    """Cut the graph of a regime afresh."""
+    """Partition the graph of a regime, without a cache."""
     graph, tokens = graph_of(captured, regime, kind)
     return graph, partition(graph, regime, tokens=tokens)
 
@@ -109,11 +109,11 @@ def opened_with(
     locked: bool = False,
     cuts: Cuts = cuts_of,
 ) -> Opened:
-    """Compare a lock with what is here, and lower its plans, once everything that it names is found."""
+    """Compare a lock with this machine, and lower its plans once everything that it names is found."""
     captured = model.captured
     found = _compared(lock, here.target, model)
     _judge(path, [row for row in found if row.grade == "refuse"], emit, locked)
-    # A kernel's workspaces are as many as the threads that it was made for: it is judged and run on just those.
+    # A kernel's workspaces are sized for the threads that it was compiled for: validate and run it with just those.
     here = replace(here, target=replace(here.target, threads=lock.target.threads))
     check_layouts(path, lock, (captured.decode, captured.prefill))
     pins = Pins(path=path, lock=lock, templates=templates, kept=kept)
@@ -148,7 +148,7 @@ def opened_with(
 
 
 def checkpoint_of(path: Path, options: Options) -> Path:
-    """The checkpoint directory of a lock: the one that was named, else where the lock remembers it."""
+    """Return the checkpoint directory of a lock: the one that the options name, else where the lock records it."""
     return _checkpoint(path, read_lock(path), options)
 
 
@@ -169,7 +169,11 @@ def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
 
 
 def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
-    """Say what has drifted; raise AgentCompileError (drift) for what a lock may not."""
+    """Emit what has drifted.
+
+    Raises:
+        AgentCompileError: a field with the grade `refuse` differs, or with `locked` any field (drift).
+    """
     for row in found:
         emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
     fatal = [row for row in found if locked or row.grade == "refuse"]
@@ -181,7 +185,11 @@ def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None
 
 
 def _program(pins: Pins, plan: LockPlan, captured: Captured, cuts: Cuts) -> tuple[Program, Partition, tuple[Part, ...]]:
-    """Lower one plan of the lock; every kernel it names is added to the jobs of `pins`."""
+    """Lower one plan of the lock; every kernel that it names is added to the jobs of `pins`.
+
+    Raises:
+        AgentCompileError: the model lacks a region, or a choice does not hold here (drift).
+    """
     graph, cut = cuts(captured, regime_of(plan), pins.lock.target.kind)
     regions = {region.id: region for region in cut.regions}
     parts = []

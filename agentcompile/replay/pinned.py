@@ -1,8 +1,8 @@
-"""What a lock pins, found again: for each choice the template and the source that it was made with, and the layouts.
+"""The kernels that a lock pins, found again: for each choice its template and source, and the layouts.
 
-A kernel is what its lock says: the template of that digest, legal for the region at those parameters, and the source of
-that digest. Templates that have changed since, or are gone, are taken from the lock's bundle or the store, and so is a
-source that they give no more. All that is found is checked as if it were new.
+A kernel is what its lock says: the template with that digest, legal for the region at those parameters, and the source
+with that digest. A template that has changed since, or is gone, comes from the lock's bundle or the store, and so does
+a source that the template no longer gives. Everything is checked as if it were new.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VALUE = re.compile(r"^(?:.*[ *])?(\w+)(?:\[\])? = (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """The kernels of one lock, as they are found."""
+    """The kernels of one lock, collected while they are found."""
 
     path: Path
     lock: Lock
@@ -49,14 +49,18 @@ class Pins:
     used: dict[str, Template] = field(default_factory=dict)
     """The template of every kernel, by its digest."""
     found: dict[tuple[str, str], tuple[str, Template]] = field(default_factory=dict)
-    """By id and dtype of the region, the digest that the lock pins and the template that was found for it."""
+    """Template id and dtype of the region to the digest that the lock pins and the template that was found for it."""
     own: dict[str, None] = field(default_factory=dict)
-    """Templates here that gave way to the lock's own, or are gone, by id."""
+    """Ids of templates for which the lock's own was used, because the one here has changed or is gone."""
     drift: dict[str, Drift] = field(default_factory=dict)
-    """Templates that have changed, where the lock's own are nowhere and the source is the same."""
+    """Templates that have changed, where the lock's own was not found and the source is the same."""
 
     def choice(self, choice: LockChoice, region: Region) -> Choice:
-        """What a plan runs in `region`; AgentCompileError (drift) for a choice that cannot be what was locked."""
+        """Return what a plan runs in `region`.
+
+        Raises:
+            AgentCompileError: the choice cannot be the one that was locked (drift).
+        """  # noqa: DOC501
         sites = len(choice.at) or len(region.sites)
         if (choice.name, choice.sites) != (region.name, sites) or max(choice.at, default=0) >= len(region.sites):
             text = f"{choice.name} at {choice.sites} sites is {region.name} at {sites} of {len(region.sites)}"
@@ -90,7 +94,11 @@ class Pins:
         )
 
     def _template(self, choice: LockChoice, dtype: str) -> Template:
-        """The template of a choice; of one id there is one for a dtype, however many choices name it."""
+        """Return the template of a choice; for one id and dtype there is one, however many choices name it.
+
+        Raises:
+            AgentCompileError: two choices pin different templates under that id (drift).
+        """  # noqa: DOC501
         key, pinned = (choice.template, dtype), choice.template_digest
         if key not in self.found:
             self.found[key] = (pinned, self._find(choice, dtype))
@@ -145,17 +153,17 @@ class Pins:
 
 
 def _params(template: Template, choice: LockChoice) -> Params:
-    """The lock's parameters in the template's order; those that it has not come last, for the check to refuse."""
+    """Return the lock's parameters in the template's order; unknown ones come last, for the check to refuse."""
     known = [param.name for param in template.params]
     names = [name for name in known if name in choice.params] + sorted(set(choice.params) - set(known))
     return tuple((name, choice.params[name]) for name in names)
 
 
 def _foreign(own: Source, made: Source, template: Template, params: Params) -> str:
-    """Why a source cannot be what an earlier version made of the template where this one makes `made`; "" if it can.
+    """Return why `own` cannot be the source that an older version made where this one makes `made`; "" if it can.
 
-    What a version may change is the head of the text: the constants that it declares, and how. The kernel, its
-    parameters and what it is launched with are the template's.
+    A version may change the head of the text: the constants that it declares, and how. The kernel, its parameters and
+    how it is launched come from the template.
     """
     if (own.language, own.call, own.settings) != (made.language, made.call, made.settings):
         return "another language or call"
@@ -174,17 +182,21 @@ def _foreign(own: Source, made: Source, template: Template, params: Params) -> s
 
 
 def _bare(text: str) -> str:
-    """The text without the lines that only say where others come from."""
+    """Return the text without empty lines and without `#line` directives."""
     return "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("#line "))
 
 
 def _declared(head: str) -> dict[str, str]:
-    """What a generated head gives to each name."""
+    """Return the values that a generated head gives to names, by name."""
     return {found[1]: found[2] for found in _VALUE.finditer(head)}
 
 
 def check_layouts(path: Path, lock: Lock, graphs: Sequence[Graph]) -> None:
-    """Refuse (drift) a layout that does not exist, of what is no weight, or that cannot hold it."""
+    """Refuse layouts that cannot be.
+
+    Raises:
+        AgentCompileError: a layout does not exist, is not for a weight, or cannot hold the weight (drift).
+    """
     weights = {value.name: value for graph in graphs for value in graph.values if value.role == "weight"}
     for name, layout in lock.layouts.items():
         reason = ""
@@ -200,7 +212,11 @@ def check_layouts(path: Path, lock: Lock, graphs: Sequence[Graph]) -> None:
 
 
 def check_ports(path: Path, lock: Lock, graph: Graph, steps: Sequence[Step], used: Mapping[str, Template]) -> None:
-    """Refuse (drift) a plan of which a kernel reads a resident tensor in another layout than the lock keeps it in."""
+    """Refuse a plan with a kernel that reads a resident tensor in another layout than the lock keeps it in.
+
+    Raises:
+        AgentCompileError: there is one (drift).
+    """
     table = graph.table()
     for step in steps:
         if not isinstance(step.choice, Kernel):

@@ -1,4 +1,4 @@
-"""A lock's own sources and templates by digest: those of its bundle, and those that this machine's store keeps."""
+"""A lock's own sources and templates by digest: those in its bundle, and those that this machine's store keeps."""
 
 from __future__ import annotations
 
@@ -38,19 +38,23 @@ class LockSources:
 
     @classmethod
     def of(cls, lock: Path, store: Store) -> LockSources:
-        """Those of the lock at `lock`; raises AgentCompileError (usage) for a bundle beside it that is damaged."""
+        """Return the sources of the lock at `lock`.
+
+        Raises:
+            AgentCompileError: the bundle beside the lock is damaged (usage).
+        """
         return cls(store=store, bundle=read_bundle(beside(lock)) or Bundle(sources={}, templates={}))
 
     def source(self, digest: str) -> Source | None:
-        """The source of that digest, or None."""
+        """Return the source with that digest, or None."""
         data = self._bytes(digest, _SOURCE)
         try:
             return self.bundle.sources.get(digest) or (source_in(data, digest) if data else None)
         except ValueError:
-            return None  # a cache: what is damaged there is as good as gone
+            return None  # a cache: a damaged entry counts as missing
 
     def template(self, digest: str) -> Template | None:
-        """The template of that digest, or None."""
+        """Return the template with that digest, or None."""
         data = self._bytes(digest, _TEMPLATE)
         try:
             return self.bundle.templates.get(digest) or (template_in(data, digest) if data else None)
@@ -58,7 +62,7 @@ class LockSources:
             return None
 
     def keep(self, jobs: Iterable[EvaluationJob]) -> None:
-        """Remember what locks of this machine are made from."""
+        """Keep the sources and templates of `jobs` in the store, for locks of this machine."""
         for job in jobs:
             if self.store is not None:
                 self.store.write(job.source.digest, source_bytes(job.source), _SOURCE)
@@ -72,7 +76,7 @@ class LockSources:
             return b""
 
     def whole(self, lock: Lock) -> Bundle | None:
-        """All that the lock's kernels are made from, or None when something is neither here nor there."""
+        """Return everything that the lock's kernels are made from; None when a source or template is not found."""
         choices = [choice for plan in lock.plan for choice in plan.choices if choice.use == "kernel"]
         sources = {choice.source: self.source(choice.source) for choice in choices}
         templates = {choice.template_digest: self.template(choice.template_digest) for choice in choices}
@@ -85,9 +89,10 @@ class LockSources:
 
 
 def write_bundle(lock: Path, bundle: Bundle, out: Path) -> int:
-    """Write the bundle of the lock at `lock` to `out`, atomically; returns its size in bytes.
+    """Write the bundle of the lock at `lock` to `out`, atomically, and return its size in bytes.
 
-    Raises AgentCompileError (environment) when it cannot be written.
+    Raises:
+        AgentCompileError: it cannot be written (environment).
     """
     commands = {digest: build_command(source, digest) for digest, source in bundle.sources.items()}
     data = render_bundle(lock_bytes(lock), bundle, Tools(commands=commands, nvrtc=NVRTC_SCRIPT))

@@ -1,4 +1,4 @@
-"""From an admitted plan to a lock: digests, choices in a fixed order, and the evidence beside them."""
+"""From an admitted plan to a lock: digests, choices in a fixed order, and their evidence."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.trial_database import lengths_key
 
 KL_RESOLUTION = 1e-12
-"""Nats. Rounding in float32 costs this much where logits spread by 1; the gates begin at 1e-7."""
+"""Nats: what rounding in float32 costs where logits spread by 1; the gates begin at 1e-7."""
 RATIO_RESOLUTION = 1e-7
-"""Of a logarithm of perplexities: about what float32 resolves."""
+"""The resolution of log perplexity ratios: about that of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockFacts:
-    """What a lock says beside its plans."""
+    """What a lock says besides its plans."""
 
     target: Target
     captured: Captured
@@ -56,10 +56,10 @@ class LockFacts:
     policy: str
     choose: Rule = "admitted"
     strategy: str = ""
-    """What searched the regions."""
+    """The strategy that searched the regions."""
     advice: tuple[str, ...] = ()
     check: ModelCheck | None = None
-    """The whole model beside float32."""
+    """The comparison of the whole model with float32."""
 
 
 def lock_of(
@@ -97,7 +97,7 @@ def lock_of(
 
 
 def _settings() -> dict[str, str]:
-    """The protocol's numbers for people; the digest covers these and the tolerances."""
+    """Return the numbers of the timing protocol, for people; the policy's digest covers these and the tolerances."""
     return {name.replace("_", "-"): str(value) for name, value in sorted(_items(encode(POLICY)))}
 
 
@@ -152,7 +152,7 @@ def _choice(region: Region, part: Part) -> LockChoice:
 
 
 def _evidence(plans: Sequence[Plan], trials: Mapping[str, Sequence[Trial]]) -> tuple[RegionEvidence, ...]:
-    """The confirming trial of every kernel, and a digest over everything that was tried for its region."""
+    """Return the confirming trial of every kernel, each with a digest over all trials of its region."""
     rows: dict[str, RegionEvidence] = {}
     for plan in plans:
         for part in plan.parts:
@@ -216,7 +216,7 @@ def _model(check: ModelCheck) -> tuple[ModelEvidence, ...]:
 
 
 def _figure(value: float, resolution: float) -> str:
-    """A figure in four digits, none of them below `resolution`: what is only rounding differs from run to run."""
+    """Return a figure with four digits and none below `resolution`, because rounding errors differ from run to run."""
     return f"{round(value / resolution) * resolution:.3e}"
 
 
@@ -232,7 +232,7 @@ def write(
     exchanges: tuple[str, ...] = (),
     found: ModelCheck | None = None,
 ) -> Lock:
-    """Seal all plans, the prompt's last, and write the lock."""
+    """Make the lock of all plans, the prefill plan last, and write it."""
     out = Path(options.out)
     with stage(emit, "lock") as say:
         about = LockFacts(
@@ -248,7 +248,7 @@ def write(
         lock = lock_of(about, [*prepared.decode, prepared.prefill], plans, planned.layouts, trials.by_region)
         LockSources(store=prepared.here.store).keep(acceptance.jobs(part for plan in plans for part in plan.parts))
         hashed = write_lock(out, lock)
-        if prepared.prompt_tasks:  # the cover was accepted at every length: a replay here need not look again
+        if prepared.prompt_tasks:  # the kernels were accepted at every length: a replay here need not do it again
             Notes(prepared.here.store).put(lengths_key(hashed, prepared.here.target.digest), 1)
         emit(LockWritten(path=str(out), digest=hashed))
         say(str(out))

@@ -1,1 +1,1 @@
-"""A run on disk: its directory, the fold over its events, and rows of it for people."""
+"""A run on disk: its directory, the fold over its events, and its rows for people."""

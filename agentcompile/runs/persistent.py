@@ -1,4 +1,4 @@
-"""A sequence and a set that grow without being copied: a longer one shares what the one that it was made from has."""
+"""A sequence and a set that grow without being copied: a longer one shares the storage of the one it was made from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class _Groups(Generic[T]):
-    """Where the items of one list lie by their keys: one table for each way to name a key. Each item is looked at once
-    a way, by whoever asks first."""
+    """Indices of the items of one list by key, with one table for each key function.
+
+    A key function is called once for each item, by the first lookup that needs it.
+    """
 
     __slots__ = ("_lock", "_tables")
 
@@ -22,7 +24,7 @@ class _Groups(Generic[T]):
         self._tables: dict[Callable[[T], Hashable], tuple[list[int], dict[Hashable, list[int]]]] = {}
 
     def places(self, items: list[T], by: Callable[[T], Hashable], key: Hashable) -> list[int]:
-        """Indices of the items with a key, ascending."""
+        """Return the indices of the items with a key, ascending."""
         with self._lock:
             done, table = self._tables.setdefault(by, ([0], {}))
             for at in range(done[0], len(items)):
@@ -32,7 +34,7 @@ class _Groups(Generic[T]):
 
 
 class GrowingSequence(Sequence[T], Generic[T]):
-    """Items that never change. `plus` costs the same however many there are; on a branch of history it copies once."""
+    """An immutable sequence; `plus` takes constant time, and copies the items only when a longer one exists already."""
 
     __slots__ = ("_count", "_groups", "_items")
 
@@ -42,19 +44,22 @@ class GrowingSequence(Sequence[T], Generic[T]):
         self._groups = _Groups[T]()
 
     def plus(self, item: T) -> GrowingSequence[T]:
-        """These items and one more."""
+        """Return a sequence of these items and one more."""
         longer: GrowingSequence[T] = GrowingSequence.__new__(GrowingSequence)
         if self._count == len(self._items):
             longer._items, longer._groups = self._items, self._groups
-        else:  # another sequence has grown from this one already: the rest of the list is that one's
+        else:  # a longer sequence exists already: the rest of the list belongs to it
             longer._items, longer._groups = self._items[: self._count], _Groups()
         longer._items.append(item)
         longer._count = self._count + 1
         return longer
 
     def of(self, by: Callable[[T], Hashable], key: Hashable) -> tuple[T, ...]:
-        """The items for which `by` gives `key`, in order. Costs as much as there are of them, and a look at each item
-        that no sequence which shares it was asked about yet; so name `by` once, as a function of a module."""
+        """Return the items for which `by` gives `key`, in order.
+
+        It costs as much as the result is long, plus one call of `by` for each item that no earlier lookup saw. So pass
+        the same `by` each time: a function of a module, not a new lambda.
+        """
         places = self._groups.places(self._items, by, key)
         return tuple(self._items[at] for at in places[: bisect_left(places, self._count)])
 
@@ -85,7 +90,7 @@ class GrowingSequence(Sequence[T], Generic[T]):
 
 
 class GrowingSet(Generic[K]):
-    """Keys that were met. Like `Grown`, a larger one shares what it was made from."""
+    """An immutable set of keys; like `GrowingSequence`, a larger one shares the storage of the one it was made from."""
 
     __slots__ = ("_count", "_order")
 
@@ -94,9 +99,9 @@ class GrowingSet(Generic[K]):
         self._count = 0
 
     def plus(self, key: K) -> GrowingSet[K]:
-        """These keys and `key`."""
+        """Return a set of these keys and `key`."""
         count, order = self._count, self._order
-        if count != len(order):  # another set has grown from this one: then the rest of the table is that one's
+        if count != len(order):  # a larger set exists already: the rest of the table belongs to it
             if key in self:
                 return self
             order = {k: at for k, at in order.items() if at < count}

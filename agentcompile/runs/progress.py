@@ -1,4 +1,4 @@
-"""What is known so far: a pure fold over the events, read by every front end.
+"""The state of a run: a pure fold over its events, read by every front end.
 
 In: a `State` and an event. Out: the next `State`. Invariant: the state after a run is the fold of its events, so
 resuming, attaching and watching a past run need no second store. Standard library only.
@@ -61,13 +61,13 @@ __all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State"
 
 WARNINGS_KEPT = 100
 TIMED = ("search", "choose", "cover", "admit")
-"""Stages that the time for a search is for."""
+"""Stages that the time budget of a search covers."""
 NOTHING = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A run as far as its events tell. Without slots, so that the next state is a quick copy."""
+    """A run as far as its events tell; without slots, so that the next state is a quick copy."""
 
     status: RunStatus = "waiting"
     model: str = ""
@@ -82,21 +82,21 @@ class State:
     rows: tuple[Row, ...] = ()
     trials: GrowingSequence[Trial] = field(default_factory=GrowingSequence[Trial])
     tried: GrowingSet[tuple[Candidate, str]] = field(default_factory=GrowingSet[tuple[Candidate, str]])
-    """Candidates and fidelities that `Row.counts` counts; one that is judged again counts once."""
+    """Candidates with fidelities that `Row.counts` counts; one that is evaluated again counts once."""
     plans: tuple[Plan, ...] = ()
-    """What the step admitted: a plan a regime."""
+    """The plans that the step admitted, one per regime."""
     ruled: tuple[Plan, ...] = ()
-    """Plans that a person's rejections and overrides changed, as they were measured."""
+    """Plans that were changed after admission, by a person's decisions or the model check, as they were measured."""
     layouts: Layouts = ()
     settled: bool = False
-    """Whether `plans` are all there: admitted in the step, and not searched anew since."""
+    """Whether `plans` are complete: admitted in the step, and not searched again since."""
     decided: tuple[Decided, ...] = ()
-    """Decisions that stand, oldest first; what was undone is gone."""
+    """Decisions in force, oldest first; those undone are removed."""
     asked: tuple[CandidateAsked, ...] = ()
-    """What a person wants of candidates and has no verdict yet."""
+    """Requests of a person on candidates that have no verdict yet."""
     paused: bool = False
     ui_hz: float = 0.0
-    """How often a second a screen that followed it drew at most; 0 while none did."""
+    """The highest drawing rate of a screen that followed the run, per second; 0 while none did."""
     review: ReviewOpened | None = None
     lock: LockWritten | None = None
     drift: tuple[DriftFound, ...] = ()
@@ -104,37 +104,37 @@ class State:
     failure: RunFailed | None = None
     finished: RunFinished | None = None
     spent: Usage = NOTHING
-    """What asking a model took, with what is booked for calls that never ended."""
+    """Usage of the model that advises, with what is booked for calls that never ended."""
     exchanges: tuple[str, ...] = ()
-    """Digests of those that advice was taken from, in the order in which it came."""
+    """Digests of the exchanges that advice was taken from, in the order in which it came."""
     unadvised: tuple[AdviceMissed, ...] = ()
     searched_s: float = 0.0
-    """That searches took which ended."""
+    """Seconds that the finished searches took."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
-    """Whole steps that were timed, by what was asked; none with a candidate that is judged afresh."""
+    """Timings of whole steps, by the digest of what was timed; cleared when a candidate is to be evaluated again."""
     pace: SearchProgress | None = None
     checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
-    """Whole models that were held against float32, by what they ran."""
+    """Comparisons of the whole model with float32, by the digest of what ran."""
 
     @property
     def stage(self) -> FlowStage | None:
-        """The step that runs now."""
+        """The stage that runs now."""
         return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
 
     @property
     def final(self) -> tuple[Plan, ...]:
-        """The plans as a lock has them: those that a person changed in place of what the step admitted."""
+        """The plans as a lock has them: admitted ones, replaced by `ruled` ones where there are any."""
         changed_ones = {plan.regime: plan for plan in self.ruled}
         return tuple(changed_ones.get(plan.regime, plan) for plan in self.plans)
 
     @property
     def under_way(self) -> frozenset[str]:
-        """Ids of candidates that went to the judge and have no verdict yet."""
+        """Ids of candidates whose evaluation began and has not ended."""
         return frozenset(id for row in self.rows for id, _ in row.under_way)
 
     @property
     def rulings(self) -> dict[str, Ruling]:
-        """The last word on each region that a person decided on."""
+        """The last decision on each region that a person decided on."""
         return {ruling.region: ruling for decided in self.decided for ruling in decided.rulings}
 
     @property
@@ -147,23 +147,23 @@ class State:
         return total
 
     def row(self, region: str) -> Row | None:
-        """The row of a region id."""
+        """Return the row of a region id; None when there is none."""
         at = self.at(region)
         return self.rows[at] if at >= 0 else None
 
     def at(self, region: str) -> int:
-        """Where the row of a region id stands in `rows`; -1 when there is none."""
+        """Return the index in `rows` of a region id; -1 when there is none."""
         return next((at for at, row in enumerate(self.rows) if row.region == region), -1)
 
 
 def apply(state: State, event: Event) -> State:
-    """The state after `event`; pure, total over the union."""
+    """Return the state after `event`; pure, and defined for every kind of event."""
     match event:
         case RunStarted():
             return _started(state, event)
         case StageStarted():
             stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
-            if event.stage == "search":  # plans are made anew from here on
+            if event.stage == "search":  # the search makes new plans
                 return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
             return changed(state, stages=stages)
         case StageFinished():
@@ -248,7 +248,7 @@ def _found_out(state: State, event: SearchProgress | StepsTimed | ModelChecked) 
 
 
 def fold(events: Iterable[Event], state: State | None = None) -> State:
-    """The state after all of `events`."""
+    """Return the state after all of `events`."""
     state = state or State()
     for event in events:
         state = apply(state, event)
@@ -256,7 +256,7 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
 
 
 def _started(state: State, event: RunStarted) -> State:
-    """A new run, or the same one again: then trials, rows, choices, decisions and whole plans stay."""
+    """Start a new run, or continue one: then trials, rows, choices, decisions and complete plans stay."""
     again = state.status != "waiting"
     return State(
         status="running",
@@ -287,7 +287,7 @@ def _started(state: State, event: RunStarted) -> State:
 
 
 def _asked(state: State, event: CandidateAsked) -> State:
-    """Remember what is wanted; trials of a candidate that is judged afresh count no more."""
+    """Remember a person's request; trials of a candidate that is to be evaluated again no longer count."""
     asked = (*(old for old in state.asked if old.candidate != event.candidate), event)
     row = state.row(event.region)
     if event.what != "rerun" or row is None:
@@ -302,7 +302,7 @@ def _asked(state: State, event: CandidateAsked) -> State:
 
 
 def _placed(plans: tuple[Plan, ...], plan: Plan) -> tuple[Plan, ...]:
-    """In the place of what its regime had: whoever goes on with a run takes the plans by the order of their regimes."""
+    """Put `plan` in the place of its regime's plan, because a resumed run takes plans by the order of their regimes."""
     kept = tuple(plan if other.regime == plan.regime else other for other in plans)
     return kept if plan in kept else (*kept, plan)
 
@@ -328,7 +328,7 @@ def _found(state: State, event: RegionFound) -> State:
     )
     if (known := state.row(event.region)) is None:
         return changed(state, rows=(*state.rows, row))
-    # Found again by a resumed run: what the trials said stays.
+    # Found again by a resumed run: results of trials stay.
     kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
     kept = changed(kept, advice=known.advice)
     return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
@@ -338,7 +338,6 @@ def _update(
     state: State, region: str, *, to: RowState | None = None, state_if: tuple[RowState, ...] = (), **changes: object
 ) -> State:
     """Change one row; `to` is its new state, taken only from the states in `state_if` when any are named."""
-
     at = state.at(region)
     if at < 0:
         return state
@@ -366,7 +365,7 @@ def _counselled(
 
 
 def _settled(state: State, region: str, settled: Claim) -> State:
-    """The claim of a region's advice that says the same, as it was settled."""
+    """Replace the claim of a region's advice with the same text by the settled one."""
     row = state.row(region)
     if row is None or row.advice is None:
         return state

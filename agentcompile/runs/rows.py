@@ -1,4 +1,4 @@
-"""One region of a run as front ends show it: what it costs, what was tried, what is best and what was chosen.
+"""One region of a run as front ends show it: its cost, its trials, its best candidate and its choice.
 
 Standard library only.
 """
@@ -17,8 +17,11 @@ T = TypeVar("T")
 
 
 def changed(value: T, **fields: object) -> T:
-    """A copy of a dataclass without slots with other `fields`: a tenth of what `dataclasses.replace` takes, which
-    counts where a run of a hundred thousand events is folded."""
+    """Return a copy of a dataclass without slots with other `fields`.
+
+    It takes a tenth of the time of `dataclasses.replace`, which matters where a run of a hundred thousand events is
+    folded.
+    """
     copy = object.__new__(type(value))
     copy.__dict__.update(value.__dict__)
     copy.__dict__.update(fields)
@@ -27,7 +30,7 @@ def changed(value: T, **fields: object) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One step of the flow: still running while `seconds` is None."""
+    """One stage of the flow; it still runs while `seconds` is None."""
 
     stage: FlowStage
     detail: str = ""
@@ -36,7 +39,7 @@ class StageRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Trials of one region by verdict. Without slots, as a row is."""
+    """Trials of one region by verdict; without slots, as a row is."""
 
     rejected: int = 0
     build_failed: int = 0
@@ -48,23 +51,23 @@ class Counts:
     impossible: int = 0
     measured: int = 0
     reused: int = 0
-    """Of all of these, how many came from the measurement database."""
+    """How many of all these trials came from the measurement database."""
 
     @property
     def total(self) -> int:
-        """Every trial."""
+        """The number of all trials."""
         failed = self.rejected + self.build_failed + self.incorrect + self.crashed + self.timed_out
         return failed + self.disturbed + self.cancelled + self.impossible + self.measured
 
     def plus(self, trial: Trial) -> Counts:
-        """These counts with one trial more."""
+        """Return these counts with one more trial."""
         name = trial.verdict.kind.replace("-", "_")
         return changed(self, **{name: getattr(self, name) + 1, "reused": self.reused + trial.reused})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest correct candidate so far; a confirmed number outranks a search number."""
+    """The fastest correct candidate so far; a confirmed measurement outranks one of the search."""
 
     candidate: str
     label: str
@@ -73,12 +76,12 @@ class Best:
 
     @property
     def ratio(self) -> float:
-        """Times faster than the baseline of the same rounds."""
+        """The speedup over the baseline of the same rounds."""
         return self.measurement.speedup
 
 
 def better(trial: Trial, best: Best | None) -> Best | None:
-    """The better of a trial and what was best so far; of the same candidate, the later number counts."""
+    """Return the better of a trial and the best so far; of the same candidate, the later measurement counts."""
     if not isinstance(trial.verdict, Measured):
         return best
     found, confirmed = trial.verdict.measurement, trial.fidelity == "confirm"
@@ -91,7 +94,7 @@ def better(trial: Trial, best: Best | None) -> Best | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One region as a front end shows it. Without slots, so that the next one is a quick copy."""
+    """One region as a front end shows it; without slots, so that the next one is a quick copy."""
 
     region: str
     name: str
@@ -114,10 +117,10 @@ class Row:
     head: tuple[str, ...] = ()
     running: str = ""
     under_way: tuple[tuple[str, str], ...] = ()
-    """Id and label of candidates that went to the judge and have no verdict yet."""
+    """Id and label of the candidates whose evaluation began and has not ended."""
     rounds: tuple[int, int] = (0, 0)
     counts: Counts = Counts()
     best: Best | None = None
     choice: Choice | None = None
     advice: Advice | None = None
-    """What a model said about it, with its claims as far as they are settled."""
+    """What a model advised for the region, with its claims as far as they are settled."""

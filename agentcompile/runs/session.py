@@ -1,13 +1,13 @@
 """Run directories: where a run's events lie, so that it can be resumed, attached to and watched.
 
-    RUN/options.json    what was asked, and the version of this format
+    RUN/options.json    the run's options, and the version of this format
     RUN/events.jsonl    one record a line: {"seq", "at_ms", "event"}
-    RUN/run.lock        held (flock) by the compiler while it runs; says its process id
+    RUN/run.lock        held (flock) by the compiler while it runs; holds its process id
     RUN/control.sock    where the compiler takes commands while it runs (see `control`)
     RUN/crash.txt       the traceback of a failure that is our fault
 
 Invariant: trials and decisions are on disk before `append` returns, so a kill -9 at any point loses none that were
-acknowledged. A last line without its line break was not acknowledged: readers skip it, writers cut it off.
+acknowledged. A last line without a line break was not acknowledged: readers skip it, writers cut it off.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from agentcompile.ir.digest import Json, canonical
 from agentcompile.runs import progress
 
 VERSION = 3
-"""The format of a run directory; a greater one is refused. Since 2 a person's decisions are among the events, since 3
-single times of a measurement, and the screens that watched."""
+"""The format of a run directory; a greater one is refused.
+
+Version 2 added a person's decisions to the events; version 3 single times of a measurement, and watching screens.
+"""
 PROGRESS_PER_S = 20
 LOOKS, LOOK_S = 5, 0.02
-"""How often, and how far apart in seconds, the lock is tried that somebody else may hold for an instant."""
+"""How often the lock is tried that another process may hold for an instant, and the seconds between two tries."""
 EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
 
 
@@ -49,14 +51,18 @@ class Record:
 
 
 class RunDirectory:
-    """One run on disk. Readers need only a path; a writer holds the lock from `start` to `close`."""
+    """One run on disk; readers need only a path, a writer (`Journal`) holds the lock until it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @staticmethod
     def create(path: Path, options: Json) -> RunDirectory:
-        """Make a run directory for `options`; raises AgentCompileError when it exists already or cannot be written."""
+        """Make a run directory for `options`.
+
+        Raises:
+            AgentCompileError: it holds a run already (usage), or cannot be written (environment).
+        """  # noqa: DOC501
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / EVENTS).exists() or (path / OPTIONS).exists():
@@ -71,13 +77,21 @@ class RunDirectory:
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
-        """Open a run that exists; raises AgentCompileError when it is none, unreadable or of a newer version."""
+        """Open a run that exists.
+
+        Raises:
+            AgentCompileError: the folder is not a run, unreadable, or of a newer version.
+        """
         run = RunDirectory(path)
         run.options()
         return run
 
     def options(self) -> Json:
-        """What the run was started with."""
+        """Return the options that the run was started with, as JSON.
+
+        Raises:
+            AgentCompileError: the folder is not a run, unreadable, or of a newer version.
+        """  # noqa: DOC501
         file = self.path / OPTIONS
         try:
             data = file.read_bytes()
@@ -90,7 +104,7 @@ class RunDirectory:
         return options_in(data, file)
 
     def alive(self) -> bool:
-        """Whether a compiler holds the run's lock now."""
+        """Return whether a compiler holds the run's lock now."""
         try:
             with (self.path / LOCK).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -101,22 +115,27 @@ class RunDirectory:
         return False
 
     def holder(self) -> int:
-        """The process id of the compiler that holds the run's lock; 0 when none does."""
+        """Return the process id of the compiler that holds the run's lock; 0 when none does."""
         try:
             return int((self.path / LOCK).read_text() or 0) if self.alive() else 0
         except (OSError, ValueError):
             return 0
 
     def records(self, offset: int = 0) -> Iterator[tuple[Record, int]]:
-        """Records from byte `offset`, each with the offset after it; ends before a half-written last line.
+        """Return the records from byte `offset`, each with the offset after it; it ends before an incomplete last line.
 
-        Raises AgentCompileError when a complete line is not a record: the file was edited or damaged.
+        Raises:
+            AgentCompileError: a complete line is not a record, because the file was edited or damaged.
         """
         file = self.path / EVENTS
         return ((record_in(line, file), offset) for line, offset in self.lines(offset))
 
     def lines(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
-        """Whole lines of events from byte `offset`, each with the offset after it."""
+        """Yield the complete lines of events from byte `offset`, each with the offset after it.
+
+        Raises:
+            AgentCompileError: the file cannot be read (environment).
+        """  # noqa: DOC501
         file = self.path / EVENTS
         try:
             with file.open("rb") as stream:
@@ -132,15 +151,15 @@ class RunDirectory:
             raise environment_error(error, file) from error
 
     def events(self) -> Iterator[Event]:
-        """Every event in order."""
+        """Return every event, in order."""
         return (record.event for record, _ in self.records())
 
     def state(self) -> progress.State:
-        """The fold of every event."""
+        """Return the fold of every event."""
         return progress.fold(self.events())
 
     def crash_report(self, text: str) -> Path | None:
-        """Keep a traceback for a report to us; None when the folder cannot be written."""
+        """Write a traceback into the run directory and return its path; None when it cannot be written."""
         try:
             (self.path / CRASH).write_text(clean(text, 200_000, lines=True), encoding="utf-8")
         except OSError:
@@ -149,10 +168,14 @@ class RunDirectory:
 
 
 class Journal:
-    """The writer of a run directory. Use as a context manager; `append` is an `Emit`."""
+    """The writer of a run directory; a context manager, whose `append` is an `Emit`."""
 
     def __init__(self, run: RunDirectory, *, clock: Callable[[], float] = time.time) -> None:
-        """Take the run's lock and cut off a half-written last line; raises AgentCompileError when it is taken."""
+        """Take the run's lock and cut off an incomplete last line.
+
+        Raises:
+            AgentCompileError: another process holds the lock, or the folder cannot be written (environment).
+        """  # noqa: DOC501
         self.run = run
         self._clock = clock
         self._last_progress = float("-inf")
@@ -181,10 +204,11 @@ class Journal:
         self.close()
 
     def append(self, event: Event) -> bool:
-        """Write one event; on return trials and decisions are on disk. False: a progress event that came too soon.
+        """Write one event; a durable one is on disk on return. Return False for a progress event that came too soon.
 
-        Raises AgentCompileError (exit 6) when the disk is full; what was written before stays readable.
-        """
+        Raises:
+            AgentCompileError: the disk is full (exit 6); what was written before stays readable.
+        """  # noqa: DOC501
         assert self._file is not None, "the journal is closed"
         now = self._clock()
         if isinstance(event, PROGRESS):
@@ -200,13 +224,13 @@ class Journal:
         except OSError as error:
             self._cut()
             raise environment_error(error, self.run.path / EVENTS) from error
-        except BaseException:  # a signal: what was not acknowledged was not written
+        except BaseException:  # a signal: an event that was not acknowledged must not be in the file
             self._cut()
             raise
         return True
 
     def _cut(self) -> None:
-        """Take a half-written line back, so that a later event does not join it."""
+        """Remove an incomplete line, so that a later event does not join it."""
         assert self._file is not None
         try:
             os.ftruncate(self._file.fileno(), self._end)
@@ -222,7 +246,11 @@ class Journal:
 
 
 def options_in(data: bytes, file: Path) -> Json:
-    """What the bytes of an ``options.json`` say; AgentCompileError, which names `file`, for what is none or newer."""
+    """Return the options in the bytes of an ``options.json``; `file` is its name in messages.
+
+    Raises:
+        AgentCompileError: they are not the options of a run, or of a newer version (usage).
+    """
     try:
         found = json.loads(data)
     except ValueError as error:
@@ -240,12 +268,16 @@ def options_in(data: bytes, file: Path) -> Json:
 
 
 def options_bytes(options: Json) -> bytes:
-    """The content of an ``options.json``."""
+    """Return the content of an ``options.json`` with these options."""
     return canonical({"version": VERSION, "options": options}) + b"\n"
 
 
 def record_in(line: bytes, file: Path) -> Record:
-    """One whole line of an ``events.jsonl``; AgentCompileError, which names `file`, when it is no event."""
+    """Return the record in one complete line of an ``events.jsonl``; `file` is its name in messages.
+
+    Raises:
+        AgentCompileError: the line is not a record (usage).
+    """  # noqa: DOC501
     try:
         data = json.loads(line)
         if not isinstance(data, dict):
@@ -269,7 +301,7 @@ def _take_lock(path: Path) -> IO[bytes]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError as error:
-            if left:  # whoever asks whether the run is alive holds it for an instant
+            if left:  # `alive` in another process holds it for an instant
                 time.sleep(LOOK_S)
                 continue
             lock.close()
@@ -292,7 +324,11 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is whole and on disk, or not there; raises OSError."""
+    """Write a file so that it is complete and on disk, or not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -306,7 +342,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def environment_error(error: OSError, path: Path) -> AgentCompileError:
-    """An operating-system error on `path` as an error with its remedy (exit 6)."""
+    """Return an operating-system error on `path` as an error with its remedy (exit 6)."""
     remedies = {
         errno.ENOSPC: "free some space, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",
         errno.EDQUOT: "raise the quota, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",
@@ -319,7 +355,7 @@ def environment_error(error: OSError, path: Path) -> AgentCompileError:
 
 
 def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) -> Path:
-    """A folder for a new run below `runs`: when it began and a short name of its model; not made yet."""
+    """Return a folder for a new run below `runs`, named by the time and the model; it is not made yet."""
     stem = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock()))
     short = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.")[:40] or "model"
     path = runs / f"{stem}-{short}"
@@ -331,7 +367,7 @@ def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) 
 
 
 def runs_in(runs: Path) -> tuple[Path, ...]:
-    """Run directories below `runs`, oldest first; empty when there are none."""
+    """Return the run directories below `runs`, oldest first; empty when there are none."""
     if not runs.is_dir():
         return ()
     return tuple(sorted(path.parent for path in runs.glob(f"*/{OPTIONS}")))

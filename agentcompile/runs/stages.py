@@ -1,4 +1,4 @@
-"""How a flow says what happens: stages begin and end as events, and several threads may say so."""
+"""How a flow reports: stages begin and end as events, and several threads may emit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from agentcompile.events import Emit, Event, FlowStage, StageFinished, StageStar
 
 @contextmanager
 def stage(emit: Emit, name: FlowStage) -> Iterator[Callable[[str], None]]:
-    """Emit start and end of a stage; what it yields takes the result in one line. An error ends no stage."""
+    """Emit begin and end of a stage; the function that it yields takes the result in one line.
+
+    An exception leaves the stage without an end event.
+    """
     begin = time.monotonic()
     emit(StageStarted(stage=name))
     said = [""]
@@ -21,7 +24,7 @@ def stage(emit: Emit, name: FlowStage) -> Iterator[Callable[[str], None]]:
 
 
 def shared(emit: Emit) -> tuple[Emit, threading.RLock]:
-    """The same `emit` for several threads, and the lock that it takes."""
+    """Return an `emit` that several threads may call, and the lock that it takes."""
     lock = threading.RLock()
 
     def locked(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""A run's state as rows of text for people, and as one JSON value for programs. Pure."""
+"""A run's state as rows of text for people, and as one JSON value for programs; pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentcompile.runs.progress import Row, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Heads, rows of the same length, and which columns stand to the right."""
+    """Column heads, rows of the same length, and the indices of right-aligned columns."""
 
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -23,7 +23,7 @@ class Table:
 
 
 def duration(ns: float) -> str:
-    """Nanoseconds in the unit that reads best: ``812 ns``, ``14.2 µs``, ``3.41 ms``, ``1.2 s``."""
+    """Return nanoseconds in the unit that reads best: ``812 ns``, ``14.2 µs``, ``3.41 ms``, ``1.2 s``."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if ns >= size:
             value = ns / size
@@ -32,7 +32,7 @@ def duration(ns: float) -> str:
 
 
 def amount(count: float, unit: str = "B") -> str:
-    """A count in decimal steps: ``1.19 GB``, ``340 MFLOP``."""
+    """Return a count with a decimal prefix: ``1.19 GB``, ``340 MFLOP``."""
     for prefix, per in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= per:
             value = count / per
@@ -41,19 +41,19 @@ def amount(count: float, unit: str = "B") -> str:
 
 
 def regions(state: State) -> Table:
-    """Every region with what is known of it, largest share first; a dash where nothing is."""
+    """Return every region with what is known about it, largest share first; a dash where nothing is known."""
     heads = ("region", "sites", "share", "floor", "pytorch", "best", "ratio", "choice")
     return Table(heads=heads, rows=[_region(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6))
 
 
 def summary(state: State) -> Table:
-    """Every region with what it must cost, and how many candidates it has."""
+    """Return every region with its cost at the roofline, and how many candidates it has."""
     heads = ("region", "sites", "FLOP", "bytes", "FLOP/B", "floor", "share", "templates", "candidates")
     return Table(heads=heads, rows=[_cost(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6, 7, 8))
 
 
 def plan(state: State, plan: Plan) -> Table:
-    """A plan's regions with what was chosen and measured for each, largest share first."""
+    """Return a plan's regions with what was chosen and measured for each, largest share first."""
     heads = ("region", "sites", "share", "floor", "pytorch", "chosen", "ratio", "choice")
     known = [(row, part) for part in plan.parts if (row := state.row(part.region)) is not None]
     known.sort(key=lambda pair: (-_share(*pair), pair[0].name))
@@ -61,7 +61,7 @@ def plan(state: State, plan: Plan) -> Table:
 
 
 def plan_line(plan: Plan) -> str:
-    """One line on a plan: its step, or its chunk of a prompt, beside the best baseline's."""
+    """Return one line on a plan: the time of its step, or of a prefill chunk, beside the best baseline's."""
     if not plan.step_ns:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
@@ -75,7 +75,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def pace_line(pace: SearchProgress) -> str:
-    """One line on a search: what is left, candidates, the best step, and what disturbs it."""
+    """Return one line on a search: the time left, candidates, the best step, and what disturbs it."""
     left = f"{pace.eta_s:.0f} s left" if pace.budget_s else f"{pace.elapsed_s:.0f} s"
     parts = [left, f"{pace.candidates} candidates"]
     if pace.step_ns:
@@ -121,7 +121,7 @@ def _part(state: State, row: Row, part: Part) -> tuple[str, ...]:
 
 
 def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
-    """The last measurement of a kernel, a confirming one if there is any."""
+    """Return the last measurement of a kernel, a confirming one if there is any; None when there is none."""
     last: dict[str, Measurement] = {}
     for trial in state.trials:
         if trial.candidate == kernel.candidate and isinstance(trial.verdict, Measured):
@@ -130,13 +130,13 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
 
 
 def _times(measurement: Measurement) -> tuple[str, str, str]:
-    """Baseline, candidate, ratio."""
+    """Return the baseline's time, the candidate's time and their ratio."""
     speedup = f"{'~' if measurement.contended else ''}{measurement.speedup:.2f}×"
     return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
 
 
 def choice_text(choice: Choice) -> str:
-    """What a region runs, and for a fallback why."""
+    """Return what a region runs and, for a fallback, why."""
     match choice:
         case Kernel(candidate=candidate):
             return candidate.label
@@ -145,7 +145,7 @@ def choice_text(choice: Choice) -> str:
 
 
 def state_json(state: State) -> dict[str, Json]:
-    """A run for programs: everything but the single trials."""
+    """Return a run for programs: everything but the single trials."""
     return {
         "status": state.status,
         "model": state.model,
