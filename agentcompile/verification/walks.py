@@ -1,9 +1,9 @@
-"""What a whole model is fed before it may ship: seeded sequences that reach every plan that a lock holds.
+"""The seeded token sequences that a whole model is run on before it may ship; they reach every plan of a lockfile.
 
-Prompts of 1, 2, 17, 64 and 65 tokens, of the prefill chunk and one more and one less, of every length that a device
-has a program for, and to the cache's end; each goes on with decode steps, and is also fed in part through the prefill
-and in part token by token. Steps stand on both sides of every bound between ranges of contexts, and batches run side by
-side.
+Prompts have 1, 2, 17, 64 and 65 tokens, the prefill chunk's length and one more and one less, every length that a
+device has a program for, and the length of the cache. Each goes on with decode steps, and is also fed partly through
+the prefill and partly token by token. Steps lie on both sides of every bound between ranges of contexts, and batches
+run side by side.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LENGTHS = (1, 2, 17, 64, 65)
 GOES_ON = 4
 """Decode steps after a prompt."""
 TAIL = 8
-"""Of a prompt longer than `WHOLE`, how many of its tokens are also fed one by one."""
+"""Last tokens that are also fed one by one, of a prompt longer than `WHOLE`."""
 WHOLE = 65
 SIDE_BY_SIDE = 4
-"""Steps of a batch."""
+"""Decode steps of a batch."""
 
 
 def walks(
@@ -33,9 +33,11 @@ def walks(
     programs: Sequence[int] = (),
     seed: int = 0,
 ) -> tuple[Group, ...]:
-    """Groups of walks over a cache of `context` slots, longest first, so that shorter ones find a cache that others
-    have written. `chunk` is the longest of the prefill, `programs` the lengths that it has programs of their own for,
-    `ends` where ranges of contexts end."""
+    """Return groups of walks over a cache of `context` slots, longest first, and then the batches.
+
+    Shorter walks then find a cache that others have written. `chunk` is the longest prefill chunk, `programs` are the
+    prompt lengths with programs of their own, and `ends` is where ranges of contexts end.
+    """
     draw = random.Random(seed)
 
     def ids(count: int) -> tuple[int, ...]:
@@ -70,12 +72,12 @@ def walks(
 
 
 def lengths(groups: Sequence[Group]) -> tuple[int, ...]:
-    """Of all prompts that go through the prefill as a whole, in tokens."""
+    """Return the distinct lengths in tokens of all prompts that go through the prefill."""
     return tuple(sorted({walk.prompt for group in groups for walk in group if walk.prompt}))
 
 
 def named(walk: Walk, position: int) -> str:
-    """Which row of a walk, for people."""
+    """Describe one position of a walk for people."""
     if not walk.prompt:
         return f"token by token, position {position}"
     if position < walk.prompt:
