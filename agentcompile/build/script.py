@@ -1,4 +1,4 @@
-"""The commands that build a source without agentcompile, for the script that travels with a lock."""
+"""The commands that build a source without agentcompile, for the script that is shipped with a lockfile."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if failed:
 with open(out, "wb") as file:
     file.write(made.raw)
 '''
-"""Kernels of CUDA include nothing, which nvcc does not allow."""
+"""Script that compiles CUDA C++ through NVRTC: the kernels include no header, which nvcc does not allow."""
 
 
 def build_command(source: Source, digest: str) -> str:
-    """Lines of a shell script that build `sources/DIGEST` into `build/`; a comment for what is no compiler's work."""
+    """Return the shell lines that build `sources/DIGEST` into `build/`; a comment where no compiler is needed."""
     if source.language == "cuda":
         flags = shlex.join((*NVRTC_FLAGS, *source.flags))
         return f'"${{PYTHON:-python3}}" nvrtc.py sources/{digest}.cu build/{digest}.cubin {flags}'
