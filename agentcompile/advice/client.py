@@ -103,7 +103,7 @@ class Client:
                     if got.cut_off:
                         return Unanswered(reason=f"the answer was cut off: {reason}")
             rung += 1
-            with self._lock:  # the others need not learn it again
+            with self._lock:  # so that later requests start with this format
                 self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
         return Unanswered(reason=reason or "the server knows no way of asking")
 
@@ -171,7 +171,7 @@ class Client:
         try:
             reply = self._wire.send(ask)
         except WireError as error:
-            # A call that came to nothing may have been paid for all the same.
+            # A failed call may have been charged for nevertheless.
             used = None if error.sent else Usage()
             self._settle(number, booking, used, str(error))
             return Unanswered(reason=str(error))

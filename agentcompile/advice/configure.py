@@ -87,7 +87,7 @@ def counsel_of(
     if options.advisor.startswith("replay:"):
         recorded = Cassette(Path(options.advisor.partition(":")[2]))
         if not len(recorded):
-            recorded = kept  # a run that goes on elsewhere has them with it
+            recorded = kept  # a run resumed elsewhere carries its exchanges with it
         if not len(recorded):
             raise AgentCompileError(
                 f"--advisor {options.advisor}: holds no exchange",

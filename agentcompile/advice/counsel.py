@@ -188,7 +188,7 @@ class Counsel:
     def _ask(self, asks: Asks, prompt: Prompt) -> None:
         try:
             self._came.put((prompt, asks.ask(prompt)))
-        except AgentCompileError as error:  # the run's own disk, say: whoever takes it raises it
+        except AgentCompileError as error:  # for example a full disk: raised again when the answer is taken
             self._came.put((prompt, error))
         except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
             self._came.put((prompt, Unanswered(reason=f"{type(error).__name__} while asking")))

@@ -165,7 +165,7 @@ def exchange_in(data: bytes, file: str) -> Exchange:
 
 def _read(path: Path) -> Exchange:
     try:
-        if not path.is_file():  # a pipe would be waited for, a device may never end
+        if not path.is_file():  # reading a pipe would block, and a device may never end
             raise AgentCompileError(f"{path}: no exchange: not a file", hint="take it away")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -188,7 +188,7 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
     unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
     if roles.get("streams"):
         yield _streams(streams, machine)
-    # The elements of a head are independent sums already, and keys side by side are read by one head alone.
+    # The elements of a head are independent sums already, and only one head reads adjacent keys.
     if (roles.get("streams") or roles.get("unroll")) and not machine.heads:
         yield _registers(streams * unroll, machine)
     split = math.prod(max(value, 1) for _, value in roles.get("split", []))
@@ -223,7 +223,7 @@ def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
         return Loss(share=0.2 if machine.dram else 0.05, reason=f"no prefetch on a stream from {place}")
     best = PREFETCH_BYTES if machine.dram else CACHED_PREFETCH_BYTES
     away = math.log2(distance / best)
-    # Too short leaves latency uncovered; too long wastes no more than the end of a stream.
+    # Too short leaves latency uncovered; too long wastes only the end of a stream.
     share = 0.005 * away if away > 0 else -(0.03 if machine.dram else 0.015) * away
     return Loss(share=share, reason=f"a prefetch {distance} bytes ahead of a stream from {place}")
 

@@ -139,7 +139,7 @@ class OpenAIWire:
             if self._closed:
                 raise WireError("closed", sent=False)
             if self._client is None:
-                # A redirect would send the key elsewhere than where it was meant to go.
+                # A redirect would send the key to another server.
                 http = openai.DefaultHttpxClient(event_hooks={"response": [self._bound]}, follow_redirects=False)
                 self._client = openai.OpenAI(
                     api_key=self._key or "none", base_url=self._base_url or OPENAI, max_retries=0, http_client=http

@@ -96,7 +96,7 @@ def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> t
                 hint="check the compiler's installation, or set CXX to another one",
             ) from error
         with contextlib.suppress(ProcessLookupError):
-            # Inherited by the driver's children: what outlives a killed worker ends by itself.
+            # The driver's children inherit the limits, so that compilers of a killed worker end by themselves.
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit_s) + 2, int(limit_s) + 2))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         try:

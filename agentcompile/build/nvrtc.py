@@ -23,7 +23,7 @@ NVRTC_FLAGS = (
     "--extra-device-vectorization",
     "--device-as-default-execution-space",
     "--ptxas-options=-v",
-    "--no-cache",  # what comes from NVRTC's own cache comes without the assembler's report
+    "--no-cache",  # results from NVRTC's own cache lack the assembler's report
 )
 _ARCHITECTURE = "--gpu-architecture="
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")

@@ -37,8 +37,8 @@ def build_command(source: Source, digest: str) -> str:
     if source.language == "cpp":
         flags = shlex.join((*COMPILE_FLAGS, *source.flags, "-pipe"))
         compiler = '"${CXX:-g++}"'
-        # The name of the text stays in the binary: with the same compiler it is the one that replay builds, but for
-        # the symbols that a seed names.
+        # The binary contains the text's name, so the name is kept: with the same compiler, the binary equals that of
+        # replay, except for symbols named by the random seed.
         return (
             f"cp sources/{digest}.cpp build/kernel.cpp\n"
             f"(cd build && {compiler} {flags} -c kernel.cpp -o kernel.o)\n"

@@ -22,7 +22,7 @@ COMPILE_FLAGS = (
     "-fno-math-errno",
     "-Wall",
     "-Wno-unused",
-    "-Wno-maybe-uninitialized",  # g++ 12 warns of its own intrinsics, and an error would drown in that
+    "-Wno-maybe-uninitialized",  # g++ 12 warns of its own intrinsics, which would hide errors
 )
 LINK_FLAGS = (
     "-shared",

@@ -169,7 +169,7 @@ class WorkerEvaluator:
     def _start(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
-            # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
+            # The worker ends the compiler at this limit; ours is longer, for a worker that does not.
             request = p.Build(source=job.source, limit_s=limits.build_s)
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
@@ -199,7 +199,7 @@ class WorkerEvaluator:
         return work.job, self._blamed(slot, outcome) if ran else failure(outcome, work.stage)
 
     def _blamed(self, slot: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
-        """Return the verdict of a request that ran a candidate; if a canary passes, it is to blame for any error."""
+        """Return a candidate's verdict; environment errors count as its own, if a fresh worker's canary passes."""
         if isinstance(outcome, p.Fault) and outcome.environment:
             self._pool.worker(slot)
             return Crashed(stage=stage, signal=0, detail=outcome.error)
@@ -292,7 +292,7 @@ class WorkerEvaluator:
         residency: Residency,
         limit_s: float,
     ) -> Timing | Death:
-        """Time the live arms; one that ends its process is dropped, the others timed again. `ids` may be cancelled."""
+        """Time the live arms; drop one that ends its process and retime the others. A person may cancel `ids`."""
         self._pool.rest()
         live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
         while True:
@@ -321,7 +321,7 @@ class WorkerEvaluator:
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
-        # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
+        # Creating a device context takes seconds. Region timings leave nothing in it; steps leave a model's weights.
         kept = self._fragile and processes > 1 and isinstance(request, p.Time)
         if processes > 1 and self._fragile:
             self._pool.stock(processes, kept=kept)

@@ -25,7 +25,7 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
     pool.rest()
     nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
     outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
-    if from_outside(outcome):  # whoever runs out of memory kills the nearest
+    if from_outside(outcome):  # when memory runs out, the system may kill any process
         outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
     if isinstance(outcome, p.Fed):
         return outcome
@@ -36,7 +36,7 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
         raise lacking(what, "host", f"its process was ended twice from outside: {outcome.detail}")
     if isinstance(outcome, Lost) and (resource := named(outcome.detail)) is not None:
         raise lacking(what, resource, outcome.detail)
-    if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels' own doing, unless a canary fails, too
+    if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels are at fault, unless a canary fails too
         pool.worker(pool.clock)
         return Failed(at=at, verdict=Crashed(stage="admit", signal=0, detail=outcome.error))
     verdict = failure(outcome, "admit")

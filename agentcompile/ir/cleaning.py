@@ -19,7 +19,7 @@ _LEAST_KEY = 4
 LINES = frozenset({"log", "detail", "text", "message", "hint"})
 """Fields that may hold several lines; everywhere else a line break becomes a space."""
 
-# CSI, OSC and the other string sequences go whole, so that their printable tail does not stay behind.
+# CSI, OSC and other string sequences are removed whole, so that their printable tail does not remain.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]")
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"

@@ -162,7 +162,7 @@ def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str)
                     found = answer(ids, some)
             except AgentCompileError:
                 raise
-            except Exception as error:  # whatever somebody else's model raises
+            except Exception as error:  # any error of the model's own code
                 if exhausted(error):
                     raise
                 text = f"{captured.info.name}: the model itself, in {kind}, fails at {len(ids)} tokens"
@@ -253,7 +253,7 @@ class _Transformers:
                     told = self._model(self._of([token]), past_key_values=cache, use_cache=True)
                     cache = _cache_of(told)
                     found.append(told.logits[0, -1].float().cpu())
-        except Exception as error:  # whatever somebody else's model raises that keeps its cache another way
+        except Exception as error:  # any error of a model that keeps its cache in another way
             if exhausted(error):
                 raise
             return None
@@ -312,7 +312,7 @@ def _module(captured: Captured, module: torch.nn.Module, dtype: torch.dtype) -> 
         if logits.shape[0] == len(ids):
             return logits[torch.tensor(list(positions))]
         rows = [logits[-1]] if positions[-1] == len(ids) - 1 else []
-        # Of the last token alone: positions before it are asked for one by one, each over what stands before it.
+        # It returns the last token's logits alone: compute earlier positions one by one, each from its own prefix.
         earlier = [at for at in positions if at < len(ids) - 1]
         found = [module(torch.tensor([list(ids[: at + 1])]), torch.arange(at + 1), caches)[0, -1] for at in earlier]
         return torch.stack([*found, *rows])

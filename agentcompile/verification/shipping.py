@@ -98,7 +98,7 @@ def _timed_again(
         made = Plan(regime=plan.regime, parts=plan.parts, exact=False)
         if old.step_ns:
             made = _weighed(cut, made, left, bench, known)
-        if not made.step_ns:  # what was timed said so itself
+        if not made.step_ns:  # a timed plan has emitted this event already
             bench.emit(PlanAdmitted(plan=made, layouts=layouts, ruled=True))
         found.append(made)
     *decode, prefill = (plan.parts for plan in found)

@@ -44,13 +44,13 @@ def walks(
         return tuple(draw.randrange(vocab) for _ in range(count))
 
     found: list[Walk] = [_walk(ids(min(WHOLE + 1, context)), 0)]
-    # Where no prompt can be fed at once, its tokens are decode steps already: only the cache's end is far.
+    # With a chunk of one token, prompts are decode steps already, and no chunk length needs its own walks.
     around = {chunk - 1, chunk, chunk + 1, *programs} if chunk > 1 else set[int]()
     for length in sorted({*LENGTHS, *around} & set(range(1, context))):
         text = ids(min(length + GOES_ON, context))
         found.append(_walk(text, length))
         split = length // 2 if length <= WHOLE else length - TAIL
-        # One of 64 and 65, and one around the chunk: what is fed one by one is the same of all.
+        # Split one of 64 and 65, and one length around the chunk: the token-by-token part is the same for all.
         if 0 < split < length and length not in (WHOLE - 1, chunk - 1, chunk):
             found.append(_walk(text, split))
     for end in ends[:-1]:
@@ -58,9 +58,9 @@ def walks(
         found.append(_walk(ids(min(end + GOES_ON, context)), first))
     last = ids(context)
     found.append(_walk(last, max(context - TAIL, 1)))
-    if programs:  # each length that a device has no program for is run in another way there
+    if programs:  # where lengths have programs of their own, the full context may run in another way
         found.append(_walk(last, context))
-    # In a context of a few slots, several of these are one.
+    # In a small context, several of these are equal.
     once = {(len(walk.ids), walk.prompt): walk for walk in reversed(found)}
     kept = [walk for walk in found if once[len(walk.ids), walk.prompt] is walk]
     groups: list[Group] = [(walk,) for walk in sorted(kept, key=lambda walk: -len(walk.ids))]
