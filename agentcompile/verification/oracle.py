@@ -127,7 +127,7 @@ def oracle_of(captured: Captured, module: torch.nn.Module | None = None) -> Orac
 def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
     """Return the longest walk with its last `STEPS` tokens as decode steps, or nothing when it is too short.
 
-    The longest walk is chosen because most of its tokens are in the cache already.
+    The longest walk leaves the most tokens outside a sliding window, so a difference shows there first.
     """
     longest = max(walks, key=lambda walk: len(walk.ids))
     count = len(longest.ids)
