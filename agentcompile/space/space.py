@@ -2,7 +2,7 @@
 
 Order: templates by id, then parameters as nested loops in the manifest's order, each domain in its own order. Points
 are made one at a time; counts are exact, because a constraint is decided as soon as its last parameter is bound and
-then holds for every point below. A candidate outside this set is never created, whoever asks for it.
+its result then applies to every point below. A candidate outside this set is never created, whoever asks for it.
 """
 
 from __future__ import annotations
