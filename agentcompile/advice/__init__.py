@@ -1,4 +1,7 @@
-"""Says what to try first: a question about one region goes in, advice comes out; it never decides."""
+"""Advice about what to try first: takes a question about one region, returns an order of its candidates.
+
+Advice only orders the search; measurements decide.
+"""
 
 from agentcompile.advice.advisers import ADVISERS, Adviser, NoAdvice, RandomOrder, adviser_of
 from agentcompile.advice.heuristic import Heuristic

@@ -1,5 +1,7 @@
-"""The advisers and how the command line names them: ``none``, ``heuristic``, ``random:SEED``; and those that stand in
-until a model has answered."""
+"""The advisers by their command-line names: ``none``, ``heuristic``, ``random:SEED``, ``openai:…``, ``replay:…``.
+
+The last two ask a language model, or read its recorded answers; `Meanwhile` gives the order until those arrive.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +17,42 @@ from agentcompile.ir.advice import Advice, Question
 
 
 class Adviser(Protocol):
-    """Answers questions about regions, from the question alone: asked again, it says the same."""
+    """An adviser that answers from the question alone: the same question always gets the same advice."""
 
     @property
     def label(self) -> str:
-        """Who this is, for events and locks."""
+        """The adviser's name in events and locks."""
         ...
 
     def advise(self, question: Question) -> Advice:
-        """Order the candidates of one region, with hints, risks and a sentence for each of the head."""
+        """Order the candidates of one region, with hints, risks and a sentence for each of the first few candidates."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NoAdvice:
-    """The space's own order."""
+    """An adviser that keeps the space's own order."""
 
     label: str = "none"
 
     def advise(self, question: Question) -> Advice:
-        """Nothing."""
+        """Return empty advice."""
         return Advice(label=self.label)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """A seeded shuffle, the same for the same region on every machine: what advice has to beat."""
+    """A seeded shuffle, the same for the same region on every machine: the baseline that advice has to beat."""
 
     seed: int
 
     @property
     def label(self) -> str:
-        """`random:SEED`."""
+        """The label ``random:SEED``."""
         return f"random:{self.seed}"
 
     def advise(self, question: Question) -> Advice:
-        """A permutation that depends on the seed and the space alone."""
+        """Return a permutation of the candidates that depends on the seed and the space alone."""
         ids = [candidate.id for candidate in question.candidates]
         random.Random(f"{self.seed}/{question.region.id}").shuffle(ids)
         return Advice(label=self.label, order=tuple(ids))
@@ -58,12 +60,12 @@ class RandomOrder:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What holds until a model, or a record of one, has answered, and where it says nothing: the heuristic's order."""
+    """The heuristic's order, used until a model or a record of one has answered, and where the answer says nothing."""
 
     label: str
 
     def advise(self, question: Question) -> Advice:
-        """As `Heuristic` does."""
+        """Return what `Heuristic` advises."""
         return Heuristic().advise(question)
 
 
@@ -94,11 +96,15 @@ ADVISERS: tuple[tuple[str, str, Callable[[str], Adviser | None]], ...] = (
     ("openai", "openai:MODEL[@BASE_URL]", _openai),
     ("replay", "replay:DIR", _replay),
 )
-"""Name, usage, and what makes one of the text after the colon (None when that text is wrong)."""
+"""Name, usage, and a function that makes the adviser from the text after the colon (None when that text is invalid)."""
 
 
 def adviser_of(spec: str) -> Adviser:
-    """The adviser that ``NAME`` or ``NAME:ARGUMENT`` names; raises `AgentCompileError` with the nearest name."""
+    """Return the adviser that ``NAME`` or ``NAME:ARGUMENT`` names.
+
+    Raises:
+        AgentCompileError: no adviser has that name (the hint suggests the nearest one), or the argument is invalid.
+    """
     name, _, argument = spec.partition(":")
     usages = ", ".join(usage for _, usage, _ in ADVISERS)
     for known, usage, make in ADVISERS:

@@ -1,7 +1,8 @@
-"""From an adviser's text to advice, strictly: what is unknown, repeated, too long or outside the space is refused.
+"""Turns an adviser's text into advice, strictly: unknown, repeated, too long or out-of-space items are refused.
 
-In: a text of any origin and the prompt that it answers. Out: advice for each region, and of everything that it said
-whether it was taken, with the reason where not. Nothing is repaired, the rest is kept, and nothing raises.
+In: a text of any origin and the prompt that it answers. Out: advice for each region, and a record of every item with
+whether it was accepted, and the reason where it was not. Nothing is repaired; valid items are kept beside refused ones;
+`read_answer` never raises.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.template import ParamValue, Template
 
 MOST_CHARACTERS = 400_000
-"""Of an answer; a longer one is none."""
+"""Most characters of an answer; a longer text is refused as a whole."""
 DEEPEST = 12
-"""Lists and objects inside one another; an answer has six."""
+"""Most levels of nested lists and objects; a valid answer has six."""
 _SHOWN = 120
 _FENCED = re.compile(r"^[ ]{0,3}```[a-zA-Z]*[ ]*\n(.*?)^[ ]{0,3}```[ ]*$", re.DOTALL | re.MULTILINE)
 
@@ -60,21 +61,26 @@ SCHEMA_PARTS = ("label", "claims", "ranking", "hints", "risks")
 
 
 class AnswerError(ValueError):
-    """A text that is no answer at all; the message is the reason."""
+    """A text that cannot be read as an answer; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """An answer as far as it was taken."""
+    """The accepted part of an answer."""
 
     advice: dict[str, Advice]
-    """By id of the graph's region, for every region of the prompt that it speaks of; `order` has what it ranked."""
+    """Advice by the graph's region id, for every region of the prompt that is mentioned; `order` holds its ranking."""
     refused: tuple[Proposal, ...] = ()
-    """What was refused and belongs to no region."""
+    """Refused items that belong to no region."""
 
 
 def answer_of(text: str, *, fenced: bool) -> Json:
-    """The JSON value of an answer, the whole text or its one fenced block; raises `AnswerError` with the reason."""
+    """Parse the JSON object of an answer: the whole text, or the one fenced block of it when `fenced`.
+
+    Raises:
+        AnswerError: the text is too long, has no single fenced block, is no JSON object, repeats a key, or nests too
+            deep.
+    """
     if len(text) > MOST_CHARACTERS:
         raise AnswerError(f"{len(text)} characters, at most {MOST_CHARACTERS} are read")
     if fenced:
@@ -102,7 +108,7 @@ def _deep(value: Json) -> bool:
 
 
 def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
-    """Take of an answer what is about `prompt`'s regions, templates and candidates; `who` answered."""
+    """Return what an answer says about the regions, templates and candidates of `prompt`; `who` names the answerer."""
     refused: list[Proposal] = []
     advice: dict[str, Advice] = {}
     items = found.get("regions") if isinstance(found, dict) else None
@@ -131,7 +137,7 @@ def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one region's item; every part of it is taken or refused by itself."""
+    """A reader of one region's item; every part of it is accepted or refused by itself."""
 
     asked: Asked
     said: list[Proposal] = field(default_factory=list)
@@ -216,7 +222,7 @@ class _Reader:
                     )
 
     def _values(self, template: Template, hint: _Hint, domain: Sequence[ParamValue]) -> tuple[ParamValue, ...]:
-        """Values of the domain, each once; the others are refused one by one."""
+        """Return the hinted values that are in `domain`, each once; record a refusal for every other value."""
         kept: list[ParamValue] = []
         for value in hint.values[: len(domain) + HINTED]:
             shown = f"{template.id} {hint.param}={_shown(value)}"
@@ -255,7 +261,7 @@ class _Reader:
                 yield structural(claim, self.asked.question)
 
     def _refusal(self, made: _Claim, semantic: bool) -> str:
-        """Why a claim is not taken; empty when it is."""
+        """Return why a claim is refused; empty when it is accepted."""
         row = ROWS.get(made.says)
         if row is None or (row.topic == "semantic") is not semantic:
             return "no such statement here"
@@ -274,7 +280,7 @@ class _Reader:
         self.said.append(kind)
 
     def _items(self, item: dict[str, Json], key: str, most: int) -> list[Json]:
-        """The list under `key`, `most` items of it."""
+        """Return the list under `key`, cut to its first `most` items."""
         found = item.get(key)
         if not isinstance(found, list):
             self.said.append(_no("answer", key, "missing, or not a list"))
@@ -297,7 +303,7 @@ def _no(what: str, text: str, reason: str) -> Proposal:
 
 
 def _shown(value: object) -> str:
-    """Anything that was said, short and clean."""
+    """Return any value as short text without control characters."""
     text = value if isinstance(value, str) else repr(value)[: 4 * _SHOWN]
     return clean(text, _SHOWN)
 

@@ -1,6 +1,7 @@
-"""From what an adviser said to an order of the whole space: what it ranked, then by its hints, then as another would.
+"""Completes an adviser's partial ranking to an order of the whole space.
 
-A permutation of the space and nothing else, whatever was said.
+First the candidates that it ranked, then the others by its hints, ties in the order of a base advice. The result is a
+permutation of the space, whatever the adviser said.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 
 _UNNAMED = 2.0
-"""Places behind the last hinted value at which a value that no hint names stands."""
+"""Distance of a value that no hint names, counted in places behind the last hinted value."""
 
 
 def arranged(advice: Advice, base: Advice, candidates: Sequence[Candidate]) -> Advice:
-    """`advice` with an order of all of `candidates`: its own, then those its hints prefer, ties as in `base`."""
+    """Return `advice` with an order of all `candidates`: its own ranking, then by its hints, ties as in `base`."""
     own = {candidate.id for candidate in candidates}
     named = [id for id in dict.fromkeys(advice.order) if id in own]
     ranked = set(named)
@@ -30,8 +31,10 @@ def arranged(advice: Advice, base: Advice, candidates: Sequence[Candidate]) -> A
 
 
 def _away(candidate: Candidate, hints: dict[tuple[str, str], tuple[int | str, ...]], hinted: set[str]) -> float:
-    """How far a point is from the hinted values, summed over its template's parameters; a template that no hint names
-    comes after all that some hint names."""
+    """Return how far a candidate is from the hinted values, summed over its template's parameters.
+
+    The distance is infinite for a template without hints, so that it sorts after every template with hints.
+    """
     if candidate.template not in hinted:
         return float("inf")
     total = 0.0

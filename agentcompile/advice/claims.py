@@ -1,7 +1,8 @@
-"""What an adviser may claim, and the facts that settle it: structure at once, measurements when there are any.
+"""The claims that an adviser may make, and the facts that confirm or refute them.
 
-A claim is about the region, or about one of its templates. The table says what values it takes; a claim that no row
-allows is refused. Nothing here changes what may run: a confirmed risk stops no candidate, a refuted one lets none in.
+A claim is about the region or about one of its templates. The table lists the values that a claim may take; a claim
+without a row is refused. Structure settles some claims at once, trials settle others later. Claims never change what
+may run: a confirmed risk excludes no candidate, and a refuted one admits none.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ OPERATORS = (
     "embedding", "position_table", "rms_norm", "linear", "add", "mul", "silu", "rope", "cache_append", "attention",
     "argmax", "softmax", "gelu", "layer_norm", "sample", "transpose", "quantize",
 )  # fmt: skip
-"""Values of `computes`; some are in no region, so that a claim can be wrong."""
+"""Values of `computes`; some occur in no region, so that a claim can be wrong."""
 DTYPES = ("bf16", "fp16", "fp32", "fp64")
 _ACCUMULATION = {"float32": "fp32", "float64": "fp64"}
 _AROUND = ("redzone", "fence", "inputs", "state")
-"""Checks of the correctness suite that look at memory which a kernel must leave alone."""
+"""Checks of the correctness suite that inspect memory which a kernel must not touch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One kind of claim. `values` are those it takes (none: it takes no value); `settle` reads structure alone."""
+    """One kind of claim.
+
+    `values` lists the allowed values (empty: the claim takes none); `settle` decides from structure alone.
+    """
 
     says: str
     topic: Topic
@@ -98,7 +102,7 @@ def _extent(claim: Claim, question: Question, _: Template | None) -> Finding:
 
 
 def _later(claim: Claim, question: Question, template: Template | None) -> Finding:
-    """Only a measurement settles it."""
+    """Return an open finding, because only a measurement can settle the claim."""
     return OPEN
 
 
@@ -191,19 +195,19 @@ CLAIMS: tuple[Row, ...] = (
         settle=_extent,
     ),
 )
-"""Everything that an adviser may claim; order is that of the prompt."""
+"""Every kind of claim that an adviser may make, in the order of the prompt."""
 ROWS: Mapping[str, Row] = {row.says: row for row in CLAIMS}
 
 
 def structural(claim: Claim, question: Question) -> Claim:
-    """The claim as far as the region, its templates and the machine settle it; `ROWS` has its row."""
+    """Settle a claim from region, templates and machine, as far as they can; `claim.says` must be in `ROWS`."""
     template = next((one for one in question.templates if one.id == claim.template), None)
     standing, because = ROWS[claim.says].settle(claim, question, template)
     return replace(claim, standing=standing, because=because)
 
 
 def measured(claim: Claim, trials: Sequence[Trial]) -> Claim:
-    """The claim as far as the trials of its region settle it; one that structure settled stays as it is."""
+    """Settle a claim from the trials of its region, as far as they can; return it unchanged if structure settled it."""
     if claim.standing != "unverified" or not claim.template:
         return claim
     own = [trial for trial in trials if trial.candidate.template == claim.template]
@@ -239,7 +243,10 @@ def _held(held: bool, because: str) -> Finding:
 
 
 def standing_of(claims: Sequence[Claim]) -> Standing:
-    """Of a label, by its claims: refuted by one that is, confirmed when all are, else unverified."""
+    """Return the standing of a label from its semantic claims.
+
+    It is refuted when one of them is, confirmed when there are some and all are confirmed, else unverified.
+    """
     own = [claim.standing for claim in claims if claim.topic == "semantic"]
     if "refuted" in own:
         return "refuted"
@@ -247,7 +254,7 @@ def standing_of(claims: Sequence[Claim]) -> Standing:
 
 
 def reductions(body: Graph, dims: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
-    """Operator, name and extent of every axis that an operator of `body` sums or selects over, in its order."""
+    """Return (operator, name, extent) of every axis that operators of `body` reduce or select over, in their order."""
     shapes = {value.id: value.shape for value in body.values}
     found: list[tuple[str, str, int]] = []
     for node in body.nodes:

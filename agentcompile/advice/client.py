@@ -1,7 +1,7 @@
-"""Asks a language model about regions: a ladder of ways to ask, retries, ceilings; it ends in an answer or a reason.
+"""Asks a language model about regions, with several request formats, retries and spending limits.
 
-A server that knows no JSON schema is asked for JSON, one that knows neither for a text with one fenced block; what
-comes back is decoded by `answer.py` whichever way it was asked for. Each call is booked before it is made.
+A server without JSON schema support is asked for plain JSON, one without either for a text with one fenced block;
+`answer.py` decodes all three. Each call is booked before it is made. The result is an answer or a reason.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from agentcompile.ir.advice import Usage
 
 RUNGS: tuple[Rung, ...] = ("json_schema", "json_object", "text")
 ATTEMPTS = 3
-"""Calls of one rung, while the server says that it is busy."""
+"""Calls in one request format while the server answers that it is busy."""
 LONGEST_WAIT_S = 60.0
-"""What a server may ask us to wait."""
+"""Longest wait in seconds that a server may ask for."""
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _UNKNOWN_FORMAT = (400, 415, 422, 501)
-"""What servers answer that do not know a response format."""
+"""Status codes of servers that do not support a response format."""
 _NOT_ALLOWED = (401, 402, 403, 404)
 _FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """A call about to be made: on disk before it is, so that its ceilings hold after a kill."""
+    """A call about to be made; it is recorded on disk first, so that spending limits hold after a kill."""
 
     number: int
     booked: Usage
@@ -41,7 +41,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replied:
-    """A call that ended."""
+    """A call that has ended, with what it used."""
 
     number: int
     booked: Usage
@@ -51,7 +51,7 @@ class Replied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """An exchange and what was taken of it."""
+    """An exchange and the accepted part of its answer."""
 
     exchange: Exchange
     reading: Reading
@@ -59,13 +59,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """Why there is no advice."""
+    """The reason why there is no advice."""
 
     reason: str
 
 
 class Client:
-    """One server, one run. `ask` may be called from several threads at once."""
+    """A client of one server for one run; `ask` may be called from several threads at once."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Client:
         sleep: Callable[[float], object] = time.sleep,
         answered_by: str = "",
     ) -> None:
-        """`said` hears of every call before it is made and after it; it may raise to forbid it."""
+        """Create a client; `said` is called before and after every request, and may raise to prevent it."""
         self._wire, self._model, self._ledger = wire, model, ledger
         self._said, self._sleep, self._answered_by = said, sleep, answered_by
         self._rung = 0
@@ -86,7 +86,7 @@ class Client:
         self._lock = threading.Lock()
 
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
-        """Ask about the regions of `prompt`, down the ladder until an answer can be read."""
+        """Ask about the regions of `prompt`, one request format after another until an answer can be read."""
         reason = ""
         rung = self._rung
         while rung < len(RUNGS):
@@ -103,12 +103,16 @@ class Client:
                     if got.cut_off:
                         return Unanswered(reason=f"the answer was cut off: {reason}")
             rung += 1
-            with self._lock:  # the others need not learn it again
+            with self._lock:  # so that later requests start with this format
                 self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
         return Unanswered(reason=reason or "the server knows no way of asking")
 
     def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
-        """Raises `AnswerError` for a text that is no answer."""
+        """Parse a reply as an answer and build its exchange.
+
+        Raises:
+            AnswerError: the text is not an answer with a list of regions.
+        """
         found = answer_of(reply.text, fenced=rung == "text")
         if not isinstance(found, dict) or not isinstance(found.get("regions"), list):
             raise AnswerError("no list of regions")
@@ -126,7 +130,7 @@ class Client:
         return Answered(exchange=exchange, reading=read_answer(found, prompt, self._model))
 
     def _attempts(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | str:
-        """A reply with text, no advice at all, or why this rung does not do."""
+        """Return a reply, `Unanswered` when no advice can be had, or why this request format does not work."""  # noqa: DOC501
         for attempt in range(1, ATTEMPTS + 1):
             if self._refused:
                 return Unanswered(reason=self._refused)
@@ -167,7 +171,7 @@ class Client:
         try:
             reply = self._wire.send(ask)
         except WireError as error:
-            # A call that came to nothing may have been paid for all the same.
+            # A failed call may have been charged for nevertheless.
             used = None if error.sent else Usage()
             self._settle(number, booking, used, str(error))
             return Unanswered(reason=str(error))

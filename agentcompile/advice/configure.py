@@ -1,7 +1,7 @@
-"""From settings to the counsel of a run: who is asked, what it may cost, where exchanges lie, and the events of it.
+"""Builds the `Counsel` of a run from its options: whom to ask, the spending limits, the exchange folder, the events.
 
-In: options, and for each region its question with what a heuristic advised. Out: a `Counsel` that asks nobody, replays
-a folder of exchanges, or asks a model in the background.
+In: options, and for each region its question with the heuristic's advice. Out: a `Counsel` that asks nobody, replays a
+folder of exchanges, or asks a model in the background.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from agentcompile.ir.trial import Trial
 from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret, prices
 
 FOLDER = "advice"
-"""Of a run directory: its exchanges."""
+"""Name of the exchange folder inside a run directory."""
 _HEAD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """What `advise` is to do."""
+    """The arguments of the verb `advise`."""
 
     show_prompt: bool = False
-    """Ask nobody."""
+    """Whether to only show the prompt and ask nobody."""
     record: Path | None = None
-    """Where exchanges are kept."""
+    """Folder in which exchanges are kept."""
     region: str = ""
-    """A region's name, kind or the start of its id; empty: all."""
+    """Region's name, kind or the start of its id; empty for all regions."""
     answered_by: str = ""
-    """Who answers, for the record, in place of what the server says."""
+    """Name recorded as the answerer, in place of the one that the server reports."""
     history: tuple[Trial, ...] = ()
-    """Trials that the adviser is told of, and no others: what is recorded for an ablation must not know its winners."""
+    """All trials that the prompt may mention; an exchange recorded for an ablation must not contain its winners."""
 
 
 def is_remote(options: Options) -> bool:
-    """Whether a model, or a record of one, is to be asked."""
+    """Return whether a model is to be asked, or recorded exchanges of one are to be replayed."""
     return options.advisor.startswith(("openai:", "replay:"))
 
 
@@ -67,11 +67,15 @@ def counsel_of(
     asks: bool = True,
     answered_by: str = "",
 ) -> Counsel:
-    """The counsel that `options.advisor` names, before it was asked anything. `emit` must be one for several threads.
+    """Return the counsel that `options.advisor` names, before anything was asked.
 
-    Exchanges are kept in `record`, else in the run directory, else in the cache; what is kept there is not asked again,
-    unless `recalls` is not set; without `asks` nobody is asked about the rest either. Raises AgentCompileError: usage
-    for a key that is not set and for a folder that holds no exchange, environment without the `openai` package.
+    `emit` must be safe to call from several threads. Exchanges are kept in `record`, else in the run directory, else in
+    the cache. Recorded questions are not asked again unless `recalls` is False; with `asks` False nobody is asked at
+    all.
+
+    Raises:
+        AgentCompileError: the API key is not set or the folder holds no exchange (usage), or the `openai` package is
+            missing (environment).
     """
 
     def tell(news: News) -> None:
@@ -83,7 +87,7 @@ def counsel_of(
     if options.advisor.startswith("replay:"):
         recorded = Cassette(Path(options.advisor.partition(":")[2]))
         if not len(recorded):
-            recorded = kept  # a run that goes on elsewhere has them with it
+            recorded = kept  # a run resumed elsewhere carries its exchanges with it
         if not len(recorded):
             raise AgentCompileError(
                 f"--advisor {options.advisor}: holds no exchange",
@@ -100,13 +104,13 @@ def counsel_of(
 
 
 def check(options: Options) -> None:
-    """Raise what `counsel_of` would, before minutes were spent on a run."""
+    """Raise the errors of `counsel_of` early, before minutes are spent on a run."""
     if is_remote(options):
         counsel_of(options, {}, silent, Usage())
 
 
 def folder_of(options: Options) -> Path:
-    """Where a run keeps its exchanges. Outside a run they are kept by who was asked."""
+    """Return the folder of a run's exchanges; outside a run, one in the cache for each adviser."""
     if options.run_dir:
         return Path(options.run_dir) / FOLDER
     from agentcompile.ir.digest import digest
@@ -115,7 +119,12 @@ def folder_of(options: Options) -> Path:
 
 
 def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = "") -> Asks:
-    """A client of the server that ``openai:MODEL[@BASE_URL]`` names, with the ceilings of `options`."""
+    """Return a client of the server that ``openai:MODEL[@BASE_URL]`` names, with the spending limits of `options`.
+
+    Raises:
+        AgentCompileError: there is a limit in cents but no price per token, or the key is not set (usage); or the
+            `openai` package is missing (environment).
+    """
     found = OPENAI_ADVISOR.fullmatch(options.advisor)
     assert found is not None, options.advisor
     needs_openai()

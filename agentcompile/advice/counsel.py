@@ -1,7 +1,7 @@
-"""Advice while a search runs: a model is asked in the background, and what it says orders what is left.
+"""Advice during a search: a model is asked in the background, and its answers order the remaining candidates.
 
-In: questions with the advice that a heuristic gave at once, and somebody to ask. Out: for each region the advice that
-holds now. Answers are taken by the caller's thread alone, when it asks for advice; nobody waits for one unless told to.
+In: questions with the heuristic's advice, and optionally somebody to ask. Out: the current advice for each region.
+Answers are taken only on the caller's thread, when it asks for advice; nothing blocks unless `wait` is called.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from agentcompile.ir.advice import Advice, Claim, Proposal, Question
 from agentcompile.ir.trial import Trial
 
 ALONE = 5
-"""Regions that have a request of their own: those where most of a step goes."""
+"""Regions that get a request of their own: those that move the most bytes."""
 TOGETHER = 16
-"""Regions of a request that several share."""
+"""Most regions in one shared request."""
 
 
 class Asks(Protocol):
-    """Who answers a prompt."""
+    """Whoever answers a prompt."""
 
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
-        """Called from several threads."""
+        """Answer a prompt, or say why not; called from several threads."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Advice about one region came: all that was said is in `advice.proposals`."""
+    """Advice about one region that was accepted; `advice.proposals` lists everything that the adviser said."""
 
     region: str
     advice: Advice
     exchange: str
-    """Its digest."""
+    """Digest of the exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """No advice about these regions, and why."""
+    """Regions for which there is no advice, and the reason."""
 
     regions: tuple[str, ...]
     reason: str
@@ -68,8 +68,10 @@ News = Taken | Missed | Settled
 
 
 def prompts_of(questions: Sequence[Question], hot: Collection[str]) -> tuple[Prompt, ...]:
-    """What is asked about a model: a request for each of the regions that move most bytes, `hot` ones first, and the
-    others together. A region with one candidate has nothing to order."""
+    """Return the prompts about a model: one each for the regions that move the most bytes, the others in groups.
+
+    The `hot` regions come first. A region with a single candidate is left out, since there is nothing to order.
+    """
     open = [question for question in questions if len(question.candidates) > 1]
     open.sort(key=lambda question: (question.region.id not in hot, -_moved(question), question.region.id))
     alone, rest = open[:ALONE], open[ALONE:]
@@ -83,7 +85,10 @@ def _moved(question: Question) -> int:
 
 
 class Counsel:
-    """Advice about every region of a run. Close it, or use it in a `with` block; its threads end with the process."""
+    """Advice about every region of a run.
+
+    Close it, or use it in a `with` block; its threads end with the process.
+    """
 
     def __init__(
         self,
@@ -94,8 +99,10 @@ class Counsel:
         keeps: Cassette | None = None,
         tell: Callable[[News], None] = lambda _: None,
     ) -> None:
-        """`first`: by region, what is known at once. `recalls` is looked into before `asks` is asked; `keeps` takes
-        every exchange that advice was taken from."""
+        """Create a counsel from `first`, the question and the initial advice by region.
+
+        `recalls` is searched before `asks` is asked; `keeps` stores every exchange that advice was taken from.
+        """
         self._first = dict(first)
         self._now = {region: advice for region, (_, advice) in first.items()}
         self._asks, self._recalls, self._keeps, self._tell = asks, recalls, keeps, tell
@@ -111,21 +118,21 @@ class Counsel:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of the exchanges that advice was taken from, sorted."""
+        """The digests of the exchanges that advice was taken from, sorted."""
         return tuple(sorted(self._exchanges))
 
     @property
     def asks(self) -> bool:
-        """Whether there is somebody to ask about what is not recorded."""
+        """Whether there is somebody to ask about regions without a recorded answer."""
         return self._asks is not None
 
     @property
     def waiting(self) -> int:
-        """Requests that are still open."""
+        """The number of requests that are still open."""
         return self._waiting
 
     def begin(self, prompts: Sequence[Prompt]) -> None:
-        """Take what is recorded, and ask about the rest, all at once."""
+        """Take recorded answers, and ask about all other regions at once, one background thread a prompt."""
         for prompt in prompts:
             left = tuple(asked for asked in prompt.asked if not self._recall(prompt, asked.question))
             if not left:
@@ -138,12 +145,12 @@ class Counsel:
             threading.Thread(target=self._ask, args=(self._asks, fresh), daemon=True, name="adviser").start()
 
     def advice(self, region: str) -> Advice:
-        """What holds for a region now; KeyError for one that was not asked about."""
+        """Return the current advice for a region; KeyError for a region outside the run."""
         self.take()
         return self._now[region]
 
     def take(self) -> None:
-        """Take every answer that has come; returns at once."""
+        """Take every answer that has arrived, without blocking."""
         while True:
             try:
                 prompt, got = self._came.get_nowait()
@@ -152,7 +159,7 @@ class Counsel:
             self._took(prompt, got)
 
     def wait(self, seconds: float) -> None:
-        """Take answers until all have come, or until `seconds` have passed."""
+        """Take answers until all have arrived, or until `seconds` have passed."""
         end = time.monotonic() + seconds
         while self._waiting and (left := end - time.monotonic()) > 0:
             try:
@@ -162,7 +169,7 @@ class Counsel:
             self._took(prompt, got)
 
     def settle(self, trials: Mapping[str, Sequence[Trial]]) -> None:
-        """Hold what is claimed against what was measured."""
+        """Compare open claims with the trials of their region, and report each claim whose standing changed."""
         for region, advice in self._now.items():
             claims = tuple(measured(claim, trials.get(region, ())) for claim in advice.claims)
             for before, now in zip(advice.claims, claims, strict=True):
@@ -172,7 +179,7 @@ class Counsel:
                 self._now[region] = replace(advice, claims=claims)
 
     def close(self) -> None:
-        """Take what has come; whatever comes later is too late."""
+        """Take the answers that have arrived; later ones are dropped."""
         self.take()
         if self._waiting:
             self._tell(Missed(regions=(), reason=f"{self._waiting} requests were still open when the search ended"))
@@ -181,7 +188,7 @@ class Counsel:
     def _ask(self, asks: Asks, prompt: Prompt) -> None:
         try:
             self._came.put((prompt, asks.ask(prompt)))
-        except AgentCompileError as error:  # the run's own disk, say: whoever takes it raises it
+        except AgentCompileError as error:  # for example a full disk: raised again when the answer is taken
             self._came.put((prompt, error))
         except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
             self._came.put((prompt, Unanswered(reason=f"{type(error).__name__} while asking")))

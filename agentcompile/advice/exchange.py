@@ -1,7 +1,7 @@
-"""Exchanges with an adviser on disk, a JSON file each: what was asked, what came back, who answered, what it took.
+"""Exchanges with an adviser on disk, one JSON file each: the prompt, the answer, who answered, and what it used.
 
-A folder of them is all that a replay needs. They are found by the region that an answer is about, so that regions may
-be asked together or one by one. What a folder holds is data of any origin: it is decoded as strictly as an answer.
+A folder of them is all that a replay needs. They are looked up by the region that an answer is about, so regions may be
+asked together or one by one. The files may have any origin and are decoded as strictly as an answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest
 
 FORMAT = 1
-"""Of a file; a greater one is refused."""
+"""Format version of a file; a greater one is refused."""
 MOST_BYTES = 8 << 20
 ENDING = ".exchange.json"
 Rung = Literal["json_schema", "json_object", "text"]
-"""How an answer was asked for: by a schema, as some JSON, or as a text with one fenced block."""
+"""Request format: a JSON schema, any JSON object, or a text with one fenced block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Exchange:
 
     format: int = FORMAT
     keys: dict[str, str]
-    """Of each region's question, by the region's id in the prompt."""
+    """Key of each region's question, by the region's id in the prompt."""
     model: str
-    """As it was asked for."""
+    """Model name that was requested."""
     answered_by: str = ""
-    """As the server names it, or as whoever recorded it says."""
+    """Model name that the server reported, or the name that whoever recorded the exchange gave."""
     rung: Rung
     system: str
     user: str
@@ -50,7 +50,7 @@ class Exchange:
 
     @property
     def digest(self) -> str:
-        """Identity of request and answer; when it was and what it took do not enter."""
+        """The identity of request and answer; time and usage are left out."""
         return digest("exchange/1", self.model, self.rung, self.system, self.user, self.answer)
 
 
@@ -62,16 +62,19 @@ class Recalled:
     exchange: Exchange
 
     def of(self, asked: Asked) -> Advice | None:
-        """What it says about one region."""
+        """Return its advice about one region; None when it has none."""
         return self.reading.advice.get(asked.question.region.id)
 
 
 class Cassette:
-    """A folder of exchanges. Reading it needs no folder; `keep` makes it."""
+    """A folder of exchanges; reading needs no existing folder, and `keep` creates it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read every exchange; raises AgentCompileError (usage) that names a file which is none, or is newer, or a
-        `folder` that is a file."""
+        """Read every exchange of `folder`.
+
+        Raises:
+            AgentCompileError: a file is not an exchange or has a newer format, or `folder` is a file (usage).
+        """
         if folder.exists() and not folder.is_dir():
             raise AgentCompileError(f"{folder}: not a folder", hint="name a folder that holds exchanges, or a new one")
         self.folder = folder
@@ -80,16 +83,16 @@ class Cassette:
             self._index(_read(path))
 
     def __len__(self) -> int:
-        """Regions that it has an answer for."""
+        """Return the number of regions with a recorded answer."""
         return len(self._by_key)
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
-        """By digest."""
+        """The exchanges by digest."""
         return {exchange.digest: exchange for exchange in self._by_key.values()}
 
     def recall(self, asked: Asked) -> Recalled | None:
-        """What was answered about one region; None when nothing was."""
+        """Return the recorded answer about one region; None when there is none."""
         exchange = self._by_key.get(asked.key)
         if exchange is None:
             return None
@@ -106,7 +109,11 @@ class Cassette:
         return Recalled(reading=reading, exchange=exchange)
 
     def keep(self, exchange: Exchange) -> None:
-        """Write an exchange, whole or not at all; raises AgentCompileError (environment) when that fails."""
+        """Write an exchange to the folder, whole or not at all.
+
+        Raises:
+            AgentCompileError: the file cannot be written (environment).
+        """
         path = self.folder / f"{exchange.digest[:32]}{ENDING}"
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -131,12 +138,16 @@ class Cassette:
 
 
 def exchange_bytes(exchange: Exchange) -> bytes:
-    """The content of an exchange's file."""
+    """Return the content of an exchange's file."""
     return canonical(encode(exchange)) + b"\n"
 
 
 def exchange_in(data: bytes, file: str) -> Exchange:
-    """An exchange from its file's content; AgentCompileError (usage), which names `file`, for what is none."""
+    """Decode an exchange from the content of `file`.
+
+    Raises:
+        AgentCompileError: the content is not an exchange, or has a newer format (usage); the message names `file`.
+    """
     remedy = "record it again, or take the file away"
     try:
         found = json.loads(data)
@@ -154,7 +165,7 @@ def exchange_in(data: bytes, file: str) -> Exchange:
 
 def _read(path: Path) -> Exchange:
     try:
-        if not path.is_file():  # a pipe would be waited for, a device may never end
+        if not path.is_file():  # reading a pipe would block, and a device may never end
             raise AgentCompileError(f"{path}: no exchange: not a file", hint="take it away")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -166,6 +177,6 @@ def _read(path: Path) -> Exchange:
 
 
 def _is_of(item: object, ids: set[str]) -> bool:
-    """Whether an item of an answer is about one of these regions."""
+    """Return whether an item of an answer is about one of the regions `ids`."""
     name = item.get("region") if isinstance(item, dict) else None
     return isinstance(name, str) and name in ids

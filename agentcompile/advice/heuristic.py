@@ -1,8 +1,8 @@
 """The default adviser: a deterministic cost model from roofline, cache sizes and vector width.
 
 For every candidate it predicts how far the kernel stays above the region's floor, as a sum of small relative losses,
-each with its reason in words. The figures are rules of thumb of memory-bound decoding on CPUs, seen on two server
-machines; they order the search and nothing else, so a wrong one costs trials.
+each with its reason in words. The constants are rules of thumb for memory-bound decoding on CPUs, seen on two server
+machines; they order the search and nothing else, so a wrong one only costs trials.
 """
 
 from __future__ import annotations
@@ -24,27 +24,32 @@ HEAD = 12
 HINTED = 3
 """Values that a hint names."""
 SPREAD = 32
-"""Candidates of the head that are spread out."""
+"""Candidates at the start of the ranking that are spread over the space."""
 ALIKE, KIN = 0.02, 0.005
-"""What a candidate loses by each neighbour before it, and by each other of its template: about how wrong the losses are
-in one parameter, and in a template as a whole."""
+"""Relative penalty of a candidate for each neighbour ranked before it, and for each other candidate of its template.
+
+They are about the error of the losses in one parameter, and in a template as a whole.
+"""
 BARRIER_NS = 1500
-"""A launch with the barrier that follows it."""
+"""Nanoseconds of a launch with the barrier that follows it."""
 SUMS, CACHED_SUMS = 2, 4
-"""Independent sums that keep up with what a thread reads: a multiply-add takes four to six cycles, in which DRAM brings
-less than a vector and the last-level cache about two; twice over, because they come unevenly."""
+"""Independent sums that keep up with the data that a thread reads from DRAM, and from the last-level cache.
+
+A multiply-add takes four to six cycles, in which DRAM delivers less than a vector and the last-level cache about two;
+both are doubled, because vectors arrive unevenly.
+"""
 LIBRARY_CALL_NS = 5000
-"""Dispatch of one PyTorch operator from Python with its arguments bound."""
+"""Nanoseconds to dispatch one PyTorch operator from Python with its arguments bound."""
 PREFETCH_BYTES = 4096
-"""The best distance of a software prefetch on streams from DRAM: far enough for the latency, short of a page ahead."""
+"""Best distance in bytes of a software prefetch on streams from DRAM: it covers the latency and stays within a page."""
 CACHED_PREFETCH_BYTES = 2048
-"""The same for the last-level cache, whose latency is a few times shorter."""
+"""Best distance in bytes for the last-level cache, whose latency is a few times shorter."""
 VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "neon": 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A relative loss above the floor with its reason; a reason of 0 loss says what is right."""
+    """A relative loss above the floor with its reason; with a loss of 0 the reason names what is right."""
 
     share: float
     reason: str
@@ -52,12 +57,12 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """Orders by the predicted time; asks nobody."""
+    """An adviser that orders candidates by predicted time and asks nobody."""
 
     label: str = "heuristic"
 
     def advise(self, question: Question) -> Advice:
-        """All candidates by predicted loss, ties in the space's order; a sentence for each of the head."""
+        """Order all candidates by predicted loss, ties in the space's order; the first `HEAD` get a sentence each."""
         machine = _Machine(question)
         templates = {template.id: template for template in question.templates}
         fixed = {id: tuple(_template_losses(template, machine)) for id, template in templates.items()}
@@ -82,9 +87,12 @@ class Heuristic:
 
 
 def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
-    """The ranking with its head spread out. What the losses get wrong about a point they get wrong about its neighbours
-    too, and in part about all of its template: the next of them tells less than its own loss says. So each that was
-    taken costs its neighbours `ALIKE`, and the rest of its template `KIN`. Behind the head the losses alone decide."""
+    """Spread the first `SPREAD` candidates of the ranking over the space; the others keep their order.
+
+    The losses are wrong about a candidate's neighbours in the same way, and in part about its whole template, so the
+    next of them tells less than its own loss says. Each chosen candidate therefore adds `ALIKE` to its neighbours'
+    losses, and `KIN` to those of its template's other candidates.
+    """
     left, taken = list(ranked), list[Candidate]()
     told = [0.0] * len(left)
     while left and len(taken) < SPREAD:
@@ -99,7 +107,7 @@ def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
 
 
 class _Machine:
-    """The facts of a question that losses are computed from."""
+    """The facts of a question from which losses are computed."""
 
     def __init__(self, question: Question) -> None:
         self.target = question.target
@@ -115,7 +123,7 @@ class _Machine:
 
     @property
     def units(self) -> int:
-        """Independent pieces of work that threads can share: rows of weights, or heads of the cache."""
+        """The independent pieces of work that threads can share: rows of weights, or heads of the cache."""
         for name in ("rows", "kv_heads", "width", "vocab", "groups"):
             if name in self.dims:
                 return max(self.dims[name], 1)
@@ -123,17 +131,17 @@ class _Machine:
 
     @property
     def heads(self) -> bool:
-        """Whether the work is shared out by heads of a cache, not by rows of weights."""
+        """Whether threads share the work by heads of a cache, not by rows of weights."""
         return "kv_heads" in self.dims and "rows" not in self.dims
 
     @property
     def dot_products(self) -> str:
-        """The extension that multiplies pairs of this dtype into float32, when the machine has one."""
+        """The ISA extension that multiplies pairs of this dtype into float32; empty when the machine has none."""
         return "avx512_bf16" if self.dtype == "bf16" and "avx512_bf16" in self.target.isa else ""
 
 
 def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
-    """What no parameter changes: the call, the vectors, the layout, the launches."""
+    """Yield the losses that no parameter changes: the call, the vectors, the layout and the launches."""
     if template.language == "library":
         share = 0.6 if machine.dtype == "bf16" else 0.1
         share += LIBRARY_CALL_NS * max(len(machine.region.body.nodes), 1) / machine.floor_ns
@@ -180,7 +188,7 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
     unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
     if roles.get("streams"):
         yield _streams(streams, machine)
-    # The elements of a head are independent sums already, and keys side by side are read by one head alone.
+    # The elements of a head are independent sums already, and only one head reads adjacent keys.
     if (roles.get("streams") or roles.get("unroll")) and not machine.heads:
         yield _registers(streams * unroll, machine)
     split = math.prod(max(value, 1) for _, value in roles.get("split", []))
@@ -194,37 +202,48 @@ def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -
 
 
 def _from_defaults(template: Template, values: Mapping[str, ParamValue]) -> Iterator[Loss]:
-    """On a GPU bytes in flight, co-residency and latency decide together, and no simple rule was seen to hold: the
-    defaults are what won on one device, and neighbours are nearly as good."""
+    """Yield a small loss for each parameter by its distance from the default.
+
+    On a GPU bytes in flight, co-residency and latency interact, and no simple rule was found: the defaults won on one
+    device, and their neighbours are nearly as good.
+    """
     for param in template.params:
         away = abs(param.domain.index(values[param.name]) - param.domain.index(param.default))
         yield Loss(share=0.02 * away, reason=f"{param.name}={values[param.name]}")
 
 
 def _prefetch(param: Param, value: int, machine: _Machine) -> Loss:
-    """DRAM wants a software prefetch about a page ahead, the last-level cache a shorter one; without, both lose."""
+    """Return the loss of a prefetch distance.
+
+    DRAM wants a software prefetch about a page ahead, the last-level cache a shorter one; without prefetch both lose.
+    """
     distance = in_bytes(param, value, machine.target.line_bytes)
     place = "DRAM" if machine.dram else "cache"
     if distance <= 0:
         return Loss(share=0.2 if machine.dram else 0.05, reason=f"no prefetch on a stream from {place}")
     best = PREFETCH_BYTES if machine.dram else CACHED_PREFETCH_BYTES
     away = math.log2(distance / best)
-    # Too short leaves latency uncovered; too long wastes no more than the end of a stream.
+    # Too short leaves latency uncovered; too long wastes only the end of a stream.
     share = 0.005 * away if away > 0 else -(0.03 if machine.dram else 0.015) * away
     return Loss(share=share, reason=f"a prefetch {distance} bytes ahead of a stream from {place}")
 
 
 def _streams(streams: int, machine: _Machine) -> Loss:
-    """DRAM serves one long stream a thread well; from a cache a few share the loads of the activation, which come from
-    the first cache at a multiple of the rate of the last, so that this is worth little."""
+    """Return the loss of the number of streams that a thread reads.
+
+    DRAM serves one long stream a thread well. From a cache a few streams share the loads of the activation; these come
+    from the first cache at a multiple of the rate of the last, so the gain is small.
+    """
     share = 0.005 * math.log2(streams) if machine.dram else 0.01 * abs(math.log2(streams / 2))
     many = f"{streams} streams" if streams > 1 else "one stream"
     return Loss(share=share, reason=f"{many} a thread from {'DRAM' if machine.dram else 'cache'}")
 
 
 def _registers(chains: int, machine: _Machine) -> Loss:
-    """Independent sums hide the latency of the multiply-add units; more than the registers hold are spilled at every
-    step."""
+    """Return the loss of too few or too many independent sums.
+
+    They hide the latency of the multiply-add units; more than the registers hold are spilled at every step.
+    """
     room, wanted = machine.registers - 4, SUMS if machine.dram else CACHED_SUMS
     if chains > room:
         share = 0.1 + 0.3 * math.log2(chains / room)
@@ -235,13 +254,16 @@ def _registers(chains: int, machine: _Machine) -> Loss:
 
 
 def _tile_rows(layout: str) -> int:
-    """Rows that a packed layout keeps together, by its name: 16 for `rows16-k2`."""
+    """Return the rows that a packed layout keeps together, from its name: 16 for `rows16-k2`."""
     found = re.match(r"rows(\d+)", layout)
     return int(found[1]) if found else 1
 
 
 def _balance(rows: int, split: int, threads: int, machine: _Machine) -> Loss:
-    """The slowest thread decides: pieces are dealt out whole; splitting helps only where there are too few."""
+    """Return the loss of an uneven share of work: the slowest thread decides, because pieces are not divided.
+
+    Splitting helps only where there are too few pieces.
+    """
     pieces = max(math.ceil(machine.units / rows), 1) * split
     idle = math.ceil(pieces / threads) * threads / pieces - 1
     slow = machine.threads / threads - 1 if machine.floor_ns > 2 * BARRIER_NS else 0.0
@@ -250,7 +272,10 @@ def _balance(rows: int, split: int, threads: int, machine: _Machine) -> Loss:
 
 
 def _tile(param: Param, value: int, machine: _Machine) -> Loss:
-    """A tile of keys and values should fill about half of the first cache; of rows, the default is as good as any."""
+    """Return the loss of a tile size: keys and values should fill about half of the first cache.
+
+    For tiles of rows, the loss grows with the distance from the default.
+    """
     width = machine.dims.get("head_dim", 0)
     if not width:
         away = abs(param.domain.index(value) - param.domain.index(param.default))
@@ -262,7 +287,7 @@ def _tile(param: Param, value: int, machine: _Machine) -> Loss:
 
 
 def _sentence(losses: Iterable[Loss]) -> str:
-    """What is expected to be right, what is expected to cost most, and the sum."""
+    """Return a sentence with what is expected to be right, what is expected to cost most, and the sum of the losses."""
     spoken = sorted(losses, key=lambda loss: loss.share)
     total = sum(loss.share for loss in spoken)
     text = "; ".join(loss.reason for loss in spoken[:3]) or "one way to run it"
@@ -272,7 +297,7 @@ def _sentence(losses: Iterable[Loss]) -> str:
 
 
 def _hints(order: list[Candidate], templates: Iterable[Template]) -> Iterator[Hint]:
-    """Values of each parameter in the order in which the best candidates bring them."""
+    """Yield a hint for each parameter: its values in the order in which the best candidates have them."""
     for template in templates:
         own = [dict(candidate.params) for candidate in order if candidate.template == template.id]
         for param in template.params:

@@ -1,8 +1,8 @@
-"""What asking may cost in all, and what it has cost so far: a call is booked before it is made.
+"""Spending limits of an adviser and what has been spent: a call is booked before it is made.
 
-A call that never ends, because the process was killed, stands at what was booked for it, so that ceilings survive a
-resume: whoever folds the events of a run hands the sum to the next `Ledger`. Of seconds nothing is booked, for nobody
-knows when the process died: time counts once a call has ended, and that of calls beside one another counts once.
+A call that never ends, because the process was killed, counts with its booked amount, so that the limits survive a
+resume: whoever folds the events of a run passes the sum to the next `Ledger`. Seconds are not booked, since nobody
+knows when the process died: time counts once a call has ended, and the time of concurrent calls counts once.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from dataclasses import dataclass, replace
 from agentcompile.ir.advice import Usage
 
 LEAST_ANSWER = 512
-"""Tokens that must be left for an answer."""
+"""Fewest tokens that must be left for an answer."""
 MOST_ANSWER = 8192
-"""Tokens that an answer may have."""
+"""Most tokens of an answer."""
 _CHARACTERS = 3
-"""Of a token, at least, in what we send: so that a booking is rather too high."""
+"""Fewest characters a token in our prompts, so that a booking errs on the high side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What a run may spend on its adviser; 0 microdollars: any amount."""
+    """What a run may spend on its adviser; 0 microdollars means any amount."""
 
     calls: int = 8
     tokens: int = 200_000
     microdollars: int = 0
     seconds: float = 600.0
-    """From the first call to the last answer."""
+    """Seconds from the first call to the last answer."""
     price: tuple[float, float] = (0.0, 0.0)
     """Dollars for a million tokens of prompt, and of answer."""
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """Microdollars; a dollar for a million tokens is one for each."""
+        """Return the price in microdollars; a dollar for a million tokens is a microdollar for each."""
         return round(prompt_tokens * self.price[0] + completion_tokens * self.price[1])
 
 
@@ -44,20 +44,20 @@ class Booking:
     """A call that may be made now."""
 
     usage: Usage
-    """What it takes at most."""
+    """Most that the call may use."""
     answer_tokens: int
     timeout_s: float
     at_s: float
-    """On the ledger's clock."""
+    """Time of the booking on the ledger's clock."""
 
 
 class Ledger:
-    """Shared by all calls of a run; safe to use from several threads."""
+    """The spending of all calls of a run; safe to use from several threads."""
 
     def __init__(
         self, ceilings: Ceilings, spent: Usage | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`spent` is what the run had spent before this process."""
+        """Create a ledger; `spent` is what the run had spent before this process."""
         self.ceilings = ceilings
         self._spent = spent or Usage()
         self._before_s = self._spent.seconds
@@ -67,16 +67,16 @@ class Ledger:
 
     @property
     def spent(self) -> Usage:
-        """So far, with all that is booked."""
+        """The spending so far, including all that is booked."""
         with self._lock:
             return self._spent
 
     def left_s(self) -> float:
-        """Seconds that are left for asking."""
+        """Return the seconds that are left for asking."""
         return self.ceilings.seconds - self._before_s - (self._clock() - self._begin)
 
     def book(self, characters: int) -> Booking | str:
-        """Book a call with a prompt of that many characters; a text says which ceiling forbids it."""
+        """Book a call with a prompt of that many characters; return which limit forbids it, as text, where one does."""
         most, prompt = self.ceilings, characters // _CHARACTERS + 1
         with self._lock:
             left = most.tokens - self._spent.tokens - prompt
@@ -99,9 +99,9 @@ class Ledger:
             return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock())
 
     def settle(self, booking: Booking, used: Usage | None) -> Usage:
-        """Put what a call took in place of what was booked; a server that does not say it took what was booked.
+        """Replace a call's booking with what it used, and return that; None for `used` counts the booked tokens.
 
-        Returns what the call took; its seconds are those that no other call was counted for.
+        The returned seconds are those that no other call was counted for.
         """
         tokens = used or booking.usage
         cost = self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens)

@@ -1,8 +1,8 @@
-"""What a language model is asked: a pure function of questions about regions, with a version and a digest.
+"""The prompt for a language model: a pure function of questions about regions, with a version and a digest.
 
-In: questions, the hottest first. Out: a `Prompt`: two messages, and the tables that turn the ids of an answer back into
-templates and candidates. Everything that came from a checkpoint, a template or the machine stands as a quoted JSON
-text, cleaned and cut to a limit, in a message of its own that holds nothing but data.
+In: questions, the hottest first. Out: a `Prompt`: two messages, and the tables that map the ids of an answer back to
+templates and candidates. Everything that came from a checkpoint, a template or the machine is quoted as JSON text,
+cleaned and cut to a limit, in a message of its own that holds nothing but data.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ from agentcompile.ir.template import Candidate, Param, Template
 from agentcompile.ir.trial import Measured, Trial, reason
 
 VERSION = "advise/1"
-"""Raised with every change of the text or of what it tells; recorded answers are to one version."""
+"""Prompt version, raised with every change of the text or of its data; recorded answers belong to one version."""
 NAME, LINE = 80, 300
-"""Characters of a name and of a line of prose that are told."""
+"""Most characters of a name, and of a line of prose, in the prompt."""
 LISTED = 512
-"""Candidates of a region that are listed; of more, evenly spaced ones. Hints reach the others."""
+"""Most candidates of a region that are listed, evenly spaced where there are more; hints reach the others."""
 TOLD = 40
-"""Trials of a region that are told, the best first."""
+"""Most trials of a region that are listed, the best first."""
 RANKED, HINTED, CLAIMED, RATIONALE = 32, 32, 24, 400
-"""What an answer may hold for a region: candidates, hints, claims and risks each, characters of a rationale."""
+"""Most items of an answer for a region: candidates, hints, claims and risks each; and characters of a rationale."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One region of a prompt: the question, and what its ids stand for."""
+    """One region of a prompt: the question, and the meaning of the ids in it."""
 
     id: str
     """`r` and the start of the region's own id: the same in every prompt that asks about it."""
     question: Question
     templates: Mapping[str, Template]
-    """By `t1`, `t2`, … in the order of the space."""
+    """Templates by `t1`, `t2`, … in the order of the space."""
     candidates: Mapping[str, Candidate]
-    """By `c1`, `c2`, … in the order of the space."""
+    """Candidates by `c1`, `c2`, … in the order of the space."""
 
     @functools.cached_property
     def key(self) -> str:
-        """Identity of what its ids stand for, under which an answer is recorded: other rates of the machine, or a
-        template whose kernel was edited, make another text but leave the answer applicable."""
+        """The identity of what the ids mean, under which an answer is recorded.
+
+        Other rates of the machine or an edited kernel of a template change the text but leave the answer applicable.
+        """
         listed: list[Json] = [[id, candidate.label] for id, candidate in self.candidates.items()]
         return digest("question/1", VERSION, self.question.region.id, self.question.residency, listed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One request's worth of regions."""
+    """One request about one or more regions."""
 
     asked: tuple[Asked, ...]
     system: str
@@ -64,17 +66,17 @@ class Prompt:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Identity of the text."""
+        """The identity of the text."""
         return digest("prompt/1", VERSION, self.system, self.user)
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Ids of the graph's regions that it asks about."""
+        """The ids of the graph's regions that the prompt asks about."""
         return tuple(asked.question.region.id for asked in self.asked)
 
 
 def prompt_of(questions: Sequence[Question]) -> Prompt:
-    """The prompt about `questions`, which are of one machine; equal questions give equal text."""
+    """Return the prompt about `questions`, which are all of one machine; equal questions give equal text."""
     asked = tuple(_asked(question) for question in questions)
     told: dict[str, Json] = {
         "version": VERSION,
@@ -85,13 +87,15 @@ def prompt_of(questions: Sequence[Question]) -> Prompt:
 
 
 def quoted(text: str, limit: int = NAME) -> str:
-    """A name as data: no control, escape or bidirectional characters, at most `limit` long."""
+    """Return a name as data: without control, escape or bidirectional characters, at most `limit` characters."""
     return clean(text, limit)
 
 
 def _text(told: Json) -> str:
-    """JSON a person can read: a line for each value, but lists of plain values on one line. ASCII alone, so that no
-    sign looks like another."""
+    """Return readable JSON: a line for each value, but lists of plain values on one line.
+
+    The text is ASCII only, so that no character looks like another.
+    """
 
     def lines(value: Json, indent: str) -> str:
         if isinstance(value, dict) and value:
@@ -136,7 +140,7 @@ def _machine(question: Question) -> Json:
 
 
 def _rounded(value: float) -> float:
-    """To two digits: more would only say how busy the machine was."""
+    """Round to two digits: more would only show how busy the machine was."""
     return float(f"{value:.2g}") if math.isfinite(value) else 0.0
 
 
@@ -209,8 +213,10 @@ def _point(candidate: Candidate, asked: Asked) -> list[Json]:
 
 
 def _history(asked: Asked) -> list[Json]:
-    """The last word on each candidate, the fastest first; then those that failed, with why. One that is not listed has
-    no id: it stands as a listed one does without it."""
+    """Return the last trial of each candidate, the fastest first, then those that failed, with the reason.
+
+    A candidate that is not listed has no id; it is written like a listed one, without the id.
+    """
     ids = {candidate.id: id for id, candidate in asked.candidates.items()}
     last = {trial.candidate.id: trial for trial in asked.question.history}
     told = sorted(last.items(), key=lambda item: _rank(*item))[:TOLD]

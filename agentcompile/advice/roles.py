@@ -1,4 +1,4 @@
-"""What a parameter does, read from its name and its `about` line: the part of a manifest that advisers understand."""
+"""The purpose of a template parameter, read from its name and its `about` line, for advisers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("streams", re.compile(r"STREAMS|TILES|ROWS")),
     ("tile", re.compile(r"TILE|CHUNK|BLOCK|SLOTS")),
 )
-"""The first pattern that is found in a name decides."""
+"""Patterns of parameter names; the first that matches decides the role."""
 
 
 def role_of(param: Param) -> Role:
-    """The role of a parameter; `other` when its name says nothing known, or it is not a number."""
+    """Return the role of a parameter; `other` when its name matches no pattern, or a value of it is not a number."""
     if not all(isinstance(value, int) for value in param.domain):
         return "other"
     return next((role for role, pattern in NAMES if pattern.search(param.name)), "other")
 
 
 def in_bytes(param: Param, value: int, line_bytes: int) -> int:
-    """A prefetch distance in bytes; a domain of small numbers, or one whose line says so, counts cache lines."""
+    """Return a prefetch distance in bytes.
+
+    The value counts cache lines when the domain is at most 128 or the `about` line speaks of lines and not of bytes.
+    """
     numbers = [number for number in param.domain if isinstance(number, int)]
     lines = "line" in param.about and "byte" not in param.about
     return value * line_bytes if lines or max(numbers) <= 128 else value

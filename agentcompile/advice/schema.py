@@ -1,7 +1,7 @@
-"""The JSON schema of an answer as it goes on the wire.
+"""The JSON schema of an answer as it is sent to the server.
 
-All fields are required, what may be absent is nullable, and no number or length is limited: that is what servers that
-decode by a schema have in common. Every limit is `answer.py`'s, which trusts no schema.
+All fields are required, optional values are nullable, and no number or length is limited: servers that decode by a
+schema have that subset in common. `answer.py` checks every limit and trusts no schema.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME = "advice"
 
 
 def answer_schema() -> dict[str, Json]:
-    """The schema of one answer."""
+    """Return the JSON schema of one answer."""
     text: Json = {"type": "string"}
     label = _object({"text": text, "rationale": text})
     ranked = _object({"candidate": text, "rationale": text})

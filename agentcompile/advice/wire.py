@@ -1,7 +1,7 @@
-"""One request to an OpenAI-compatible server through the `openai` package, with a limit on bytes and on time.
+"""One request to an OpenAI-compatible server through the `openai` package, with limits on bytes and time.
 
-In: messages and how the answer is wanted. Out: a `Reply` with status, text and token counts, or `WireError` with a
-reason. Nothing here retries, and nothing that it says holds the key.
+In: messages and the request format. Out: a `Reply` with status, text and token counts, or `WireError` with a reason.
+Nothing here retries, and no returned text or error contains the key.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import clean, redacted
 
 CONNECT_S = 1.5
-"""Until a server must have taken the connection; one that is down costs no more."""
+"""Seconds in which a server must accept the connection, so that one that is down costs little."""
 MOST_BYTES = 2 << 20
-"""Of a response's body."""
+"""Most bytes of a response's body."""
 OPENAI = "https://api.openai.com/v1"
 
 
 class WireError(Exception):
-    """No response that could be read; the message is the reason, without the key. `sent`: the server may have seen the
-    request, and whoever runs it may charge for it."""
+    """No readable response; the message is the reason, without the key.
+
+    `sent` is True when the server may have seen the request, and its operator may charge for it.
+    """
 
     def __init__(self, reason: str, *, sent: bool = True) -> None:
         super().__init__(reason)
@@ -50,34 +52,38 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A response: `text` is the message's on success, else what the server said was wrong."""
+    """A response: on success `text` is that of the message, else the server's error."""
 
     status: int
     text: str
     model: str = ""
     usage: Usage | None = None
     cut_off: bool = False
-    """Whether the server stopped before the answer was whole."""
+    """Whether the server stopped before the answer was complete."""
     retry_after_s: float | None = None
 
 
 class Wire(Protocol):
-    """Who carries a request; tests and replays have others."""
+    """A transport for requests; tests and replays have their own."""
 
     def send(self, ask: Ask) -> Reply:
-        """One request, one response; raises `WireError`. Called from several threads."""
+        """Send one request and return its response; called from several threads.
+
+        Raises:
+            WireError: there is no readable response.
+        """
         ...
 
     def close(self) -> None:
-        """End what is under way."""
+        """End all requests that are open."""
         ...
 
 
 class OpenAIWire:
-    """The `openai` package's client; made when the first request is, because its import takes a second."""
+    """A transport that uses the `openai` package, imported at the first request because that takes a second."""
 
     def __init__(self, model: str, base_url: str, key: str) -> None:
-        """An empty `base_url` is OpenAI's own; an empty `key` is for servers that ask for none."""
+        """Create a transport; an empty `base_url` means OpenAI's own, an empty `key` a server that needs none."""
         self._model, self._base_url, self._key = model, base_url, key
         self._client: Any = None
         self._closed = False
@@ -85,7 +91,11 @@ class OpenAIWire:
         self._making = threading.Lock()
 
     def send(self, ask: Ask) -> Reply:
-        """As `Wire` says."""
+        """Send one request and return its response, with its status also where that is an error.
+
+        Raises:
+            WireError: no connection or no answer in time, a response that cannot be read, or any error of the package.
+        """
         import openai
 
         self._end.at = time.monotonic() + ask.timeout_s
@@ -119,7 +129,7 @@ class OpenAIWire:
             raise WireError(self._hidden(f"{type(error).__name__}: {error}")) from None
 
     def close(self) -> None:
-        """As `Wire` says."""
+        """End the open requests, and refuse new ones."""
         self._closed = True
         if self._client is not None:
             self._client.close()
@@ -129,7 +139,7 @@ class OpenAIWire:
             if self._closed:
                 raise WireError("closed", sent=False)
             if self._client is None:
-                # A redirect would send the key elsewhere than where it was meant to go.
+                # A redirect would send the key to another server.
                 http = openai.DefaultHttpxClient(event_hooks={"response": [self._bound]}, follow_redirects=False)
                 self._client = openai.OpenAI(
                     api_key=self._key or "none", base_url=self._base_url or OPENAI, max_retries=0, http_client=http
@@ -137,7 +147,11 @@ class OpenAIWire:
             return self._client
 
     def _bound(self, response: Any) -> None:
-        """A hook that sees a response before its body is read, and puts a limit on its size and time."""
+        """Limit the size and time of a response: an HTTP hook that runs before the body is read.
+
+        Raises:
+            WireError: the response is compressed, which was not requested.
+        """
         if response.headers.get("content-encoding", "identity") != "identity":
             raise WireError("a compressed response, which was not asked for")
         response.stream = _bounded(response.stream, self._end.at)
@@ -170,7 +184,11 @@ class OpenAIWire:
 
 
 def needs_openai() -> None:
-    """Raise AgentCompileError (environment) where the `openai` package is missing."""
+    """Check that the `openai` package is installed.
+
+    Raises:
+        AgentCompileError: the package is missing (environment).
+    """
     import importlib.util
 
     if importlib.util.find_spec("openai") is None:
@@ -197,7 +215,7 @@ def _timeout(openai: Any, timeout_s: float) -> Any:
 
 
 def _bounded(stream: Any, end: float) -> Any:
-    """The chunks of a body up to a size and a time."""
+    """Return a stream of a body's chunks that raises `WireError` beyond a size, or after the time `end`."""
     import httpx2
 
     class Bounded(httpx2.SyncByteStream):
@@ -218,7 +236,7 @@ def _bounded(stream: Any, end: float) -> Any:
 
 
 def _usage(found: object) -> Usage | None:
-    """Tokens as the server counts them; None where it does not, or says what cannot be."""
+    """Return the token counts that the server reports; None where it reports none, or impossible ones."""
     if not isinstance(found, dict):
         return None
     prompt, answer = found.get("prompt_tokens"), found.get("completion_tokens")
@@ -234,7 +252,7 @@ def _count(value: object) -> bool:
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Seconds that a server asks us to wait (RFC 9110, 10.2.3: a number, or a date)."""
+    """Return the seconds that a server asks us to wait (RFC 9110, 10.2.3: a number or a date), or None."""
     said = str(headers.get("retry-after", "")).strip()
     try:
         seconds = float(said)

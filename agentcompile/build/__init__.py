@@ -1,4 +1,4 @@
-"""Source → Binary: one builder a language, content-addressed, so that equal sources are compiled once a machine."""
+"""Compiles sources to binaries: one builder a language, stored by content, so that equal ones are compiled once."""
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.builders import BUILDERS, compile, compile_executor

@@ -1,4 +1,4 @@
-"""What a builder returns, and the key it is kept under."""
+"""The result of a builder, and the key under which it is stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agentcompile.ir.digest import digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """A loadable file. `path` is empty for `library`, which has nothing to load."""
+    """A loadable file; `path` is empty for the language `library`, which has nothing to load."""
 
     digest: str
-    """Of the file's bytes; of the source for `library`."""
+    """Digest of the file's bytes; of the source for `library`."""
     path: str = ""
 
 
 def binary_key(source_digest: str, toolchain: str, flags: tuple[str, ...]) -> str:
-    """Where a binary is kept: what was compiled, by what, and how."""
+    """Return the store key of a binary, from the source, the toolchain and the flags."""
     return digest("binary/1", source_digest, toolchain, list(flags))

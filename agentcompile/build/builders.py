@@ -1,4 +1,4 @@
-"""The builders, by language. They run in workers: killed at any time, they leave nothing half done."""
+"""The builders, by language. They run in workers and may be killed at any time without leaving partial results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a builder works on: a source, the compiler and the time it may take."""
+    """The input of a builder: a source, the compiler, and its time limit in seconds."""
 
     source: Source
     toolchain: Toolchain
@@ -39,8 +39,9 @@ def compile(
 ) -> Binary | BuildFailed | TimedOut | Disturbed:
     """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
 
-    Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started,
-    KeyError for a language that no builder serves.
+    Raises:
+        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
+        KeyError: no builder serves the language.
     """
     return BUILDERS[source.language](Job(source=source, toolchain=toolchain, limit_s=limit_s), store)
 
@@ -48,9 +49,10 @@ def compile(
 def compile_executor(
     store: Store, *, toolchain: Toolchain, flags: tuple[str, ...] = (), limit_s: float = 120.0
 ) -> Path:
-    """Compile the executor of launch lists, once per toolchain and `flags`, the instruction sets that it may use.
+    """Compile the executor of launch lists, once for each toolchain and `flags` (the instruction sets that it may use).
 
-    Raises `AgentCompileError` (environment) when the compiler refuses it: then it cannot serve kernels either.
+    Raises:
+        AgentCompileError: the compiler cannot compile it, and so cannot compile kernels either (environment).
     """
     names = ("draw.h", "products.h", "ranks.h", "executor.cpp")
     text = "".join((_RUNTIME / name).read_text(encoding="utf-8") for name in names)
@@ -103,7 +105,7 @@ def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut |
 
 
 def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> Binary | BuildFailed | TimedOut | Disturbed:
-    """A file of the store as a binary, or why there is none."""
+    """Return a file of the store as a binary, or why there is none."""
     if not isinstance(built, Path):
         return built
     return Binary(digest=digest_bytes("file/1", built.read_bytes()), path=str(built))

@@ -1,4 +1,4 @@
-"""One run of the host compiler: a text in, a shared object in the store or a cleaned log out."""
+"""Runs the host's C++ compiler: a text in; out a shared object in the store, or a cleaned log."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ _KILLED = re.compile(
     r"(Killed|Terminated) signal terminated program|terminated with signal (9|15)\b"
     r"|unable to execute command: (Killed|Terminated)"
 )
-"""How g++, its linker's driver and clang++ say that somebody killed a program of theirs: the compiler has limits on its
-time and memory of its own, which end it in other words."""
+"""Messages of g++, its linker driver and clang++ when one of their programs was killed from outside.
+
+The compiler's own limits on time and memory end it with other messages.
+"""
 
 
 def run_cxx(
     text: str, key: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store
 ) -> Path | BuildFailed | TimedOut | Disturbed:
-    """Compile and link `text`, and keep the result under `key`.
+    """Compile and link `text`, and store the result under `key`.
 
-    It works in a scratch directory under relative names, so that neither log nor binary shows where; compiling and
-    linking are two commands, because one would leave its object file in the system's temporary directory when killed.
-    Raises `AgentCompileError` (environment) when the store cannot be written or the compiler cannot be started.
+    It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
+    linking are two commands, because a single one that is killed leaves its object file in the system's temporary
+    directory.
+
+    Raises:
+        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
     """
     deadline = time.monotonic() + limit_s
     with store.scratch() as folder:
@@ -54,7 +59,7 @@ def run_cxx(
 
 
 def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store) -> bytes | None:
-    """Parse the header `text` for good; None when the compiler does not manage it in time."""
+    """Precompile the header `text`; None when the compiler fails or takes longer than `limit_s` seconds."""
     with store.scratch() as folder:
         (folder / "prelude.h").write_text(text, encoding="utf-8")
         command = [toolchain.compiler, *flags, "-x", "c++-header", "prelude.h", "-o", "prelude.h.gch"]
@@ -64,7 +69,7 @@ def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s:
 
 
 def clean_log(log: str, folder: Path | None = None) -> str:
-    """Drop escapes, control characters and the scratch path; keep the head and the tail of a long log."""
+    """Remove escapes, control characters and the scratch path from a log; keep the head and the tail of a long one."""
     log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
     log = log.replace(f"{folder}/", "") if folder else log
     log = "".join(c for c in log if c == "\n" or (c.isprintable() and not "\u202a" <= c <= "\u2069")).strip()
@@ -75,7 +80,11 @@ def clean_log(log: str, folder: Path | None = None) -> str:
 
 
 def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> tuple[int, str] | TimedOut:
-    """Run in our own process group, so that whoever kills the worker's group kills the compiler too."""
+    """Run a command in our own process group, so that killing the worker's group kills the compiler too.
+
+    Raises:
+        AgentCompileError: the compiler cannot be started (environment).
+    """
     log = folder / "log"
     with log.open("wb") as file:
         try:
@@ -87,7 +96,7 @@ def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> t
                 hint="check the compiler's installation, or set CXX to another one",
             ) from error
         with contextlib.suppress(ProcessLookupError):
-            # Inherited by the driver's children: what outlives a killed worker ends by itself.
+            # The driver's children inherit the limits, so that compilers of a killed worker end by themselves.
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit_s) + 2, int(limit_s) + 2))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         try:
@@ -104,7 +113,7 @@ def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> t
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill the driver before its children, so that it starts no others."""
+    """Kill the compiler driver before its children, so that it starts no others."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

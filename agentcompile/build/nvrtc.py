@@ -1,7 +1,7 @@
-"""CUDA C++ to machine code without a GPU or a driver, through NVRTC.
+"""Compiles CUDA C++ to machine code through NVRTC, without a GPU or a driver.
 
 The library is loaded on first use. One call compiles one text for one architecture; nothing is linked, and no header is
-looked for. A cubin runs on its own architecture alone (the ``a`` ones) or on later minor versions of it.
+searched for. A cubin runs on its own architecture alone (those with ``a``), or on later minor versions of it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NVRTC_FLAGS = (
     "--extra-device-vectorization",
     "--device-as-default-execution-space",
     "--ptxas-options=-v",
-    "--no-cache",  # what comes from NVRTC's own cache comes without the assembler's report
+    "--no-cache",  # results from NVRTC's own cache lack the assembler's report
 )
 _ARCHITECTURE = "--gpu-architecture="
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
@@ -37,15 +37,15 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one entry takes, as the assembler reports it."""
+    """The resources of one entry, as the assembler reports them."""
 
     entry: str
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     shared_bytes: int = 0
-    """Static, per block."""
+    """Static shared memory per block."""
     spill_bytes: int = 0
-    """Stored to local memory, per thread."""
+    """Bytes that are spilled to local memory, per thread."""
     stack_bytes: int = 0
 
 
@@ -54,27 +54,36 @@ class Cubin:
     """Machine code for one architecture."""
 
     image: bytes
-    """Or PTX, for an architecture that NVRTC does not know yet."""
+    """Cubin, or PTX for an architecture that NVRTC does not know yet."""
     resources: tuple[Resources, ...]
-    """By entry, in the order of the text."""
+    """Resources of each entry, in the order of the text."""
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Version of the library; raises `AgentCompileError` (environment) when it is not installed."""
+    """Return the version of the library.
+
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
+    """
     nvrtc = _library()
     major, minor = _checked(nvrtc.nvrtcVersion())
     return int(major), int(minor)
 
 
 def nvrtc_toolchain() -> Toolchain:
-    """NVRTC as the compiler of a target; raises as `nvrtc_version`."""
+    """Return NVRTC as the compiler of a target.
+
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
+    """
     return Toolchain(compiler="nvrtc", name=f"nvrtc {'.'.join(map(str, nvrtc_version()))}")
 
 
 def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
-    """Compile `text` with `flags`, ``--gpu-architecture=sm_90`` among them.
+    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another.
 
-    Raises `AgentCompileError` (environment) when NVRTC is not installed.
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
     """
     nvrtc = _library()
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
@@ -95,7 +104,7 @@ def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
 
 
 def _known(flags: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-    """The flags with an architecture that this NVRTC knows, and whether the result is then PTX for the driver."""
+    """Return the flags with an architecture that this NVRTC supports, and whether the result is PTX for the driver."""
     supported = [int(number) for number in _checked(_library().nvrtcGetSupportedArchs())]
     found = [flag.removeprefix(_ARCHITECTURE) for flag in flags if flag.startswith(_ARCHITECTURE)]
     asked = nearest(found[0], supported) if found else ""
@@ -104,15 +113,18 @@ def _known(flags: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
 
 
 def nearest(arch: str, supported: Sequence[int]) -> str:
-    """`arch` (``sm_90a``) when its number is among `supported`; for a newer one the newest ``compute_`` below it, whose
-    PTX the driver compiles when it is loaded. An architecture older than all stays as it is, for NVRTC to refuse."""
+    """Return `arch` (``sm_90a``) when its number is in `supported`, else the newest ``compute_`` below it.
+
+    The driver compiles that PTX when it is loaded. An architecture older than all is returned as it is, for NVRTC to
+    refuse.
+    """
     number = int(arch.removeprefix("sm_").rstrip("af"))
     older = [known for known in supported if known < number]
     return arch if number in supported or not older else f"compute_{max(older)}"
 
 
 def resources_in(log: str) -> tuple[Resources, ...]:
-    """What ptxas says of every entry in its log; functions that are not entries are left out."""
+    """Return what ptxas reports on every entry in its log; functions that are not entries are left out."""
     found = []
     parts = _ENTRY.split(log)
     for entry, report in zip(parts[1::3], parts[3::3], strict=True):

@@ -1,7 +1,7 @@
-"""The system headers at the head of a text, parsed once per toolchain and flags: a precompiled header.
+"""Precompiled headers: the system headers at the head of a text, parsed once for each toolchain and flags.
 
-Parsing ``immintrin.h`` and the standard headers takes longer than compiling a kernel. A text compiles to the same
-bytes with the precompiled header and without; what only g++ is known to do so is done for g++ alone.
+Parsing ``immintrin.h`` and the standard headers takes longer than compiling a kernel. A text must compile to the same
+bytes with the precompiled header and without; only g++ is known to do that, so only g++ uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentcompile.ir.digest import digest_bytes
 from agentcompile.system.store import Store
 
 WORTH = 3
-"""Texts with the same head that a process compiles before it parses the head for good: that takes as long as these."""
+"""Texts with the same head that a process compiles before it precompiles the head, which takes as long as these."""
 
 _seen: dict[Path, int] = {}
 
@@ -23,7 +23,7 @@ _seen: dict[Path, int] = {}
 def prelude_flags(
     text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store
 ) -> tuple[str, ...]:
-    """Flags that bring the head of `text` in already parsed; none where it does not pay or cannot be had."""
+    """Return the flags that include the precompiled head of `text`; empty where it does not pay or cannot be made."""
     head = system_head(text)
     if not toolchain.name.startswith("g++") or not head:
         return ()
@@ -42,7 +42,7 @@ def prelude_flags(
 
 
 def system_head(text: str) -> str:
-    """The ``#include <…>`` lines before anything else but comments; "" when there are none."""
+    """Return the ``#include <…>`` lines that only comments precede; "" when there are none."""
     lines = []
     for line in text.splitlines():
         if line.startswith("#include <"):

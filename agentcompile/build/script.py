@@ -1,4 +1,4 @@
-"""The commands that build a source without agentcompile, for the script that travels with a lock."""
+"""The commands that build a source without agentcompile, for the script that is shipped with a lockfile."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if failed:
 with open(out, "wb") as file:
     file.write(made.raw)
 '''
-"""Kernels of CUDA include nothing, which nvcc does not allow."""
+"""Script that compiles CUDA C++ through NVRTC: the kernels include no header, which nvcc does not allow."""
 
 
 def build_command(source: Source, digest: str) -> str:
-    """Lines of a shell script that build `sources/DIGEST` into `build/`; a comment for what is no compiler's work."""
+    """Return the shell lines that build `sources/DIGEST` into `build/`; a comment where no compiler is needed."""
     if source.language == "cuda":
         flags = shlex.join((*NVRTC_FLAGS, *source.flags))
         return f'"${{PYTHON:-python3}}" nvrtc.py sources/{digest}.cu build/{digest}.cubin {flags}'
     if source.language == "cpp":
         flags = shlex.join((*COMPILE_FLAGS, *source.flags, "-pipe"))
         compiler = '"${CXX:-g++}"'
-        # The name of the text stays in the binary: with the same compiler it is the one that replay builds, but for
-        # the symbols that a seed names.
+        # The binary contains the text's name, so the name is kept: with the same compiler, the binary equals that of
+        # replay, except for symbols named by the random seed.
         return (
             f"cp sources/{digest}.cpp build/kernel.cpp\n"
             f"(cd build && {compiler} {flags} -c kernel.cpp -o kernel.o)\n"

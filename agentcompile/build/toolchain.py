@@ -1,4 +1,4 @@
-"""The host's C++ compiler: which one, its version, and the flags that every kernel is compiled with."""
+"""The host's C++ compiler: its path, its version, and the flags that every kernel is compiled with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from agentcompile.errors import AgentCompileError, ExitCode
 
 COMPILERS = ("g++", "clang++", "c++")
-"""Tried in this order when none is named."""
+"""Compilers that are tried in this order when none is named."""
 
 COMPILE_FLAGS = (
     "-std=c++20",
@@ -22,7 +22,7 @@ COMPILE_FLAGS = (
     "-fno-math-errno",
     "-Wall",
     "-Wno-unused",
-    "-Wno-maybe-uninitialized",  # g++ 12 warns of its own intrinsics, and an error would drown in that
+    "-Wno-maybe-uninitialized",  # g++ 12 warns of its own intrinsics, which would hide errors
 )
 LINK_FLAGS = (
     "-shared",
@@ -34,18 +34,19 @@ LINK_FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler that answered."""
+    """A compiler that was found and reported its version."""
 
     compiler: str
     """Absolute path."""
     name: str
-    """For people and for `Target.toolchain`: ``g++ 12.2.0``."""
+    """Name and version for people and for `Target.toolchain`: ``g++ 12.2.0``."""
 
 
 def find_toolchain(cxx: str = "") -> Toolchain:
-    """Find the compiler: `cxx` (a name or a path) when given, else the first of `COMPILERS`.
+    """Find the compiler: `cxx` (a name or a path) when given, else the first of `COMPILERS` that is installed.
 
-    Raises `AgentCompileError` (environment) when none is there or it does not answer within 20 s.
+    Raises:
+        AgentCompileError: there is none, or it does not report a version within 20 s (environment).
     """
     hint = "install g++ (apt install g++, dnf install gcc-c++) or clang++, or name one with AGENTCOMPILE_COMPILER"
     for name in (cxx,) if cxx else COMPILERS:

@@ -1,8 +1,8 @@
-"""Triton to machine code without a GPU or a driver: a cubin for each launch of a source.
+"""Compiles Triton to machine code without a GPU or a driver: a cubin for each launch of a source.
 
-Triton is loaded on first use. Its own cache is not used, its files lie in a scratch directory, and no path enters the
-code, so that equal sources give equal bytes. How many warps a kernel has is said by its launch's block, and how deep
-Triton pipelines loops by the parameter NUM_STAGES, where there is one.
+Triton is loaded on first use. Its own cache is not used, its files are in a scratch directory, and the code contains no
+path, so that equal sources give equal bytes. A launch's block sets the number of warps; the parameter NUM_STAGES, where
+there is one, sets how deep Triton pipelines loops.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from agentcompile.system.cubins import Image
 from agentcompile.system.store import Store
 
 TRITON_FLAGS = ("enable_fp_fusion", "disable_line_info")
-"""Options that are on; multiply-adds are fused as in the other languages."""
+"""Triton options that are on; multiply-adds are fused as in the other languages."""
 _FILE = "<kernel.py>"
 _ARCH = re.compile(r"--gpu-architecture=(sm_(\d+)[af]?)")
 _ALIGNED = [["tt.divisibility", 16]]
-"""Of a pointer: every buffer starts at a multiple of that many bytes."""
+"""Attribute of a pointer: every buffer starts at a multiple of that many bytes."""
 
 
 def triton_version() -> str:
-    """Version of the package; raises `AgentCompileError` (environment) when it is not installed."""
+    """Return the version of the package.
+
+    Raises:
+        AgentCompileError: Triton is not installed (environment).
+    """
     return str(_library().__version__)
 
 
 def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFailed:
-    """Compile the kernels of `source`, ``--gpu-architecture=sm_90`` among its flags; launches that share an entry and a
-    block share its image.
+    """Compile the kernels of `source`, one image for each entry; its flags name the architecture (``sm_90``).
 
-    Raises `AgentCompileError` (environment) when Triton is not installed, cannot start its assembler, or finds no room
-    for its files.
+    Raises:
+        AgentCompileError: Triton is not installed, cannot start its assembler, or has no disk space for its files
+            (environment).
     """
     triton = _library()
     try:
@@ -66,7 +70,7 @@ def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFai
 
 
 class _Refused(Exception):
-    """A kernel that compiles and cannot be launched as its manifest says."""
+    """A kernel that compiles but cannot be launched as its manifest says."""
 
 
 def _image(triton: Any, module: ModuleType, launch: Launch, flags: tuple[str, ...]) -> Image:
@@ -92,8 +96,11 @@ def _image(triton: Any, module: ModuleType, launch: Launch, flags: tuple[str, ..
 
 
 def _lowered(triton: Any, text: Any, capability: int, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Triton's stages one after another, and what they found out. `triton.compile` does the same for its own cache, and
-    hashes the half gigabyte of the package for that: 2.5 s a process."""
+    """Run Triton's stages one after another; return the code and the metadata that the stages collected.
+
+    `triton.compile` does the same with a cache of its own, for which it hashes the package's half gigabyte: 2.5 s a
+    process.
+    """
     target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
     backend = triton.compiler.make_backend(target)
     chosen = backend.parse_options(options)
@@ -111,13 +118,13 @@ def _lowered(triton: Any, text: Any, capability: int, options: dict[str, Any]) -
 
 
 def _architecture(flags: tuple[str, ...]) -> tuple[str, int]:
-    """The architecture and its compute capability times ten; Triton chooses sm_90 or sm_90a by itself."""
+    """Return the architecture, and its compute capability times ten; Triton itself chooses between sm_90 and sm_90a."""
     (found,) = (match for flag in flags if (match := _ARCH.fullmatch(flag)))
     return found[1], int(found[2])
 
 
 def _aligned(parameters: dict[str, str | tuple[str, ...]]) -> Iterator[tuple[tuple[int, ...], list[list[object]]]]:
-    """Triton's attributes of every pointer by its place: a parameter's number, then a tuple's index."""
+    """Yield Triton's attributes of every pointer by its place: a parameter's number, then the index in a tuple."""
     for number, types in enumerate(parameters.values()):
         if isinstance(types, str):
             yield (number,), _ALIGNED
@@ -126,8 +133,10 @@ def _aligned(parameters: dict[str, str | tuple[str, ...]]) -> Iterator[tuple[tup
 
 
 def _executed(text: str) -> ModuleType:
-    """The text as a module that nobody else can import. Triton reads functions through `inspect`: hence the line cache,
-    under a name that is no path."""
+    """Execute the text as a module that cannot be imported elsewhere.
+
+    Triton reads functions through `inspect`, so the text is added to the line cache under a name that is not a path.
+    """
     module = ModuleType("kernel")
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     exec(compile(text, _FILE, "exec"), module.__dict__)
@@ -136,7 +145,7 @@ def _executed(text: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _contained(triton: Any, folder: Path) -> Iterator[None]:
-    """Triton with `folder` for its assembler's files, and quiet."""
+    """Run Triton with `folder` for its assembler's files, and without output."""
     knobs, before = triton.knobs, tempfile.tempdir
     with knobs.compilation.scope(), contextlib.redirect_stdout(io.StringIO()):
         knobs.compilation.disable_line_info = True
@@ -149,7 +158,7 @@ def _contained(triton: Any, folder: Path) -> Iterator[None]:
 
 
 def _said(error: BaseException) -> str:
-    """The error and what caused it, the outermost first: a fault in a function is one of its caller too."""
+    """Return the error and its causes, the outermost first: a fault in a function is an error of its caller too."""
     lines, seen = [], error
     while True:
         lines.append(f"{type(seen).__name__}: {seen}")

@@ -1,7 +1,7 @@
-"""Static legality: a template or a point goes in, findings come out, before any compiler runs.
+"""Static checks of a template or candidate before any compiler runs: findings come out.
 
-What the rules say of a source's text is a lint: it names what a kernel has no use for, to people and models that mean
-well. It keeps nobody out who does not; isolation is the workers' part (`agentcompile.worker`), as far as it goes.
+The rules on a source's text are a lint: they name what a kernel has no use for, to well-meaning people and models. They
+do not stop malicious code; isolation is the task of the workers (`agentcompile.worker`), as far as it goes.
 """
 
 from agentcompile.check.rules import (

@@ -1,7 +1,7 @@
-"""The rules, in the order they are asked. A rule reads a `Subject` and yields what a person needs to know.
+"""The static rules, in the order in which they run; a rule reads a `Subject` and yields findings for people.
 
-Errors stop a candidate; warnings are the risk flags that break ties between equal winners; notes inform. A rule that
-needs no parameters stands in `TEMPLATE_RULES`, so that a template that cannot serve a region at all is refused once.
+Errors stop a candidate, warnings are risks that break ties between equal winners, and notes inform. A rule that needs
+no parameters is in `TEMPLATE_RULES`, so that a template that cannot serve a region at all is refused once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import Finding
 
 LayoutFits = Callable[[str, tuple[Dim, ...], str], bool]
-"""Whether the layout of that name can hold a tensor of that shape and dtype; the layout table answers."""
+"""Whether the layout of that name can hold a tensor of that shape and dtype, by the layout table."""
 WORKSPACE_LIMIT_BYTES = 64 << 20
-"""All workspaces of a candidate together: scratch beyond this competes with the weights for memory and cache."""
+"""Most bytes of a candidate's workspaces together; more would compete with the weights for memory and cache."""
 SOURCE_LIMIT = 1 << 20
-"""Characters of a kernel with its shared texts; a compiler on more of it outlasts any limit."""
+"""Most characters of a kernel with its shared texts; a compiler on more of it exceeds any time limit."""
 THREADS_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a rule looks at. `params` is empty for the rules of a template."""
+    """The input of a rule; `params` is empty for the rules of a template."""
 
     region: Region
     template: Template
@@ -51,7 +51,7 @@ def _found(rule: str, text: str, severity: Literal["error", "warning", "note"] =
 
 
 def applicable(region: Region, template: Template, target: Target, *, layout_fits: LayoutFits) -> tuple[Finding, ...]:
-    """Whether `template` can serve `region` on `target` at all, whatever its parameters: every finding of the rules."""
+    """Return every finding on whether `template` can serve `region` on `target` at all, whatever its parameters."""
     subject = Subject(region=region, template=template, target=target, layout_fits=layout_fits)
     return _findings(TEMPLATE_RULES, subject)
 
@@ -59,13 +59,13 @@ def applicable(region: Region, template: Template, target: Target, *, layout_fit
 def check(
     region: Region, template: Template, params: Params, target: Target, *, layout_fits: LayoutFits
 ) -> tuple[Finding, ...]:
-    """Every finding on one point, template and all; it may be built when `errors` of them is empty."""
+    """Return every finding on one candidate and its template; it may be built when `errors` of them is empty."""
     subject = Subject(region=region, template=template, params=params, target=target, layout_fits=layout_fits)
     return _findings((*TEMPLATE_RULES, *POINT_RULES), subject)
 
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Those that stop a candidate."""
+    """Return the findings that stop a candidate."""
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
@@ -74,7 +74,7 @@ def _findings(rules: Iterable[Rule], subject: Subject) -> tuple[Finding, ...]:
 
 
 def kind(s: Subject) -> Iterator[Finding]:
-    """The template is written for this kind of region."""
+    """Check that the template is written for this kind of region."""
     if s.template.region != s.region.kind:
         yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
 
@@ -84,37 +84,37 @@ RUNS_ON = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
 
 
 def _runs_on(template: Template) -> str:
-    """Kind of device; empty: any."""
+    """Return the kind of device that a template runs on; empty for any."""
     return RUNS_ON.get(template.language, "cuda" if template.arch else "")
 
 
 def meant_for(template: Template, target: Target) -> bool:
-    """Whether a template is written for this kind of device: those of another are not worth a word."""
+    """Return whether a template is written for this kind of device; others are skipped without a finding."""
     return _runs_on(template) in ("", target.kind)
 
 
 def device(s: Subject) -> Iterator[Finding]:
-    """The language, or the library that is called, runs on this kind of device."""
+    """Check that the language, or the called library, runs on this kind of device."""
     if not meant_for(s.template, s.target):
         what = s.template.call or s.template.language
         yield _found("device", f"{what} runs on {_runs_on(s.template)}, the target is {s.target.kind}")
 
 
 def phase(s: Subject) -> Iterator[Finding]:
-    """The template serves the regime's phase."""
+    """Check that the template serves the regime's phase."""
     if s.region.regime.phase not in s.template.phases:
         yield _found("phase", f"it serves {', '.join(s.template.phases)}, the regime is {s.region.regime.phase}")
 
 
 def tokens(s: Subject) -> Iterator[Finding]:
-    """The template serves as many sequences as the step holds."""
+    """Check that the template serves as many sequences as the step holds."""
     batch, (least, most) = s.region.regime.batch, s.template.tokens
     if s.region.regime.phase == "decode" and not least <= batch <= most:
         yield _found("tokens", f"it serves {least} to {most} sequences at once, the step holds {batch}")
 
 
 def dtype(s: Subject) -> Iterator[Finding]:
-    """The template serves the region's dtype, and the ports of each family agree on one."""
+    """Check that the template serves the region's dtype, and that the ports of each family have the same dtype."""
     held = region_dtype(s.region)
     if held not in s.template.dtypes:
         yield _found("dtype", f"it serves {', '.join(s.template.dtypes)}, the region's weights are {held}")
@@ -125,20 +125,20 @@ def dtype(s: Subject) -> Iterator[Finding]:
 
 
 def extents(s: Subject) -> Iterator[Finding]:
-    """A kernel is made for one number of tokens: a chunk of any length is for PyTorch alone."""
+    """Check that the number of tokens is fixed: a kernel is made for one number, and only PyTorch runs any chunk."""
     open_ended = [port.name for port in s.region.ports if any(isinstance(dim, str) for dim in port.shape)]
     if open_ended and s.template.language != "library":
         yield _found("extents", f"{', '.join(open_ended)}: the number of tokens is open, a kernel needs one")
 
 
 def isa(s: Subject) -> Iterator[Finding]:
-    """The machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
+    """Check that the machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
     if missing := backend_of(s.target.kind).lacks(s.template.arch, s.target):
         yield _found("isa", missing)
 
 
 def ports(s: Subject) -> Iterator[Finding]:
-    """Some launch passes every port of the region; a port that nobody reads or writes is a bug or a cheat."""
+    """Check that launches pass every port family of the region; a port that no kernel uses is a bug or a cheat."""
     if s.template.language == "library":
         return
     passed = {name for launch in s.template.launches for name in launch.arguments}
@@ -149,7 +149,7 @@ def ports(s: Subject) -> Iterator[Finding]:
 
 
 def views(s: Subject) -> Iterator[Finding]:
-    """A kernel gets dense buffers: it reads them whole and in order, or through the views that the kind states."""
+    """Check that a kernel gets dense buffers, read in order or through views that the kind of region declares."""
     if s.template.language != "library" and not s.region.dense and not s.region.stated:
         bent = {u.value: v.op for n in s.region.body.nodes for u in n.inputs for v in u.views if v.op != "reshape"}
         seen = ", ".join(f"{name} through {op}" for name, op in bent.items())
@@ -157,7 +157,7 @@ def views(s: Subject) -> Iterator[Finding]:
 
 
 def layout(s: Subject) -> Iterator[Finding]:
-    """The declared layouts can hold the tensors: their blocks divide the shapes."""
+    """Check that the declared layouts can hold the tensors, that is, that their blocks divide the shapes."""
     for family, name in s.template.layouts:
         for port in s.region.family(family):
             if not s.layout_fits(name, port.shape, port.dtype):
@@ -166,8 +166,10 @@ def layout(s: Subject) -> Iterator[Finding]:
 
 
 def source(s: Subject) -> Iterator[Finding]:
-    """The text is of a size that compiles in seconds, and mentions nothing that a kernel has no use for. That is a lint
-    and no barrier (`check.text`)."""
+    """Check that the text is short enough to compile in seconds, and mentions nothing that a kernel has no use for.
+
+    The second check is a lint and not a security barrier (`check.text`).
+    """
     texts = {s.template.source_name: s.template.source, **dict(s.template.includes)}
     size = sum(len(text) for text in texts.values())
     if size > SOURCE_LIMIT:
@@ -182,7 +184,7 @@ def source(s: Subject) -> Iterator[Finding]:
 
 
 def parameters(s: Subject) -> Iterator[Finding]:
-    """Every parameter has a value of its domain, and there is no other."""
+    """Check that every parameter has a value of its domain, and that there is no other parameter."""
     given = dict(s.params)
     for param in s.template.params:
         if param.name not in given:
@@ -196,7 +198,7 @@ def parameters(s: Subject) -> Iterator[Finding]:
 
 
 def constraints(s: Subject) -> Iterator[Finding]:
-    """Every `requires` holds."""
+    """Check that every `requires` holds."""
     names = scope(s.region, s.target, s.params)
     for text in s.template.requires:
         expr = parse(text)
@@ -209,7 +211,7 @@ def constraints(s: Subject) -> Iterator[Finding]:
 
 
 def workspaces(s: Subject) -> Iterator[Finding]:
-    """The scratch buffers have a size, and together stay below the limit."""
+    """Check that the workspaces have a size and together stay below the limit; warn above the last-level cache."""
     names, total = scope(s.region, s.target, s.params), 0
     for space in s.template.workspaces:
         expr = parse(space.count)
@@ -228,7 +230,7 @@ def workspaces(s: Subject) -> Iterator[Finding]:
 
 
 def geometry(s: Subject) -> Iterator[Finding]:
-    """A CUDA launch has a grid and a block that the architecture can start, and asks for shared memory that exists."""
+    """Check that each CUDA launch has a legal grid and block, and that its shared memory fits the architecture."""
     if RUNS_ON.get(s.template.language) != "cuda":
         return
     names, most = scope(s.region, s.target, s.params), most_shared_bytes(s.target.arch)
@@ -261,13 +263,13 @@ def _whole_warps(block: list[int]) -> bool:
 
 
 def determinism(s: Subject) -> Iterator[Finding]:
-    """A kernel whose result may differ from run to run is a risk, though a legal one."""
+    """Warn about a kernel whose result may differ between runs: a risk, but legal."""
     if not s.template.deterministic:
         yield _found("determinism", "results may differ between runs", "warning")
 
 
 def rounding(s: Subject) -> Iterator[Finding]:
-    """Intermediate values in a narrower type than the reference holds them in."""
+    """Note intermediate values that are rounded to a narrower type than the reference's."""
     for value, narrow in s.template.rounds:
         yield _found("rounding", f"{value} is rounded to {narrow}", "note")
 

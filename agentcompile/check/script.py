@@ -1,7 +1,7 @@
-"""What a Triton text may hold: functions for Triton and constants, so that executing it runs nothing of its own.
+"""Checks a Triton text: only Triton functions and constants, so that executing the text runs nothing of its own.
 
-Triton compiles the bodies of functions from their text, and evaluates some of it in Python; Python executes what stands
-around them. Like all that is said of sources this is a lint and no barrier (`check.text`).
+Triton compiles the bodies of functions from their text and evaluates parts of it in Python; Python executes the
+statements around them. This is a lint and not a security barrier (`check.text`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentcompile.check.text import instructions
 MODULES = ("triton", "triton.language")
 _OF_TRITON = ("jit", "cdiv", "next_power_of_2", "language")
 _INSIDE = frozenset({"core", "semantic", "standard", "target_info", "constexpr_type", "sys", "builtins", "ir"})
-"""Modules and machinery of Triton's language package that no kernel names."""
+"""Modules and internals of Triton's language package that no kernel names."""
 _PYTHON = frozenset({
     "getattr", "setattr", "delattr", "hasattr", "vars", "dir", "globals", "locals", "eval", "exec", "compile",
     "open", "input", "breakpoint", "type", "object", "super", "classmethod", "staticmethod", "property",
@@ -32,7 +32,7 @@ _CONSTANT = (
 
 
 def strays(texts: Mapping[str, str]) -> Iterator[str]:
-    """Where one of the texts, by name, holds anything else: ``kernel.py:3: …``."""
+    """Yield a finding for anything else in one of the texts, given by name: ``kernel.py:3: …``."""
     for name, text in texts.items():
         try:
             tree = ast.parse(text)
@@ -47,7 +47,7 @@ def strays(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _odd(node: ast.AST) -> Iterator[str]:
-    """What Triton would evaluate in Python, or what it has no use for, at one place of a text."""
+    """Yield what Triton would evaluate in Python, or has no use for, at one node of a text."""
     match node:
         case ast.Attribute(attr=attr) if attr.startswith("_"):
             yield f"`.{attr}`: a kernel does not look inside Python's objects"
@@ -75,7 +75,7 @@ def _assembly(call: ast.Call) -> Iterator[str]:
 
 
 def _plain(node: ast.stmt) -> bool:
-    """Whether executing a statement of the module runs nothing but Triton's own `jit` and `constexpr`."""
+    """Return whether executing a statement of the module runs nothing but Triton's own `jit` and `constexpr`."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):
             return True

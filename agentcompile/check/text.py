@@ -1,8 +1,8 @@
-"""What the text of a C++ or CUDA kernel mentions that a kernel has no use for, on one line each: ``kernel.cpp:3: …``.
+"""Finds in the text of a C++ or CUDA kernel what a kernel has no use for, each on one line: ``kernel.cpp:3: …``.
 
-This is a lint: it keeps honest authors and language models from what would make their kernel slow, fragile or
-unmovable, and it says so before a compiler runs. It is no barrier: a text that means harm can compute an address and
-jump there, and no list of words sees that. What runs a kernel from somebody whom nobody trusts needs a sandbox.
+This is a lint: it keeps honest authors and language models from writing kernels that are slow, fragile or not portable,
+and says so before a compiler runs. It is not a security barrier: malicious text can compute an address and jump there,
+and no list of words detects that. Untrusted kernels need a sandbox.
 
 The text is read as a compiler reads it, after spliced lines are joined and comments dropped, because a word that is
 split over two lines is still that word.
@@ -20,10 +20,10 @@ HEADERS = (
     "cstddef", "cstdint", "cstring", "functional", "immintrin.h", "initializer_list", "limits", "numeric",
     "span", "tuple", "type_traits", "utility", "x86intrin.h",
 )  # fmt: skip
-"""What a C++ kernel may include: nothing that opens files, starts threads or allocates."""
+"""Headers that a C++ kernel may include; none opens files, starts threads or allocates."""
 
 _CALLED = "abort|exit|_exit|open|close|read|write|send|signal|raise|kill|remove|rename|printf|puts|free"
-"""Functions of the host whose names a kernel may give to something of its own: calling them unqualified is told."""
+"""Host functions whose names a kernel may use for its own purposes; only unqualified calls are reported."""
 _NAMED = (
     "malloc|calloc|realloc|aligned_alloc|posix_memalign|alloca|mmap|munmap|mprotect|mremap|brk|sbrk|fopen|fdopen|freopen|"
     "openat|creat|unlink|system|v?fork|clone3?|exec[lv]p?e?|execveat|fexecve|popen|posix_spawnp?|socket|connect|dlopen|"
@@ -48,7 +48,7 @@ _ATTRIBUTES = frozenset({
     "optimize", "packed", "preserve_none", "pure", "restrict", "returns_nonnull", "target", "unlikely", "unused",
     "vector_size", "visibility",
 })  # fmt: skip
-"""Those that say how to compile a function or lay out a type. Others make it run by itself or be somebody else."""
+"""Attributes that control compilation or layout; others can make a function run by itself or replace another."""
 _PRAGMAS = re.compile(
     r"(?:once|unroll|nounroll|omp simd|(?:GCC|clang) (?:unroll|ivdep|optimize|target|diagnostic|loop))\b"
 )
@@ -71,15 +71,18 @@ _MOMENTS = re.compile(
     r"__builtin_(?:ia32_rd\w+|cpu_\w+|readcyclecounter|readsteadycounter|thread_pointer|return_address|frame_address|"
     r"extract_return_addr))\b|\b_*(?:clock(?:64|_hi)?|globaltimer\w*)[ \t\n]*\(\)"
 )
-"""What differs from launch to launch though the inputs do not: clocks, chance, which core it is, and who called."""
+"""Sources of values that differ between launches with equal inputs: clocks, random numbers, the core, the caller."""
 _MOMENT = re.compile(r"(?:rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid)\b|.*%(?:clock|globaltimer|smid|warpid)\w*")
-"""Instructions that tell such things."""
+"""Instructions that read such values."""
 _PTX_LEAVES = re.compile(r"(?:call|brx|ret|exit|trap|brkpt)\b")
 
 
 def mentions(name: str, text: str, shared: Collection[str], *, host: bool) -> tuple[str, ...]:
-    """What a text mentions that it should not, the first of it; `shared` are the names of texts that it may include.
-    `host`: the processor that runs everything else executes it, so the words of the host's library are told, too."""
+    """Return what a text mentions that a kernel has no use for, `_MOST` findings at most.
+
+    `shared` names the texts that it may include. With `host` the text runs on the CPU, so that words of the host's
+    library are reported too.
+    """
     return _mentions(name, text, frozenset(shared), host)
 
 
@@ -105,15 +108,15 @@ def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple
 
 _SAME = "of the same inputs a kernel makes the same result, whenever and wherever it runs"
 _MOST = 20
-"""Findings of one text: more say nothing new."""
+"""Most findings of one text; more would add nothing new."""
 _NEAR = 500
-"""Characters around a word that say what it is."""
+"""Characters around a word that are read to classify it."""
 _SPLICE = "\x00"
-"""Stands for the end of a line that was joined with the next one, so that lines can be counted."""
+"""Replaces the end of a line that was joined with the next one, so that lines can be counted."""
 
 
 def _joined(text: str) -> str:
-    """Spliced lines as one; the ends of lines that went stand behind the word that they split."""
+    """Join spliced lines; a mark for each removed line end follows the word that it split."""
     text = text.replace("\r\n", "\n").replace(_SPLICE, " ")
     return re.sub(r"(?<!\w)(\w*)((?:\\[ \t]*\n\w*)+)", _moved, text)
 
@@ -124,12 +127,12 @@ def _moved(match: re.Match[str]) -> str:
 
 
 def _without_comment(match: re.Match[str]) -> str:
-    """A comment as blanks, as long as before."""
+    """Return a match with a comment replaced by blanks, with its length unchanged."""
     return _blank(match[0]) if match["comment"] is not None else match[0]
 
 
 def _without_text(match: re.Match[str]) -> str:
-    """A literal without its characters, as long as before."""
+    """Return a match with a literal's characters replaced by blanks, with its length unchanged."""
     if match["number"] is not None:
         return match[0]
     return "".join(c if c in ('"', "'", "\n", _SPLICE) else " " for c in match[0])
@@ -140,7 +143,7 @@ def _blank(text: str) -> str:
 
 
 def _spellings(joined: str, bare: str, plain: str) -> Iterator[tuple[int, str]]:
-    """Ways of writing that hide what is written."""
+    """Yield ways of writing that hide what is written."""
     for match in re.finditer(r"\?\?[=/'()!<>-]", bare):
         yield match.start(), f"`{match[0]}`: no trigraphs"
     for match in re.finditer(r"\?\?/[ \t]*\n", joined):
@@ -186,7 +189,7 @@ def _included(rest: str, shared: Collection[str], host: bool) -> Iterator[str]:
 
 
 def _assembly(bare: str, plain: str, host: bool) -> Iterator[tuple[int, str]]:
-    """Inline assembly that leaves the kernel, or says more than instructions; and that which nobody can read here."""
+    """Yield inline assembly that leaves the kernel, contains more than instructions, or cannot be read here."""
     code = re.sub(r"^[ \t]*#[^\n]*", lambda found: " " * len(found[0]), plain, flags=re.MULTILINE)
     for match in re.finditer(r"\b(?:__asm__|__asm|asm)\b", plain):
         found = _ASM.match(bare, match.start())
@@ -200,7 +203,7 @@ def _assembly(bare: str, plain: str, host: bool) -> Iterator[tuple[int, str]]:
 
 
 def _begins_a_statement(before: str) -> bool:
-    """Whether what follows `before` is a statement: a declaration's other name follows the declaration."""
+    """Return whether the text after `before` begins a statement; an asm label follows a declaration instead."""
     before = before.replace(_SPLICE, " ").rstrip()
     if not before.endswith(")"):
         return not before or before[-1] in ";{}:" or re.search(r"\b(?:else|do)\Z", before) is not None
@@ -213,7 +216,7 @@ def _begins_a_statement(before: str) -> bool:
 
 
 def instructions(code: str, *, host: bool) -> Iterator[str]:
-    """What the text of inline assembly (the host's, or PTX) does beyond computing."""
+    """Yield what the text of inline assembly (the host's, or PTX) does beyond computing."""
     if re.search(r"\\(?![nt])", code):
         yield "no character of an instruction is written by its number"
     for statement in re.split(r"[;\n{}]|\\[nt]", code):
@@ -255,7 +258,7 @@ def _words(plain: str) -> Iterator[tuple[int, str]]:
 
 
 def _foreign(bare: str) -> Iterator[tuple[int, str]]:
-    """Functions that are somebody else's: declared, or brought in by name."""
+    """Yield functions from elsewhere that are declared, or imported by name."""
     for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]{0,400})(?P<end>[;{]?)', bare):
         if match["end"] != "{" or "(" not in match["rest"]:
             yield match.start(), "`extern`: an entry is defined, nothing of others is declared"

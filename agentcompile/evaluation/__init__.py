@@ -1,1 +1,1 @@
-"""The judge in front of the workers: jobs go in, verdicts come out; and what this machine is."""
+"""Evaluates candidates in worker processes: jobs go in, verdicts come out. Also describes the machine."""

@@ -1,9 +1,8 @@
-"""The judge: builds, validates and times candidates in worker processes, and outlives whatever they do.
+"""The evaluator: builds, validates and times candidates in worker processes, and survives whatever they do.
 
-Every way to fail is a verdict. A worker that fails in any way is killed with its process group and replaced; after a
-crash, a hang or an error the new one first runs a kernel that is known to be right: where it is, what looked like a
-fault of the machine was the candidate's. A worker that somebody else killed is no verdict: its request is made again,
-once. Building and validating run in parallel, timing runs alone.
+Every failure is a verdict. A worker that fails is killed with its process group and replaced; after a crash, a hang or
+an error the new one first runs a canary (a kernel known to be right): if it passes, the candidate was at fault. A
+request that was killed from outside is repeated once. Building and validating run in parallel, timing alone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ ACCEPT_REPEATS = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """A request under way for a job; the binary is there once it is built. `again`: somebody ended the first try."""
+    """A request under way for a job; `binary` is None until built, `again` marks the repeat after an outside kill."""
 
     job: EvaluationJob
     binary: Binary | None
@@ -63,7 +62,7 @@ class _Work:
 
 
 class WorkerEvaluator:
-    """The judge of this machine. It is used by one thread at a time. Making it returns at once."""
+    """The evaluator of this machine, for one thread at a time; creating it returns at once."""
 
     def __init__(
         self,
@@ -80,10 +79,10 @@ class WorkerEvaluator:
         repeats: int = 16,
         steering: Steering | None = None,
     ) -> None:
-        """`workers` prepare at once (0: one a core); each may allocate `memory_bytes` (0: 60 % of the machine's).
+        """Create an evaluator with `workers` slots (0: one a core) of `memory_bytes` each (0: 60 % of the machine's).
 
-        `device` is the one that `target` describes: ``cpu``, ``cuda:0``. Candidates that `steering` gives up are
-        `Cancelled`, whatever they are at, and their workers killed.
+        `device` is the one that `target` describes: ``cpu``, ``cuda:0``. Candidates that `steering` cancels get the
+        verdict `Cancelled` at any stage, and their workers are killed.
         """
         self._steering = steering or Steering()
         cores, backend = len(os.sched_getaffinity(0)), backend_of(target.kind)
@@ -113,14 +112,17 @@ class WorkerEvaluator:
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; results come as they are ready. Raises `AgentCompileError` (environment) when the machine
-        itself fails: no disk, or a canary that died twice."""
+        """Build and validate; yield results as they are ready.
+
+        Raises:
+            AgentCompileError: the machine itself fails: no disk space, or a canary that failed twice (environment).
+        """
         for job, result in self._prepare(jobs, depth):
             assert not isinstance(result, Binary)
             yield job, result
 
     def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """Build alone. Raises as `prepare` does."""
+        """Build without validating; yield the jobs that built, with the errors of `prepare`."""
         return (job for job, result in self._prepare(jobs, None) if isinstance(result, Binary))
 
     def _prepare(
@@ -156,7 +158,7 @@ class WorkerEvaluator:
                 slots[index].clear(disturbed=False)
 
     def _next(self, waiting: Iterator[EvaluationJob], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
-        """Validate what is built before building more, so that results come early and binaries do not pile up."""
+        """Choose the next work: validation before builds, so that results come early and binaries do not pile up."""
         validating = sum(work.stage == "validate" for work in running.values())
         if built and validating < self._validators:
             return built.popleft()
@@ -167,7 +169,7 @@ class WorkerEvaluator:
     def _start(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
-            # The worker ends the compiler by itself at its limit; ours is for a worker that does not.
+            # The worker ends the compiler at this limit; ours is longer, for a worker that does not.
             request = p.Build(source=job.source, limit_s=limits.build_s)
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
@@ -197,8 +199,7 @@ class WorkerEvaluator:
         return work.job, self._blamed(slot, outcome) if ran else failure(outcome, work.stage)
 
     def _blamed(self, slot: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
-        """What a request that ran a candidate's code says about it. An error of the environment is the candidate's own
-        (a library that no system loads, a device that refuses it) unless a fresh worker's canary fails, too."""
+        """Return a candidate's verdict; environment errors count as its own, if a fresh worker's canary passes."""
         if isinstance(outcome, p.Fault) and outcome.environment:
             self._pool.worker(slot)
             return Crashed(stage=stage, signal=0, detail=outcome.error)
@@ -216,11 +217,7 @@ class WorkerEvaluator:
         claim: float = POLICY.search_claim,
         seconds: float = 0.0,
     ) -> Timing | Death:
-        """Time `arms` beside one another, alone on the machine.
-
-        An arm that takes its process down or leaves wrong outputs is named in `Timing.failed` and the others are timed
-        afresh; a failure that no arm is to blame for is returned as it is.
-        """
+        """Time `arms`, alone on the machine; retime the others when one crashes or is wrong (`Timing.failed`)."""
         labels = tuple(arm_of(arm).label for arm in arms)
 
         def request(live: Sequence[int]) -> p.Time:
@@ -257,11 +254,10 @@ class WorkerEvaluator:
         trusted: bool = True,
         seconds: float = 0.0,
     ) -> Timing | Death:
-        """Time labelled whole steps, or chunks of a prompt, beside one another over the weights at `checkpoint`, as
-        `time` does regions.
+        """Time labelled whole steps, or prompt chunks, over the weights at `checkpoint`, in the way of `time`.
 
-        `binaries` has the path of every source that a program calls; `residency` only labels the result. Kernels that
-        are not `trusted`, because nothing has judged them yet, may hang.
+        `binaries` maps source digests to paths; `residency` is a label; kernels that are not `trusted` (evaluated) may
+        hang.
         """
 
         def request(live: Sequence[int]) -> p.TimeSteps:
@@ -296,8 +292,7 @@ class WorkerEvaluator:
         residency: Residency,
         limit_s: float,
     ) -> Timing | Death:
-        """Time the arms that live; one that takes its process down is named, and the others are timed afresh. `ids`
-        are those of candidates that may be given up meanwhile."""
+        """Time the live arms; drop one that ends its process and retime the others. A person may cancel `ids`."""
         self._pool.rest()
         live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
         while True:
@@ -313,11 +308,11 @@ class WorkerEvaluator:
                 return verdict
 
     def feed(self, request: p.FeedModel, *, patience_s: float = 0.0) -> p.Fed | Failed:
-        """Run a whole model on sequences in a fresh process, as `feeder.feed` says."""
+        """Run a whole model on sequences in a fresh process, as `feeder.feed` does."""
         return feed(self._pool, self._limits, request, patience_s)
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
-        """For one process: its memory, and every interval at its longest on a machine that is shared by half."""
+        """Return one process's limit: its memory's, plus every interval at its longest on a half-shared machine."""
         longest_s = 2 * self._policy.max_interval_ns / 1e9
         most = (1 + self._policy.more_rounds) * rounds
         return self._limits.measure(nbytes) + 2 * most * arms * longest_s
@@ -326,7 +321,7 @@ class WorkerEvaluator:
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | _Blamed:
         taken: list[Samples] = []
-        # A device's context takes seconds to make; regions leave nothing behind, where steps leave a model's weights.
+        # Creating a device context takes seconds. Region timings leave nothing in it; steps leave a model's weights.
         kept = self._fragile and processes > 1 and isinstance(request, p.Time)
         if processes > 1 and self._fragile:
             self._pool.stock(processes, kept=kept)
@@ -357,19 +352,27 @@ class WorkerEvaluator:
         return tuple(taken)
 
     def _given_up(self, ids: Sequence[str]) -> int:
-        """The first of candidates that a person gave up; -1 for none."""
+        """Return the index of the first candidate that a person cancelled; -1 for none."""
         self._steering.hush()
         return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
 
     def ceiling(self) -> Ceiling:
-        """Measure the machine's ceilings in a fresh worker; raises `AgentCompileError` (environment) when it fails."""
+        """Measure the machine's ceilings in a fresh worker.
+
+        Raises:
+            AgentCompileError: the measurement fails (environment).
+        """  # noqa: DOC501
         outcome = self._alone(p.MeasureCeiling())
         if isinstance(outcome, p.CeilingMeasured):
             return outcome.ceiling
         raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
     def selftest(self, *, trials: int = 200, rounds: int = 10, planted: float = PLANTED) -> SelfTest:
-        """Judge the harness with a real kernel on the real timer; raises as `ceiling` does."""
+        """Test the timing harness with a real kernel on the real timer.
+
+        Raises:
+            AgentCompileError: the test cannot be run (environment).
+        """  # noqa: DOC501
         request = p.CheckHarness(trials=trials, rounds=rounds, planted=planted, policy=self._policy, seed=self._seed)
         outcome = self._alone(request)
         if isinstance(outcome, p.HarnessChecked):
@@ -377,7 +380,7 @@ class WorkerEvaluator:
         raise environment(f"the harness could not be tested: {said(outcome)}")
 
     def _alone(self, request: p.Request) -> Outcome:
-        """Ask a fresh worker while no other works."""
+        """Send a request to a fresh worker while no other works."""
         self._pool.rest()
         for _ in range(2):
             worker = self._pool.worker(self._pool.clock, fresh=True)
@@ -391,7 +394,7 @@ class WorkerEvaluator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blamed:
-    """A failed timing request: the index of the arm that ran, and what became of it."""
+    """A failed timing request: the index of the arm that was running, and its verdict."""
 
     at: int
     verdict: Death | Cancelled | Incorrect

@@ -1,4 +1,4 @@
-"""A whole model in a worker of its own: its rows, how it failed, or an error that says what the machine lacks."""
+"""Runs a whole model in a worker of its own; returns its logits, how it failed, or raises what the machine lacks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from agentcompile.worker.process import Lost, Outcome
 
 
 def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: float = 0.0) -> p.Fed | Failed:
-    """Run a whole model on sequences in a fresh process. It has failed when no step, and no part of loading it, ends
-    within `patience_s` seconds (0: what its size may take on a busy machine), however long all of them take.
+    """Run a whole model on sequences in a fresh process.
 
-    Raises AgentCompileError (environment) where memory or disk runs out, where somebody ends the process twice, and
-    where a canary fails, too.
-    """
+    It fails when no step, and no part of loading it, ends within `patience_s` seconds (0: a limit from the checkpoint's
+    size on a busy machine); the total time is not limited.
+
+    Raises:
+        AgentCompileError: memory or disk runs out, the process is killed from outside twice, or a canary fails too
+            (environment).
+    """  # noqa: DOC501
     pool.rest()
     nbytes = sum(file.stat().st_size for file in Path(request.checkpoint).iterdir() if file.is_file())
     outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
-    if from_outside(outcome):  # whoever runs out of memory kills the nearest
+    if from_outside(outcome):  # when memory runs out, the system may kill any process
         outcome, at = _tried(pool, request, patience_s or limits.measure(nbytes))
     if isinstance(outcome, p.Fed):
         return outcome
@@ -33,7 +36,7 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
         raise lacking(what, "host", f"its process was ended twice from outside: {outcome.detail}")
     if isinstance(outcome, Lost) and (resource := named(outcome.detail)) is not None:
         raise lacking(what, resource, outcome.detail)
-    if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels' own doing, unless a canary fails, too
+    if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels are at fault, unless a canary fails too
         pool.worker(pool.clock)
         return Failed(at=at, verdict=Crashed(stage="admit", signal=0, detail=outcome.error))
     verdict = failure(outcome, "admit")
@@ -42,7 +45,7 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
 
 
 def _tried(pool: WorkerPool, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
-    """What became of one try, and the group that ran last."""
+    """Return the outcome of one try, and the index of the group that ran last."""
     pool.clock.clear(disturbed=True)  # a canary loads PyTorch and the device before the first part's time begins
     worker = pool.worker(pool.clock)
     outcome = worker.answer(request, limit_s=patience_s)

@@ -1,4 +1,4 @@
-"""What is judged and who judges: jobs, arms that may be timed, and the seam that tests fill with a fake."""
+"""The interface of evaluation: jobs, the arms of a timing, and the protocol that tests implement with a fake."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Death, NumericReport, Verdict
 
 Depth = Literal["search", "accept"]
-"""How thoroughly a candidate is validated: enough to time it, or enough to ship it."""
+"""How thoroughly a candidate is validated: enough to time it (`search`), or enough to ship it (`accept`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationJob:
-    """A candidate with all that judging it needs."""
+    """A candidate with everything that its evaluation needs."""
 
     candidate: Candidate
     region: Region
@@ -29,7 +29,7 @@ class EvaluationJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A job that built and passed the correctness suite: it may be timed."""
+    """A job that was built and passed the correctness suite, so that it may be timed."""
 
     job: EvaluationJob
     binary: Binary
@@ -38,7 +38,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What candidates are compared with: the region's own body run by PyTorch."""
+    """The baseline of a comparison: the region's own body, run by PyTorch."""
 
     name: str = "pytorch"
 
@@ -52,15 +52,15 @@ class Failed:
 
 
 class Evaluator(Protocol):
-    """Who turns jobs into verdicts and arms into samples; tests have one that needs no process."""
+    """Turns jobs into verdicts and arms into timings; tests have one that needs no process."""
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = ...
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate, several at once; results come in any order, one for each job."""
+        """Build and validate several jobs at once; yield one result for each, in any order."""
 
     def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """Build alone, several at once; the jobs whose binaries are in the store now, in any order."""
+        """Build several jobs at once without validating; yield those whose binaries are in the store, in any order."""
 
     def time(
         self,
@@ -74,9 +74,10 @@ class Evaluator(Protocol):
         claim: float = ...,
         seconds: float = ...,
     ) -> Timing | Death:
-        """Time `arms` beside one another in each of `processes` fresh processes (1: the one that stays for search).
+        """Time `arms` beside one another in each of `processes` fresh processes (1: the one kept for the search).
 
-        After `seconds` (0: any) no process begins a round that an interval does not need.
+        After `seconds` (0: no limit) no process begins a round that an interval does not need. A failure that no arm
+        caused is returned as it is.
         """
 
     def ceiling(self) -> Ceiling:

@@ -1,4 +1,4 @@
-"""This machine, ready to judge: target, compiler, store, database, and the ceilings it was measured at."""
+"""The machine that candidates are evaluated on: target, compiler, store, and its measured ceilings."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ _SIGNS_OF_A_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/versio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What every verb that builds or measures needs."""
+    """The parts of a machine that every verb which builds or measures needs."""
 
     target: Target
     toolchain: Toolchain
     store: Store
     hashes: Path
-    """Remembers the digests of weight files."""
+    """File that keeps the digests of weight files."""
     device: str = "cpu"
-    """``cuda:0`` for the first GPU that PyTorch sees."""
+    """PyTorch's name of the device: ``cuda:0`` for the first GPU that PyTorch sees."""
 
 
 def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> Machine:
-    """Describe this machine, as a target of `kind` when one is given, else as the options want it.
+    """Describe this machine as a target of `kind`, or as the options want it when `kind` is empty.
 
-    Raises AgentCompileError (environment) when the device or its compiler is not there.
+    Raises:
+        AgentCompileError: the device or its compiler is missing (environment).
     """
     device = _device(options.target, kind)
     toolchain, target = _PROBES[backend_of(device).kind](device, options)
@@ -64,12 +65,14 @@ def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
 
 _PROBES: Mapping[str, Callable[[str, Options], tuple[Toolchain, Target]]] = {"cpu": _host, "cuda": _gpu}
 _FIRST = {"cpu": "cpu", "cuda": "cuda:0"}
-"""The device that a kind alone stands for."""
+"""Device of a kind that is given without an index."""
 
 
 def _device(asked: str, kind: str) -> str:
-    """``cpu`` or ``cuda:N``: the one asked for, if it is of the `kind` that is wanted. With `auto` a GPU is taken where
-    there is one that can be used."""
+    """Return ``cpu`` or ``cuda:N``: the device `asked` for, or the first of `kind` when that is wanted.
+
+    With ``auto`` it is the first GPU, where there is one that can be used.
+    """
     if asked in BACKENDS or ":" in asked:
         return asked if kind in ("", backend_of(asked).kind) else _FIRST[kind]
     if kind:
@@ -83,7 +86,7 @@ def _device(asked: str, kind: str) -> str:
 
 @contextmanager
 def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
-    """Workers that judge on this machine; they are gone when the block ends."""
+    """Yield the evaluator of this machine; its workers are killed when the block ends."""
     judge = WorkerEvaluator(
         machine.target,
         store=machine.store.root,
@@ -99,12 +102,15 @@ def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) 
 
 
 def ceilings(machine: Machine, judge: WorkerEvaluator) -> Ceiling:
-    """The machine's ceilings, measured once and kept."""
+    """Return the machine's ceilings, measured once and then kept in the store."""
     return probe.ceiling(machine.target, machine.store, judge.ceiling)
 
 
 def residency(graph: Graph, target: Target) -> Residency:
-    """Where a step of `graph` finds its weights. A weight with two readers counts once, a row of a table not."""
+    """Return where a step of `graph` reads its weights from: `dram` when they exceed the largest cache, else `cache`.
+
+    A weight with several readers counts once; an embedding table, of which a step reads a row, does not count.
+    """
     weights = {value.id: value for value in graph.values if value.role == "weight"}
     read = {use.value for node in graph.nodes if node.op != "embedding" for use in node.inputs}
     total = sum(value.nbytes() for id, value in weights.items() if id in read)

@@ -1,4 +1,4 @@
-"""Candidates as a worker is asked about them."""
+"""Makes the parts of requests to a worker from jobs and arms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentcompile.worker import protocol as p
 
 
 def implementation(job: EvaluationJob, binary: Binary) -> p.Implementation:
-    """A built candidate with what its template declares."""
+    """Return a built candidate with the properties that its template declares."""
     t = job.template
     return p.Implementation(
         label=job.candidate.label,
@@ -25,15 +25,15 @@ def implementation(job: EvaluationJob, binary: Binary) -> p.Implementation:
 
 
 def arm_of(arm: Prepared | Baseline) -> p.Arm:
-    """What is timed."""
+    """Return an arm of a timing as the worker's protocol has it."""
     return p.Reference(label=arm.name) if isinstance(arm, Baseline) else implementation(arm.job, arm.binary)
 
 
 def each_process(seconds: float, processes: int) -> float:
-    """Of a timing's wall time, the part of one process; 0: any."""
+    """Return the wall time in seconds of one process of a timing; 0 means no limit."""
     return seconds / processes if 0 < seconds < math.inf else 0.0
 
 
 def physical_bytes() -> int:
-    """Memory of the machine."""
+    """Return the machine's physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

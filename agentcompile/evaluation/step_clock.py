@@ -1,4 +1,4 @@
-"""Whole steps on the judge's clock, and the policy under which all numbers of a run are comparable."""
+"""Times whole steps through the evaluator, under one policy that makes all numbers of a run comparable."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from agentcompile.measure import POLICY, Timing
 from agentcompile.validate import POLICY as TOLERANCES
 
 POSITION = 256
-"""Where in the cache whole steps are timed: the middle of a short chat."""
+"""Cache position at which whole steps are timed: the middle of a short chat."""
 _LIMIT_S = 60.0
 
 
 def position_of(regime: Regime) -> int:
-    """Where a regime's steps are timed: `POSITION` where it serves it, else the geometric middle."""
+    """Return where a regime's steps are timed: `POSITION` if its contexts include it, else their geometric middle."""
     first, last = regime.context
     return POSITION if first <= POSITION < last else min(math.isqrt(first * last), last - 1)
 
 
 def policy_digest(residency: Residency) -> str:
-    """Identity of tolerances, timing protocol and residency: results under another are not comparable."""
+    """Return the identity of tolerances, timing protocol and residency; only results under equal ones compare."""
     return POLICY.digest(tolerances=TOLERANCES, residency=residency)
 
 
 def binaries(here: Machine, sources: Mapping[str, Source], wanted: Sequence[str]) -> dict[str, Binary]:
-    """Build, or find in the store, the sources `wanted` names by digest.
+    """Build the sources that `wanted` names by digest, or find their binaries in the store.
 
-    Raises AgentCompileError (environment) for one that built before and does not any more.
+    Raises:
+        AgentCompileError: a source that was built before no longer builds (environment).
     """
     found = {}
     for source in wanted:
@@ -63,15 +64,18 @@ class StepClock:
         steering: Steering | None = None,
         left: Left = any_time,
     ) -> None:
-        """`sources` gives what the programs may call, by digest; nothing is timed while `steering` is paused, and no
-        timing takes more rounds than it needs when no seconds are `left`."""
+        """Create a clock; `sources` returns the kernels that the programs may call, by digest.
+
+        Nothing is timed while `steering` is paused. When no seconds are `left`, a timing takes no more rounds than it
+        needs.
+        """
         self._steering, self._left = steering or Steering(), left
         self._here, self._judge, self._model, self._sources = here, judge, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
     @property
     def known(self) -> Mapping[str, Timing]:
-        """What an earlier process of the run found, by what was asked."""
+        """The timings of an earlier process of the run, by the digest of what was timed."""
         return self._steering.earlier.steps
 
     def __call__(
@@ -85,7 +89,7 @@ class StepClock:
         seed: int,
         trusted: bool = True,
     ) -> Timing | Death:
-        """Time labelled programs in interleaved rounds at the middle of the contexts that a regime serves."""
+        """Time labelled programs in interleaved rounds, at the position that `position_of` gives for the regime."""
         self._steering.point()
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})

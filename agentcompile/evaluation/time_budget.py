@@ -1,7 +1,7 @@
-"""The wall time that a search and the tuning of its steps may take together, and who may use how much of it.
+"""The wall time that a search and the tuning of its steps may take together, and each stage's share of it.
 
-In: seconds and a clock. Out: how many are left, for all that is still to come or until a share of them is used. What
-has to be done whatever the time, one candidate a region and one look at the plan beside PyTorch, asks nobody.
+In: seconds and a clock. Out: the seconds that are left, in all or until a stage's share is used. Work that is required
+at any time (one candidate a region, and one timing of the plan beside PyTorch) ignores the budget.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from collections.abc import Callable, Mapping
 from agentcompile.ir.target import Target
 
 Left = Callable[[], float]
-"""Seconds that are left from now on; negative when it took longer."""
+"""Returns the seconds that are left from now on; negative when the time is exceeded."""
 
 SEARCHED: Mapping[str, float] = {"cpu": 0.5, "cuda": 0.4}
-"""Share of the time after which no new candidate of a region is judged alone."""
+"""Share of the time after which no new candidate of a region is evaluated by itself."""
 CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
 """Share after which finalists get no more rounds than an interval needs."""
 TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
-"""Share after which no alternative is tried in the step: what is left is for the plan beside PyTorch."""
+"""Share after which no alternative is tried in the step; the remaining time is for timing the plan beside PyTorch."""
 LEAST_S = 1.0
-"""For one timing however late it is: processes have to start."""
+"""Seconds for one timing, however late it is: processes have to start."""
 HEAD_S = 0.7
-"""What one candidate of a region takes on a quiet machine of two cores: built, validated and timed on a CPU."""
+"""Seconds to build, validate and time one candidate of a region on a quiet machine of two cores, on a CPU."""
 REGION_S = 1.2
-"""The same with its share of what is timed afresh: about half of the regions are."""
+"""The same seconds with its share of confirmation on fresh data, which about half of the regions need."""
 
 
 class TimeBudget:
-    """Counts from its making; `seconds` of 0 mean any."""
+    """A time budget that counts from its creation; `seconds` of 0 mean no limit."""
 
     def __init__(
         self, seconds: float, target: Target, *, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`spent_s` is what earlier processes of the run used; `clock` stands still while the session is paused."""
+        """Create a budget; earlier processes of the run used `spent_s`, and `clock` stands still during a pause."""
         self.seconds = float(seconds) if seconds else math.inf
         self._begin, self._clock, self._kind = clock() - spent_s, clock, target.kind
 
     @property
     def elapsed_s(self) -> float:
-        """Used so far."""
+        """The seconds used so far."""
         return self._clock() - self._begin
 
     def left(self) -> float:
-        """Seconds until all of it is used."""
+        """Return the seconds until the whole budget is used."""
         return self.seconds - self.elapsed_s
 
     def searching(self) -> float:
-        """Seconds in which new candidates of regions may be judged alone."""
+        """Return the seconds in which new candidates of regions may be evaluated."""
         return self._until(SEARCHED)
 
     def confirming(self) -> float:
-        """Seconds for timing finalists afresh."""
+        """Return the seconds in which finalists may be timed on fresh data."""
         return self._until(CONFIRMED)
 
     def tuning(self) -> float:
-        """Seconds in which alternatives may be tried in the step."""
+        """Return the seconds in which alternatives may be tried in the step."""
         return self._until(TUNED)
 
     def _until(self, shares: Mapping[str, float]) -> float:
@@ -65,7 +65,7 @@ class TimeBudget:
 
 
 def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
-    """What a search of so many regions takes at least, where `left_s` are few for it; else nothing.
+    """Return a warning with the least time of a search of `regions`; empty where `left_s` is ample.
 
     `others` are threads of other processes that run on its `cores` now, and take a fair share of them.
     """
@@ -81,12 +81,12 @@ def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
 
 
 def any_time() -> float:
-    """What is left where nobody counts."""
+    """Return infinity, for callers without a time limit."""
     return math.inf
 
 
 def part_of(left: Left, share: float) -> Left:
-    """What is left of a share of the time that is left now."""
+    """Return a function that gives the seconds left of a `share` of the time that is left now."""
     now = left()
     if now == math.inf:
         return left

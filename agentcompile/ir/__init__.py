@@ -1,1 +1,1 @@
-"""The vocabulary of the flow: frozen dataclasses, standard library only, imported by every stage."""
+"""The data types that every stage shares: frozen dataclasses that need only the standard library."""

@@ -1,6 +1,6 @@
-"""What an adviser is asked and what it may answer: an order, hints and risks over a space that others bounded.
+"""The question to an adviser and its answer: an order, hints and risks over a space that others bounded.
 
-Advice never adds a candidate, passes a check or decides; an empty one costs trials and nothing else.
+Advice never adds a candidate, passes a check or decides; bad or missing advice costs trials and nothing else.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Question:
     candidates: Sequence[Candidate]
     """The space, in its order."""
     history: tuple[Trial, ...] = ()
-    """Trials of these candidates so far, the last word on each last."""
+    """Trials of these candidates so far; the last one of a candidate counts."""
 
     @property
     def floor_ns(self) -> float:
-        """The roofline floor of one site at the residency of the step."""
+        """The roofline floor of one site at the residency of the step, in nanoseconds."""
         return self.region.floor_ns(self.ceiling, self.residency)
 
 
@@ -47,41 +47,41 @@ class Hint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Risk:
-    """What may go wrong with a template here."""
+    """A problem that may occur with a template here."""
 
     template: str
     text: str
 
 
 Topic = Literal["semantic", "numerical", "bounds", "resource", "dynamic-shape"]
-"""What a claim is about: what the region means, or one of the four kinds of risk."""
+"""Subject of a claim: the region's meaning, or one of the four kinds of risk."""
 Standing = Literal["unverified", "confirmed", "refuted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of an adviser that facts can settle; until they do it is unverified."""
+    """One statement of an adviser that facts can settle; until then it is unverified."""
 
     says: str
     """A row of the table of claims: `computes`, `accumulates-in`, …"""
     topic: Topic
     template: str = ""
-    """Empty: it is about the region."""
+    """Template that it is about; empty when it is about the region."""
     value: str = ""
     rationale: str = ""
     standing: Standing = "unverified"
     because: str = ""
-    """The fact that settled it."""
+    """Fact that settled it."""
 
     @property
     def text(self) -> str:
-        """For people: ``linear/rows accumulates-in bf16``."""
+        """The claim as text for people: ``linear/rows accumulates-in bf16``."""
         return " ".join(word for word in (self.template, self.says, self.value) if word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One thing that an adviser said, and whether it was taken; a refusal has its reason."""
+    """One item of an adviser's answer, and whether it was accepted; a refused one has its reason."""
 
     what: Literal["label", "claim", "risk", "rank", "hint", "answer"]
     text: str
@@ -91,18 +91,18 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What asking an adviser took."""
+    """The resources that asking an adviser used."""
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     microdollars: int = 0
-    """At the price that the options name; 0 when they name none."""
+    """Cost at the price that the options name; 0 when they name none."""
     seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
-        """Of prompts and answers together."""
+        """The tokens of prompts and answers together."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -112,7 +112,7 @@ class Usage:
         return self.plus(other, -1)
 
     def plus(self, other: Usage, times: int) -> Usage:
-        """The sum of this and of `times` the other."""
+        """Return the sum of this usage and `times` the other."""
         return Usage(
             calls=self.calls + times * other.calls,
             prompt_tokens=self.prompt_tokens + times * other.prompt_tokens,
@@ -124,24 +124,24 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """An adviser's answer. Candidates that `order` does not name follow in the space's order."""
+    """An adviser's answer; candidates that `order` does not name follow in the space's order."""
 
     label: str
-    """Who answered: `heuristic`, `none`, `random:7`, or a model's name."""
+    """Name of the adviser: `heuristic`, `none`, `random:7`, or a model's name."""
     order: tuple[str, ...] = ()
     """Candidate ids, the most promising first."""
     hints: tuple[Hint, ...] = ()
     risks: tuple[Risk, ...] = ()
     rationales: tuple[tuple[str, str], ...] = ()
-    """(candidate id, one sentence) for the head of the order."""
+    """(candidate id, one sentence) for the first candidates of the order."""
     meaning: str = ""
-    """The region's semantic label in the adviser's words; its claims say what of it was verified."""
+    """Region's semantic label in the adviser's words; `claims` say which parts of it were verified."""
     claims: tuple[Claim, ...] = ()
     proposals: tuple[Proposal, ...] = ()
-    """Everything that was said about the region, taken or refused."""
+    """Everything that was said about the region, accepted or refused."""
 
     def sorted(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """All of `candidates`, those that the order names first; ids outside the space change nothing."""
+        """Return all `candidates`, those that the order names first; ids outside the space have no effect."""
         rank = {id: at for at, id in reversed(list(enumerate(self.order)))}
         keyed = [(rank.get(candidate.id, len(self.order)), at) for at, candidate in enumerate(candidates)]
         return tuple(candidates[at] for _, at in sorted(keyed))

@@ -1,7 +1,7 @@
-"""Makes untrusted text safe to show: what enters an event loses escape sequences, control and bidirectional characters,
-and what leaves a process no key.
+"""Makes untrusted text safe to show, and removes secrets.
 
-Standard library only.
+Texts of events lose escape sequences, control and bidirectional characters; texts that leave the process contain no
+key. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import re
 from typing import Any, cast
 
 TEXT_LIMIT = 16_384
-"""Characters of one text in an event; longer ones end in an ellipsis."""
+"""Most characters of one text in an event; longer ones end in an ellipsis."""
 HIDDEN = "[redacted]"
 _LEAST_KEY = 4
 LINES = frozenset({"log", "detail", "text", "message", "hint"})
 """Fields that may hold several lines; everywhere else a line break becomes a space."""
 
-# CSI, OSC and the other string sequences go whole, so that their printable tail does not stay behind.
+# CSI, OSC and other string sequences are removed whole, so that their printable tail does not remain.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]")
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -41,7 +41,10 @@ def clean(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
 
 
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` without any of `secrets`, as they are or as JSON writes them."""
+    """Return `text` without any of `secrets`, as they are or as JSON and Python literals write them.
+
+    Secrets of fewer than four characters are ignored.
+    """
     for secret in secrets:
         if len(secret) >= _LEAST_KEY:
             for form in {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}:
@@ -55,7 +58,7 @@ def _fields(cls: Any) -> tuple[str, ...]:
 
 
 def _cleaned(value: object, lines: bool = False) -> object:
-    """`value` with every text in it cleaned; the same object when nothing changed."""
+    """Return `value` with every text in it cleaned; the same object when nothing changed."""
     if isinstance(value, str):
         return clean(value, lines=lines)
     if isinstance(value, tuple):
@@ -68,7 +71,7 @@ def _cleaned(value: object, lines: bool = False) -> object:
 
 
 def _changes(value: object) -> dict[str, object]:
-    """The fields of a dataclass whose text had to be cleaned."""
+    """Return the fields of a dataclass whose text had to be cleaned, with their new values."""
     changed: dict[str, object] = {}
     cls: Any = type(value)
     for name in _fields(cls):
@@ -79,7 +82,7 @@ def _changes(value: object) -> dict[str, object]:
 
 
 class Clean:
-    """Cleans every text of an event, however deep, when the event is made."""
+    """A base class of events that cleans every text in them, at any depth, when they are created."""
 
     __slots__ = ()
 
@@ -89,6 +92,8 @@ class Clean:
 
 
 def harmless(line: bytes) -> bool:
-    """Whether no text of a line of JSON needs cleaning: it is short, and all of it is plain printable ASCII without an
-    escape. A quick look at what was written clean."""
+    """Return whether a line of JSON certainly needs no cleaning: it is short, printable ASCII without an escape.
+
+    This is a quick check of lines that were written clean.
+    """
     return len(line) <= TEXT_LIMIT and line.isascii() and b"\\" not in line and b"\x7f" not in line

@@ -1,10 +1,11 @@
-"""Dataclasses to plain JSON and back, strictly: unknown keys, wrong types and missing fields are refused.
+"""Converts dataclasses to plain JSON and back, strictly: unknown keys, wrong types and missing fields are refused.
 
-Unions of dataclasses are told apart by a ``kind`` field of type ``Literal["…"]``. Tuples travel as lists. A float that
-JSON lacks travels as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as pydantic writes it: the error of a
-kernel that is wrong may be infinite, and is still its report.
-This is for our own files and pipes (events, worker frames, the measurement database); what people write
-(templates, configuration, locks) enters through `agentcompile.catalog.decode`, whose errors name file and key.
+Unions of dataclasses are told apart by a ``kind`` field of type ``Literal["…"]``. Tuples become lists. A float that
+JSON lacks becomes the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in pydantic: the error of a wrong kernel
+may be infinite, and must still be reported.
+
+This is for our own files and pipes (events, worker frames, the measurement database). Files that people write
+(templates, configuration, locks) are read by `agentcompile.catalog.decode`, whose errors name file and key.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ class CodecError(ValueError):
 
 
 def encode(value: object) -> Json:
-    """Turn dataclasses, tuples, mappings and scalars into plain JSON values."""
+    """Turn dataclasses, tuples, mappings and scalars into plain JSON values.
+
+    Raises:
+        CodecError: a value has another type.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else _told(value)
     if value is None or isinstance(value, (bool, int, str)):
@@ -50,7 +55,7 @@ def _told(value: float) -> str:
 
 
 def lean(value: object) -> Json:
-    """`encode` without the fields that stand at their defaults: a new optional field changes no identity."""
+    """Return `encode`'s output without fields at their defaults, so that a new optional field changes no identity."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = _fields(type(value)).values()
         told = [field for field in fields if getattr(value, field.name) != _default(field)]
@@ -81,7 +86,11 @@ def _tag(cls: type) -> str | None:
 
 
 def decode(cls: type[T] | Any, data: Json, path: str = "$") -> T:
-    """Rebuild a value of type `cls` from `encode`'s output; raises `CodecError` with the path of the first fault."""
+    """Rebuild a value of type `cls` from `encode`'s output.
+
+    Raises:
+        CodecError: the data does not fit the type; the message has the path of the first fault.
+    """
     try:
         return cast(T, _decoder(cast(Hashable, cls))(data))
     except _FaultError as fault:
@@ -89,8 +98,13 @@ def decode(cls: type[T] | Any, data: Json, path: str = "$") -> T:
 
 
 def decode_bare(cls: type[T] | Any, data: Json, path: str = "$") -> T:
-    """`decode`, but what the outermost dataclass does after it was made is left out: whoever calls knows that nothing
-    is left to do."""
+    """Rebuild a value like `decode`, without calling `__post_init__` of the outermost dataclass.
+
+    Use it only where `__post_init__` has nothing left to do.
+
+    Raises:
+        CodecError: the data does not fit the type; the message has the path of the first fault.
+    """
     try:
         return cast(T, _decoder_bare(cast(Hashable, cls))(data))
     except _FaultError as fault:
@@ -101,7 +115,7 @@ Decoder = Callable[[Json], object]
 
 
 class _FaultError(Exception):
-    """What is wrong, and the way from there up to the whole, one step a level."""
+    """The reason of a fault, and the steps from it to the outermost value, one a level."""
 
     def __init__(self, reason: str, *steps: str) -> None:
         self.reason, self.steps = reason, list(steps)
@@ -109,7 +123,7 @@ class _FaultError(Exception):
 
 @functools.cache
 def _decoder(hint: Hashable) -> Decoder:
-    """What rebuilds a value of one type. Types are looked at once: thousands of values of each come in a frame."""
+    """Return the decoder of one type; it is made once, because a frame holds thousands of values of each type."""
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
         return _union(typing.get_args(hint))
@@ -130,7 +144,7 @@ def _decoder_bare(hint: Hashable) -> Decoder:
 
 
 def _bare(cls: Any) -> Callable[..., object]:
-    """Makes a dataclass as its own `__init__` does, but for `__post_init__`."""
+    """Return a function that makes a dataclass like its own `__init__`, without calling `__post_init__`."""
     fields = _fields(cls)
     assert all(field.default_factory is dataclasses.MISSING for field in fields.values()), cls
     defaults = {name: field.default for name, field in fields.items() if field.default is not dataclasses.MISSING}
@@ -243,12 +257,15 @@ def _union(options: tuple[Any, ...], of: Callable[[Any], Decoder] | None = None)
 
 
 _SHAPES = 64
-"""Shapes of one table that are remembered: whole and canonical ones are few, what else comes is no table of ours."""
+"""Most shapes of one table that are remembered: our own tables have few, others are not worth remembering."""
 
 
 def _dataclass(cls: type, make: Callable[..., object] | None = None) -> Decoder:
-    """Tables of one shape, the same keys in the same order with values of the same types, are looked at closely once:
-    then only those values are decoded whose type alone does not tell that they are right."""
+    """Return the decoder of a dataclass, which checks tables of one shape thoroughly only once.
+
+    A shape is the keys in their order and the types of their values. For later tables of the same shape it decodes only
+    the values that their type alone does not prove valid.
+    """
     make = make or cls
     thorough, items = _thorough(cls, make), {name: _later(hint) for name, hint in _hints(cls).items()}
     told = {name: hint for name, hint in _hints(cls).items() if hint in (bool, int, float, str)}
@@ -316,7 +333,7 @@ def _under(step: str, item: Decoder, data: Json) -> object:
 
 
 def _later(hint: Any) -> Decoder:
-    """The decoder of a type once it is needed: types may contain themselves."""
+    """Return a decoder that is made at its first use, because types may contain themselves."""
     if hint in (bool, int, float, str):
         return _decoder(hint)
     made: Decoder | None = None

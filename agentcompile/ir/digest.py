@@ -1,4 +1,4 @@
-"""Content digests: one canonical JSON form, one hash, and a domain that says what was hashed."""
+"""Content digests: one canonical JSON form, one hash, and a domain that names what was hashed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 SHORT = 12
-"""Characters of a digest shown to people."""
+"""Characters of a digest that are shown to people."""
 
 
 def canonical(value: Json) -> bytes:
@@ -31,5 +31,9 @@ def digest_bytes(domain: str, data: bytes) -> str:
 
 
 def digest_files(domain: str, files: Iterable[Path]) -> str:
-    """Hash the contents of `files`, in their order and without their names, under `domain`; raises OSError."""
+    """Hash the contents of `files`, in their order and without their names, under `domain`.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
     return digest(domain, [digest_bytes("file/1", file.read_bytes()) for file in files])

@@ -1,6 +1,6 @@
-"""Values of expressions, and why a constraint does not hold. See `agentcompile.ir.expr` for the language.
+"""Evaluates expressions, and explains why a constraint does not hold; `agentcompile.ir.expr` defines the language.
 
-Goes in: a tree and the values of its names. Comes out: a whole number or a truth value, or a reason with figures in it.
+In: a tree and the values of its names. Out: a whole number or a truth value, or a reason with figures in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ class EvaluationError(ValueError):
 
 
 def evaluate(expr: Expr, names: Mapping[str, int]) -> int:
-    """The value of `expr` (an int; comparisons and ``not`` give a bool); raises `EvaluationError` with the reason."""
+    """Return the value of `expr`: an int, or a bool for comparisons and ``not``.
+
+    Raises:
+        EvaluationError: a name is unknown, a divisor is zero, or a result exceeds 2^63 - 1.
+    """
     match expr:
         case Int(value):
             return value
@@ -130,9 +134,9 @@ def _call(expr: Expr, function: Function, values: list[int]) -> int:
 
 
 def explain(expr: Expr, names: Mapping[str, int]) -> str:
-    """Say with figures why `expr` has the value it has.
+    """Explain with figures why `expr` has the value it has, or why it has none.
 
-    ``hidden % 32 == 0 with hidden=1000 → 1000 % 32 = 8``. An expression without a value gives the reason for that.
+    An example: ``hidden % 32 == 0 with hidden=1000 → 1000 % 32 = 8``.
     """
     shown = ", ".join(f"{name}={int(names[name])}" for name in free_names(expr) if name in names)
     head = f"{canonical(expr)} with {shown}" if shown else canonical(expr)
@@ -145,7 +149,7 @@ def explain(expr: Expr, names: Mapping[str, int]) -> str:
 
 
 def _culprit(expr: Expr, names: Mapping[str, int]) -> Expr:
-    """The part that decides: the first false operand of an `and`, the chosen side of a condition."""
+    """Return the part that decides: the first false operand of an `and`, or the chosen side of a condition."""
     match expr:
         case Logic("and", operands):
             decisive = next((operand for operand in operands if not evaluate(operand, names)), expr)
@@ -157,7 +161,7 @@ def _culprit(expr: Expr, names: Mapping[str, int]) -> Expr:
 
 
 def _steps(expr: Expr, names: Mapping[str, int]) -> list[str]:
-    """`1000 % 32 = 8` for every side of a comparison that is neither a number nor a name."""
+    """Return texts like ``1000 % 32 = 8`` for every side of a comparison that is neither a number nor a name."""
     match expr:
         case Compare(_, operands):
             sides = [side for side in operands if not isinstance(side, (Int, Name))]
@@ -171,7 +175,7 @@ def _steps(expr: Expr, names: Mapping[str, int]) -> list[str]:
 
 
 def _filled(expr: Expr, names: Mapping[str, int]) -> Expr:
-    """The same tree with every known name replaced by its value."""
+    """Return the same tree with every known name replaced by its value."""
 
     def all_of(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(_filled(part, names) for part in parts)

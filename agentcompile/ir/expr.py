@@ -1,12 +1,12 @@
-"""The one expression language of constraints and counts: a small part of Python with Python's meaning, on integers.
+"""The expression language of constraints and counts: a small part of Python with Python's meaning, on integers.
 
     hidden % (32 * VEC) == 0 and ROWS * 4 <= 32
     round_up(rows, ROWS) * threads if SPLIT > 1 else 0
 
-Whole numbers, names, ``+ - * // %``, comparisons (chained too), ``and or not``, ``a if c else b``, parentheses and
-``min max ceil_div round_up``. Text goes in, a tree comes out (`agentcompile.ir.evaluate` gives it a value); the checker
-evaluates it, the adviser reads it, people see it and the lock pins it. Nothing is ever given to Python's ``eval``.
-Size, depth and magnitude are bounded, so a hostile manifest costs microseconds.
+It has whole numbers, names, ``+ - * // %``, comparisons (chained too), ``and or not``, ``a if c else b``, parentheses
+and ``min max ceil_div round_up``. A text is parsed to a tree, which `agentcompile.ir.evaluate` evaluates. The checker,
+advisers, people and lockfiles all use the same text. Nothing is ever given to Python's ``eval``. Size, depth and
+magnitude are bounded, so a hostile manifest costs microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TEXT = 500
 MAX_NODES = 200
 MAX_DEPTH = 32
 MAX_VALUE = 2**63 - 1
-"""The largest magnitude of a literal and of every intermediate result."""
+"""Largest magnitude of a literal and of every intermediate result."""
 
 Arithmetic = Literal["+", "-", "*", "//", "%"]
 Relation = Literal["==", "!=", "<", "<=", ">", ">="]
@@ -31,7 +31,7 @@ KEYWORDS = ("and", "or", "not", "if", "else")
 
 
 class ExprError(ValueError):
-    """Text that is no expression of the language. `column` counts from 1."""
+    """A text that is not an expression of the language; `column` counts from 1."""
 
     def __init__(self, reason: str, text: str, column: int) -> None:
         super().__init__(f"{reason} at column {column} of `{text[:MAX_TEXT]}`")
@@ -56,14 +56,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """``-operand``."""
+    """The negation ``-operand``."""
 
     operand: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """``left op right``; ``//`` and ``%`` round towards minus infinity, as Python's do."""
+    """The operation ``left op right``; ``//`` and ``%`` round towards minus infinity, as in Python."""
 
     op: Arithmetic
     left: Expr
@@ -72,7 +72,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """``first op1 second op2 third …``: true when every neighbouring pair is."""
+    """The comparison ``first op1 second op2 third …``, true when every neighbouring pair is."""
 
     ops: tuple[Relation, ...]
     operands: tuple[Expr, ...]
@@ -80,7 +80,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """``a and b and …`` or ``a or b or …``; gives the deciding operand, and leaves the rest unevaluated."""
+    """The chain ``a and b and …`` or ``a or b or …``; its value is the deciding operand, the last one evaluated."""
 
     op: Literal["and", "or"]
     operands: tuple[Expr, ...]
@@ -88,14 +88,14 @@ class Logic:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """``not operand``."""
+    """The logical negation ``not operand``."""
 
     operand: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class IfElse:
-    """``yes if condition else no``; only the chosen side is evaluated."""
+    """The condition ``yes if condition else no``; only the chosen side is evaluated."""
 
     condition: Expr
     yes: Expr
@@ -104,7 +104,10 @@ class IfElse:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One of the four functions; ``ceil_div`` rounds a/b up, ``round_up(a, b)`` is the multiple of b at or above a."""
+    """A call of one of the four functions.
+
+    ``ceil_div`` rounds a/b up, and ``round_up(a, b)`` is the multiple of b at or above a.
+    """
 
     function: Function
     arguments: tuple[Expr, ...]
@@ -114,7 +117,7 @@ Expr = Int | Name | Negate | Binary | Compare | Logic | Not | IfElse | Call
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct operands, in reading order."""
+    """Return the direct operands, in reading order."""
     match expr:
         case Int() | Name():
             return ()
@@ -131,7 +134,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def free_names(expr: Expr) -> tuple[str, ...]:
-    """Every name the expression reads, once, in reading order."""
+    """Return every name that the expression reads, once, in reading order."""
 
     def walk(at: Expr) -> Iterator[str]:
         if isinstance(at, Name):
@@ -146,12 +149,12 @@ _STRENGTH = {"or": 1, "and": 2, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
 
 
 def canonical(expr: Expr) -> str:
-    """The one spelling of a tree: single spaces, the fewest parentheses; it parses to the same tree."""
+    """Return the one spelling of a tree: single spaces, the fewest parentheses; it parses to the same tree."""
     return _print(expr)[0]
 
 
 def _print(expr: Expr) -> tuple[str, int]:
-    """Text and strength: 0 if-else, 1 or, 2 and, 3 not, 4 comparison, 5 sum, 6 product, 7 minus, 8 atom."""
+    """Return text and precedence: 0 if-else, 1 or, 2 and, 3 not, 4 comparison, 5 sum, 6 product, 7 minus, 8 atom."""
     match expr:
         case Int(value):
             return str(value), 8
@@ -185,7 +188,11 @@ def _within(expr: Expr, least: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expr:
-    """Read one expression; raises `ExprError` with the column of the first fault."""
+    """Parse one expression.
+
+    Raises:
+        ExprError: the text is not an expression, or too long; the error has the column of the first fault.
+    """
     if len(text) > MAX_TEXT:
         raise ExprError(f"more than {MAX_TEXT} characters", text, MAX_TEXT + 1)
     return _Parser(text).whole()
@@ -204,7 +211,7 @@ class _Token:
 
 
 class _Parser:
-    """Recursive descent, one method a precedence level, loosest first."""
+    """A recursive-descent parser, with one method a precedence level, loosest first."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -243,7 +250,7 @@ class _Parser:
         return ExprError(f"unexpected {shown}", self.text, token.column)
 
     def take(self, *texts: str) -> str:
-        """Consume the next token if it is one of `texts`; otherwise give an empty string."""
+        """Consume the next token if it is one of `texts`; otherwise return an empty string."""
         token = self.peek()
         if token.kind in ("op", "name") and token.text in texts:
             self.at += 1

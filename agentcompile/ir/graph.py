@@ -1,8 +1,8 @@
-"""A normalised operator graph of one phase: what capture makes and every later stage reads.
+"""A normalised operator graph of one phase: capture makes it and every later stage reads it.
 
-Weights, states and constants are inputs. Views (reshape, permute, slice, expand) are facts of an edge, never
-nodes. A state is mutated only by an operator that says so (`Node.mutates`), and the mutated value is a new
-`Value` whose `alias` names the buffer it lives in. Values and nodes are in topological order.
+Weights, states and constants are inputs. Views (reshape, permute, slice, expand) are properties of an edge, never
+nodes. A state is mutated only by an operator that declares it (`Node.mutates`), and the mutated value is a new `Value`
+whose `alias` names the buffer it lives in. Values and nodes are in topological order.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ITEM_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int64
 
 
 def concrete(shape: Sequence[Dim], tokens: int = 1) -> tuple[int, ...]:
-    """A shape with `tokens` for every symbolic dimension."""
+    """Return a shape with `tokens` for every symbolic dimension."""
     return tuple(dim if isinstance(dim, int) else tokens for dim in shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One tensor of the graph. `name` is the checkpoint's tensor name for weights, `k.3`/`v.3` for states."""
+    """One tensor of the graph; `name` is the checkpoint's tensor name for weights, and `k.3` or `v.3` for states."""
 
     id: str
     shape: tuple[Dim, ...]
@@ -42,14 +42,14 @@ class Value:
     role: Role
     name: str = ""
     alias: str = ""
-    """The id of the value whose buffer this one lives in; empty when it owns its buffer."""
+    """Id of the value whose buffer this one lives in; empty when it owns its buffer."""
 
     def numel(self, tokens: int = 1) -> int:
         """Count elements with `tokens` for every symbolic dimension."""
         return math.prod(concrete(self.shape, tokens))
 
     def nbytes(self, tokens: int = 1) -> int:
-        """Bytes of a dense buffer of this value with `tokens` for every symbolic dimension."""
+        """Return the bytes of a dense buffer of this value with `tokens` for every symbolic dimension."""
         return self.numel(tokens) * ITEM_BYTES[self.dtype]
 
 
@@ -71,7 +71,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operator. `op` is a normalised name (`rms_norm`), or `aten.…` for an unknown one, arguments in `attrs`."""
+    """One operator; `op` is a normalised name (`rms_norm`), or `aten.…` for an unknown one, arguments in `attrs`."""
 
     id: str
     op: str
@@ -84,7 +84,7 @@ class Node:
     source: str = ""
 
     def attr(self, name: str) -> Attr:
-        """The attribute `name`; KeyError when the operator has none of that name."""
+        """Return the attribute `name`; KeyError when the operator has none of that name."""
         return dict(self.attrs)[name]
 
 
@@ -98,20 +98,20 @@ class Graph:
     inputs: tuple[str, ...]
     """Ids of every value that no node defines: token, position, weights, states, constants, activations."""
     outputs: tuple[tuple[str, Use], ...]
-    """Names (`logits`, `token`, …) and what they denote."""
+    """Names (`logits`, `token`, …) and the values that they denote."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What capture wants a person to know: operators kept by their ATen name, assumptions that were proved."""
+    """Remarks of capture for people: operators kept by their ATen name, assumptions that were proved."""
 
     def table(self) -> dict[str, Value]:
-        """Values by id."""
+        """Return the values by id."""
         return {value.id: value for value in self.values}
 
     def producers(self) -> dict[str, Node]:
-        """The node that defines each defined value, by value id."""
+        """Return the node that defines each value, by value id; values without one are left out."""
         return {out: node for node in self.nodes for out in node.outputs}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read each value, in order, by value id (a node once, however often it reads)."""
+        """Return the nodes that read each value, in order, by value id; each node once, however often it reads."""
         readers: dict[str, list[Node]] = {value.id: [] for value in self.values}
         for node in self.nodes:
             for value in dict.fromkeys(use.value for use in node.inputs):
@@ -119,13 +119,13 @@ class Graph:
         return readers
 
     def digest(self) -> str:
-        """Identity of the program: independent of ids, names, module paths and source lines."""
+        """Return the identity of the program, independent of ids, names, module paths and source lines."""
         return _graph_digest(self)
 
 
 @functools.lru_cache(maxsize=4096)
 def _graph_digest(graph: Graph) -> str:
-    """Number values in order of first use, so that names do not matter; unused values are left out."""
+    """Hash the graph with values numbered in order of first use, so that names do not matter; skip unused ones."""
     table, number = graph.table(), dict[str, int]()
     used: list[Json] = []
 

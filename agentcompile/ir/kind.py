@@ -1,4 +1,4 @@
-"""What a template may say about a region kind: its ports, extents and interior values, as facts without a matcher.
+"""The interface of a region kind as templates see it: ports, extents and interior values, without its matcher.
 
 The table of kinds makes these; the catalog checks manifests against them and knows no pattern language.
 """
@@ -23,7 +23,7 @@ class PortFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """A kind's interface. `dims` and `constants` are the names its regions define; `tokens` is one of the dims."""
+    """A kind's interface; `dims` and `constants` are the names that its regions define, `tokens` is one of the dims."""
 
     name: str
     ports: tuple[PortFacts, ...]
@@ -33,5 +33,5 @@ class KindFacts:
     """Values between its operators, which `rounds` may name."""
 
     def port(self, family: str) -> PortFacts | None:
-        """The family of that name, or None."""
+        """Return the port family of that name, or None."""
         return next((port for port in self.ports if port.family == family), None)

@@ -1,4 +1,4 @@
-"""What a captured model is, apart from its graphs: extents, dtype, stop tokens, states, and digests."""
+"""The facts of a captured model apart from its graphs: extents, dtype, stop tokens, states, and digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelInfo:
     """The facts that every stage after capture may read without opening the checkpoint."""
 
     name: str
-    """For people: the checkpoint directory's name, or the module's class."""
+    """Name for people: the checkpoint directory's name, or the module's class."""
     architecture: str
     """`Qwen3ForCausalLM`, or the class of a hand-written decoder."""
     vocab: int
@@ -32,9 +32,9 @@ class ModelInfo:
     kv_heads: int
     head_dim: int
     context: int
-    """Tokens the captured cache holds, prompt and answer together."""
+    """Tokens that the captured cache holds, prompt and completion together."""
     dtype: DType
-    """The dtype of weights and activations."""
+    """Dtype of weights and activations."""
     eos: tuple[int, ...]
     """Token ids that end generation, sorted."""
     states: tuple[State, ...]

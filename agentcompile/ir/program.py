@@ -11,12 +11,12 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params
 
 BufferRole = Literal["token", "position", "row", "weight", "state", "constant", "activation", "workspace"]
-"""A `row` says which token of a chunk has the logits."""
+"""A buffer's purpose; `row` holds the index of the token of a chunk whose logits are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """One dense tensor. Activations and workspaces live in the arena at `offset`; the rest belong to the model."""
+    """One dense tensor; activations and workspaces are in the arena at `offset`, the others belong to the model."""
 
     name: str
     role: BufferRole
@@ -28,12 +28,12 @@ class Buffer:
     offset: int = 0
     zeroed: bool = False
     whole: str = ""
-    """The activation that this one is some rows of, from its byte `start` on; empty for one of its own."""
+    """Activation of which this buffer is some rows, from its byte `start` on; empty for a buffer of its own."""
     start: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Size, with one token for every symbolic dimension."""
+        """The size in bytes, with one token for every symbolic dimension."""
         return ITEM_BYTES[self.dtype] * math.prod(concrete(self.shape))
 
 
@@ -45,11 +45,11 @@ class NativeCall:
     region: str
     source: str
     launch: Launch
-    """Resolved: its geometry is numbers."""
+    """Launch with its geometry as numbers."""
     pointers: tuple[str, ...]
     """Buffer names; an empty one is a null pointer (an absent optional port)."""
     overlaps: bool = False
-    """Whether it may start before its predecessors have ended, as far as what it reads early is concerned."""
+    """Whether the launch may start before its predecessors have ended, as far as its early reads are concerned."""
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class TorchCall:
     kind: Literal["torch"] = "torch"
     region: str
     call: str = ""
-    """Empty: the captured body."""
+    """Name of the library call; empty for the captured body."""
     settings: Params = ()
     bindings: tuple[tuple[str, str], ...]
     """Port name to buffer name."""
@@ -77,22 +77,22 @@ class TorchCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One regime's step: run the calls in order. `token` feeds the step and, in decode, is where the next one lands."""
+    """One regime's step: the calls run in order; `token` is its input and, in decode, receives the next token."""
 
     phase: Phase
     buffers: tuple[Buffer, ...]
     calls: tuple[NativeCall | TorchCall, ...]
     regions: tuple[Region, ...]
-    """Those that some `TorchCall` names."""
+    """Regions that some `TorchCall` names."""
     arena_bytes: int
-    """With one token for every symbolic dimension."""
+    """Size with one token for every symbolic dimension."""
     token: str
     position: str
     logits: str
 
     @property
     def batch(self) -> int:
-        """Sequences that a decode step holds; 1 for a prefill."""
+        """The number of sequences that a decode step holds; 1 for a prefill."""
         tokens = next(buffer for buffer in self.buffers if buffer.name == self.token)
         first = tokens.shape[0] if self.phase == "decode" and tokens.shape else 1
         return first if isinstance(first, int) else 1

@@ -1,9 +1,9 @@
 """The names that an expression of a template can read, and their values for one region on one target.
 
-Dimensions of the kind, integer parameters, `threads`, `cache_l1 cache_l2 cache_l3` (bytes; 0 when the machine has no
-such level), `line_bytes`, `weight_bytes` (bytes of an element of the region's weight dtype), `has_<family>`,
-`<family>_count`, and `isa_<extension>` as 0 or 1. One place says what exists, so the catalog refuses by the same list
-by which the checker evaluates and the prologue defines.
+These are the dimensions of the kind, integer parameters, `threads`, `cache_l1 cache_l2 cache_l3` (bytes; 0 when the
+machine has no such level), `line_bytes`, `weight_bytes` (bytes of an element of the region's weight dtype),
+`has_<family>`, `<family>_count`, and `isa_<extension>` as 0 or 1. The names are listed in this one place, so that the
+catalog, the checker and the kernels' prologue agree on them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ FLOATS = ("bf16", "fp16", "fp32", "fp64")
 
 
 def names_of(kind: KindFacts) -> tuple[str, ...]:
-    """Every name but the parameters that a template of this kind may read, sorted."""
+    """Return every name but the parameters that a template of this kind may read, sorted."""
     families = [port.family for port in kind.ports]
     derived = [f"has_{family}" for family in families] + [f"{family}_count" for family in families]
     return tuple(sorted({*kind.dims, *TARGET_NAMES, *derived, *(f"isa_{isa}" for isa in ISA)}))
 
 
 def region_dtype(region: Region) -> DType:
-    """The dtype a template must serve: that of `w`, else of the first weight, state or activation that holds floats."""
+    """Return the dtype that a template must serve.
+
+    It is that of `w`, else of the first weight, state or activation that holds floats.
+    """
     floats = [port for port in region.ports if port.dtype in FLOATS]
     ranked = sorted(floats, key=lambda port: (port.family != "w", port.role != "weight", port.role != "state"))
     return ranked[0].dtype if ranked else region.ports[0].dtype
 
 
 def constants_of(region: Region, target: Target) -> dict[str, int]:
-    """Values of dimensions and target facts that every kernel gets: `hidden`, `threads`, `cache_l2`, `tokens`, …"""
+    """Return the dimensions and target facts that every kernel gets: `hidden`, `threads`, `cache_l2`, `tokens`, …."""
     caches = (*target.cache_bytes, 0, 0, 0)[:3]
     facts = {f"cache_l{level}": size for level, size in enumerate(caches, 1)}
     facts |= {"threads": target.threads, "line_bytes": target.line_bytes}
@@ -48,7 +51,7 @@ def constants_of(region: Region, target: Target) -> dict[str, int]:
 
 
 def scope(region: Region, target: Target, params: Params = ()) -> dict[str, int]:
-    """Values of every name for this region, target and configuration. Absent families are not in it: see `Absent`."""
+    """Return the value of every name for this region, target and configuration, as an `Absent` mapping."""
     names = Absent(constants_of(region, target))
     families = dict.fromkeys(port.family for port in region.ports)
     for family in families:
@@ -61,7 +64,7 @@ def scope(region: Region, target: Target, params: Params = ()) -> dict[str, int]
 
 
 class Absent(dict[str, int]):
-    """A scope in which `has_<family>` and `<family>_count` of a family that the region lacks are 0."""
+    """A scope in which `has_<family>` and `<family>_count` are 0 for families that the region lacks."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or _is_family_fact(name)

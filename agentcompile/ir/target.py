@@ -1,4 +1,4 @@
-"""What a program is compiled for: the facts that enter a candidate's identity, and the ceilings that do not."""
+"""The machine that a program is compiled for: facts that are part of candidates' identity, and measured ceilings."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ SHARED_BYTES = {
 }  # fmt: skip
 """Shared memory that a block may ask for, by architecture (CUDA C++ Programming Guide, compute capabilities)."""
 LEAST_SHARED_BYTES = 48 << 10
-"""What every architecture has without asking."""
+"""Shared memory that a block has on every architecture, without asking."""
 
 
 def most_shared_bytes(arch: str) -> int:
-    """Shared memory that a block may ask for on `arch`; of one that is not in the table, what all have."""
+    """Return the bytes of shared memory that a block may ask for on `arch`; `LEAST_SHARED_BYTES` for an unknown one."""
     return SHARED_BYTES.get(arch.rstrip("af"), LEAST_SHARED_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One device and toolchain. Its digest keys trials, binaries and locks."""
+    """One device and toolchain; its digest keys trials, binaries and locks."""
 
     kind: Literal["cpu", "cuda"]
     device: str
-    """The model name as the system reports it."""
+    """Model name as the system reports it."""
     arch: str
-    """`x86_64`, `sm_90a`, …"""
+    """`x86_64`, `sm_90a`, …."""
     isa: tuple[str, ...]
-    """Sorted extensions that templates may ask for: `avx2`, `fma`, `avx512f`, `avx512_bf16`, `amx_bf16`, …"""
+    """Sorted extensions that templates may ask for: `avx2`, `fma`, `avx512f`, `avx512_bf16`, `amx_bf16`, …."""
     threads: int
     """Worker threads on CPU; multiprocessors on CUDA."""
     cache_bytes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def digest(self) -> str:
-        """Identity of device, instruction set, thread count and toolchain."""
+        """The identity of device, instruction set, thread count, caches, toolchain and library versions."""
         libraries: Json = [[name, version] for name, version in sorted(self.libraries)]
         isa: Json = sorted(self.isa)  # type: ignore[assignment]
         caches: Json = [self.threads, list(self.cache_bytes), self.line_bytes]
@@ -52,12 +52,12 @@ class Target:
 
 
 Residency = Literal["dram", "cache"]
-"""Where the real step finds its weights: `dram` when the step's bytes exceed the last-level cache."""
+"""Where the real step reads its weights from: `dram` when the step's bytes exceed the last-level cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Measured limits of the machine at one residency; rates are decimal (1e9 bytes = 1 GB)."""
+    """Measured limits of the machine; rates are decimal (1e9 bytes = 1 GB)."""
 
     dram_bytes_per_s: float
     cache_bytes_per_s: float
@@ -65,9 +65,9 @@ class Ceiling:
     flops_per_s: float
     """Dense multiply-add rate of the widest unit at the model's dtype, two FLOPs each."""
     calm: bool = True
-    """Whether the threads had their cores meanwhile; what was measured on a crowded machine is too low."""
+    """Whether the threads had their cores to themselves; rates measured on a busy machine are too low."""
 
     def floor_ns(self, *, flops: int, bytes: int, residency: Residency) -> float:
-        """The roofline: no program that does these FLOPs and moves these bytes is faster (Williams et al. 2009)."""
+        """Return the roofline in ns: no program with these FLOPs and bytes is faster (Williams et al. 2009)."""
         rate = self.dram_bytes_per_s if residency == "dram" else self.cache_bytes_per_s
         return 1e9 * max(bytes / rate, flops / self.flops_per_s)

@@ -1,4 +1,4 @@
-"""Templates, parameters and what a candidate is made of. A template is data: a manifest and one kernel file."""
+"""Templates, their parameters, and candidates. A template is data: a manifest and one kernel file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentcompile.ir.region import Regime
 
 Language = Literal["cuda", "triton", "cpp", "library"]
 Accumulation = Literal["float32", "float64", "bf16x2", "library"]
-"""How exact a kernel's sums are: `bf16x2` is float32 sums of products whose operands are two bf16 numbers each."""
+"""Precision of a kernel's sums: `bf16x2` is float32 sums of products whose operands are two bf16 numbers each."""
 ParamValue = int | str
 QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*)"[^\n]*$', re.MULTILINE)
 """An include of a shared text (group 1), inlined once, in Python a comment; angle includes stay for the compiler."""
@@ -44,10 +44,10 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One kernel launch. On CPU every thread calls `entry(args, rank, size)` and a barrier follows.
+    """One kernel launch; on CPU every thread calls `entry(args, rank, size)` and a barrier follows.
 
-    `arguments` are port families, workspace names or params; the geometry strings are expressions and are
-    read on CUDA alone.
+    `arguments` are port families, workspace names or params; the geometry strings are expressions and are read on CUDA
+    alone.
     """
 
     entry: str
@@ -61,29 +61,36 @@ class Launch:
     early: tuple[str, ...] = ()
     """Arguments that it may read before it waits for its predecessors; the runtime orders writers of them before it."""
     in_place: tuple[tuple[str, str], ...] = ()
-    """An output, and an input that may lie in the same buffer: what a thread writes no other reads, and it has read it
-    before."""
+    """Pairs of an output and an input that may share a buffer.
+
+    A thread reads its part of the input before it writes there, and no other thread reads what it writes.
+    """
     pitched: tuple[tuple[str, str], ...] = ()
-    """An input, and a zeroed workspace of one int64 that says how many elements lie from one token of it to the next,
-    so that it may be some columns of a wider matrix; zero: it is dense. Only the host writes it, before any launch."""
+    """Pairs of an input and a zeroed workspace of one int64 that holds the input's token stride in elements.
+
+    The input may so be some columns of a wider matrix; a stride of zero means that it is dense. Only the host writes
+    it, before any launch.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A manifest with its kernel text. `id` is the folder's path below the root: `rmsnorm-linear/rows`."""
+    """A manifest with its kernel text; `id` is the folder's path below the root: `rmsnorm-linear/rows`."""
 
     id: str
     region: str
     language: Language
     about: str
     dtypes: tuple[str, ...]
-    """Weight dtypes it serves: `bf16`, `fp32`."""
+    """Weight dtypes that it serves: `bf16`, `fp32`."""
     arch: tuple[str, ...] = ()
-    """ISA extensions (CPU) that must all be there, or CUDA architectures of which one must be; empty: any. A library
-    call with any runs on CUDA alone."""
+    """Required ISA extensions (CPU, all of them) or CUDA architectures (one of them); empty means any.
+
+    A library call with any runs on CUDA alone.
+    """
     phases: tuple[str, ...] = ("decode",)
     tokens: tuple[int, int] = (1, 1)
-    """The fewest and the most sequences that a decode step may hold, a token of each."""
+    """The fewest and the most sequences that a decode step may hold, with a token of each."""
     layouts: tuple[tuple[str, str], ...] = ()
     """Port family to layout name; a family that is absent is `row-major`."""
     requires: tuple[str, ...] = ()
@@ -95,16 +102,16 @@ class Template:
     workspaces: tuple[Workspace, ...] = ()
     launches: tuple[Launch, ...] = ()
     call: str = ""
-    """For `library`: the name of the call in the library table."""
+    """Name of the call in the library table, for `library`."""
     source_name: str = ""
     source: str = ""
-    """The kernel file verbatim; empty for `library`."""
+    """Kernel file verbatim; empty for `library`."""
     includes: tuple[tuple[str, str], ...] = ()
     """Name and text of every shared file that the kernel inlines, in the order of first use."""
 
     @property
     def digest(self) -> str:
-        """Identity of manifest and kernel text together."""
+        """The identity of manifest and kernel text together."""
         from agentcompile.ir.codec import lean
 
         return digest("template/2", lean(self))
@@ -115,7 +122,7 @@ class Template:
         return tuple((param.name, param.default) for param in self.params)
 
     def layout(self, family: str) -> str:
-        """The layout this template wants a port family in."""
+        """Return the layout that this template wants for a port family."""
         return dict(self.layouts).get(family, "row-major")
 
 
@@ -125,7 +132,7 @@ Params = tuple[tuple[str, ParamValue], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """region × regime × template × params × target. Who proposed it is no part of its identity."""
+    """A region, regime, template, parameters and target; its identity leaves out who proposed it."""
 
     region: str
     regime: Regime
@@ -136,17 +143,17 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        """Identity of the point in the space."""
+        """The identity of the point in the space."""
         return _candidate_id(self)
 
     @property
     def label(self) -> str:
-        """For people: ``rmsnorm-linear/rows(ROWS=4, AHEAD=4096)``."""
+        """The label for people: ``rmsnorm-linear/rows(ROWS=4, AHEAD=4096)``."""
         inner = ", ".join(f"{name}={value}" for name, value in self.params)
         return f"{self.template}({inner})" if inner else self.template
 
     def distance(self, other: Candidate) -> float:
-        """In how many parameters it differs from another point of its template; infinite for one of another's."""
+        """Return how many parameters differ from another candidate's; infinite when the templates differ."""
         if self.template != other.template:
             return math.inf
         return sum(mine != theirs for mine, theirs in zip(self.params, other.params, strict=True))
@@ -154,7 +161,7 @@ class Candidate:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _candidate_id(candidate: Candidate) -> str:
-    """Asked for whenever trials are looked up, of which a screen shows thousands."""
+    """Return a candidate's id; it is cached, because screens look up thousands of trials."""
     r = candidate.regime
     regime: Json = [r.phase, r.batch, list(r.context)]
     params: Json = [[name, value] for name, value in candidate.params]
@@ -164,7 +171,7 @@ def _candidate_id(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Self-contained program text of a candidate, with all that launching it needs."""
+    """Self-contained program text of a candidate, with everything needed to launch it."""
 
     language: Language
     text: str
@@ -173,19 +180,19 @@ class Source:
     """(name, dtype, elements, zeroed) with the counts evaluated."""
     call: str = ""
     settings: Params = ()
-    """For `library`: the call and its settings."""
+    """Settings of the call, for `library`."""
     flags: tuple[str, ...] = ()
     """Compiler flags that are part of the identity."""
 
     @property
     def digest(self) -> str:
-        """Identity of what a compiler sees."""
+        """The identity of what a compiler sees."""
         return _source_digest(self)
 
 
 @functools.lru_cache(maxsize=4096)
 def _source_digest(source: Source) -> str:
-    """Asked for at every site of every plan that is timed, of texts of tens of kilobytes."""
+    """Return a source's digest, cached: every site of every timed plan asks for it, on tens of kilobytes of text."""
     from agentcompile.ir.codec import lean
 
     return digest("source/2", lean(source))

@@ -1,4 +1,4 @@
-"""What timing returns before any statistics: raw intervals by process, round and arm."""
+"""The raw result of timing, before any statistics: intervals by process, round and arm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Interval:
 
     ns: int
     waited_ns: int = 0
-    """Time in it that our threads were ready to run and had no core, summed over threads."""
+    """Time in which our threads were ready to run and had no core, summed over threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +23,24 @@ class Round:
     """One random permutation of the arms followed by its reverse: two intervals an arm."""
 
     intervals_ns: tuple[tuple[int, int], ...]
-    """By arm: the first and the second interval, each around `Samples.batch` launches."""
+    """The first and the second interval of each arm, each around `Samples.batch` launches."""
     waited_ns: tuple[int, ...]
-    """By arm: how long our threads waited for a core in the two together."""
+    """Time that our threads waited for a core in both intervals of each arm."""
     taken: tuple[int, ...] = ()
-    """By arm: intervals that were taken until these two were: more than two where some were disturbed; empty in runs
-    from before disturbed ones were taken again."""
+    """Intervals that each arm needed to get these two: more than two where some were disturbed and repeated.
+
+    It is empty in runs from before disturbed intervals were repeated.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """What a process found out about its timer before it trusted it."""
+    """A process's check of its timer, made before it trusts the timer."""
 
     quantum_ns: int
     """Smallest step seen."""
     doubling: tuple[float, ...]
-    """By arm: the interval around twice the batch over the one around the batch; near 2 for a clock that measures."""
+    """Interval of twice the batch over that of the batch, by arm; near 2 for a clock that measures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,27 +52,29 @@ class Samples:
     clock: Clock
     rounds: tuple[Round, ...]
     others: float = 1.0
-    """Share of the machine's processor time that other processes took meanwhile; 1 where nobody looked."""
+    """Share of the machine's processor time that other processes took meanwhile; 1 where it was not measured."""
     turn_ns: int = 0
-    """On a GPU that other processes were seen to use: how long it is ours at a time. A longer interval holds others'
-    turns too. 0 on a GPU that is ours alone, and on CPUs."""
+    """Length of our time slice on a GPU that other processes were seen to use.
+
+    A longer interval includes the slices of others too. It is 0 on a GPU that is ours alone, and on CPUs.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The arms of one `Judge.time` call, in the order given, and every process's samples of those that lived."""
+    """The arms of one `Evaluator.time` call, in the order given, and the samples of those that did not fail."""
 
     arms: tuple[str, ...]
     """Labels of all arms."""
     live: tuple[int, ...]
-    """Indices into `arms`, ascending: what the samples hold, in this order."""
+    """Indices into `arms`, ascending, of the arms that the samples hold, in this order."""
     failed: tuple[tuple[int, Death | Cancelled | Incorrect], ...] = ()
-    """Arms that took their process down, or left wrong outputs, with what became of them."""
+    """Arms that ended their process, left wrong outputs or were cancelled, with their verdicts."""
     processes: tuple[Samples, ...]
     residency: Residency
 
     def per_launch_ns(self, arm: int) -> tuple[float, ...]:
-        """Every interval of one arm over all processes, per launch; ValueError when the arm failed."""
+        """Return every interval of one arm over all processes, per launch; ValueError when the arm failed."""
         at = self.live.index(arm)
         return tuple(
             interval / process.batch
@@ -80,5 +84,5 @@ class Timing:
         )
 
     def median_ns(self, arm: int) -> float:
-        """Median time of a launch of one arm; ValueError when the arm failed."""
+        """Return the median time of a launch of one arm; ValueError when the arm failed."""
         return median(self.per_launch_ns(arm))

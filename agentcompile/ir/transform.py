@@ -10,7 +10,7 @@ from agentcompile.ir.template import ParamValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetParams:
-    """Gives parameters other values: one, or several where no single change is legal by itself."""
+    """A change of parameter values: of one, or of several where no single change is legal by itself."""
 
     kind: Literal["set-params"] = "set-params"
     values: tuple[tuple[str, ParamValue], ...]
@@ -19,8 +19,7 @@ class SetParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchTemplate:
-    """Goes over to another template. Parameters of the same name keep values that it allows, others are at their
-    defaults."""
+    """A change to another template: parameters of the same name keep values that it allows, others are defaults."""
 
     kind: Literal["switch-template"] = "switch-template"
     template: str
@@ -31,7 +30,7 @@ Transform = SetParams | SwitchTemplate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """How a candidate is reached: `steps` one after another, from the default of `template`."""
+    """The `steps` that lead, one after another, from the default of `template` to a candidate."""
 
     template: str
     steps: tuple[Transform, ...] = ()

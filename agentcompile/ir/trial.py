@@ -1,4 +1,4 @@
-"""What became of a candidate: findings, reports, measurements, verdicts, trials, choices, plans."""
+"""The results of candidates: findings, reports, measurements, verdicts, trials, choices, plans."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from agentcompile.ir.template import Candidate
 
 Stage = Literal["check", "build", "validate", "measure", "admit"]
 CONTENDED = 0.2
-"""Share of disturbed rounds above which what was measured is an estimate."""
+"""Share of disturbed rounds above which a measurement is only an estimate."""
 NO_INTERVAL = 1e9
 """Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
 Rule = Literal["pytorch", "first", "isolated", "admitted"]
-"""How regions get what they run: all stay PyTorch; the adviser's first candidate that passes every check, untimed; the
-fastest by itself; what the whole step is fastest with."""
+"""How a region's choice is made.
+
+`pytorch`: all regions stay in PyTorch. `first`: the adviser's first candidate that passes every check, untimed.
+`isolated`: the fastest by itself. `admitted`: the one with which the whole step is fastest.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One static rule and what it found. Errors stop a candidate before a compiler runs."""
+    """One finding of a static rule; errors stop a candidate before a compiler runs."""
 
     rule: str
     severity: Literal["error", "warning", "note"]
@@ -61,15 +64,15 @@ Comparison = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One candidate timed beside a baseline in paired rounds. Times are per launch."""
+    """One candidate timed beside a baseline in paired rounds; times are per launch."""
 
     median_ns: int
-    """Over the rounds that count, as is the baseline's."""
+    """Median over the rounds that count, as is the baseline's."""
     p95_ns: int
-    """Over all intervals."""
+    """95th percentile over all intervals."""
     baseline_ns: int
     baseline: str
-    """What the other arm was: `pytorch` or a candidate's label."""
+    """The other arm: `pytorch` or a candidate's label."""
     log_ratio: float
     """Mean of ln(baseline / candidate) over rounds: above 0 is faster."""
     half_width: float
@@ -84,21 +87,23 @@ class Measurement:
     bytes_per_s: float
     """Compulsory bytes of the region over the median."""
     times_ns: tuple[int, ...] = ()
-    """The candidate's own intervals in the order in which they were taken, contended ones too, picked evenly where
-    there are more than are kept; empty in runs from before they were."""
+    """The candidate's own intervals in the order in which they were taken, contended ones too.
+
+    They are picked evenly where there are more than are kept; empty in runs from before they were kept.
+    """
     disturbed: float = 0.0
-    """Share of the rounds that others on the machine disturbed: `dropped` ones, and those that were taken again."""
+    """Share of the rounds that other processes disturbed: `dropped` ones, and those that were repeated."""
     asked: int = 0
-    """Rounds that were asked for: more than were taken where time was up; 0 in runs from before it was kept."""
+    """Rounds that were requested: more than were taken where time was up; 0 in runs from before it was kept."""
 
     @property
     def contended(self) -> bool:
-        """Whether others on the machine disturbed the rounds so much that the ratio is an estimate."""
+        """Whether other processes disturbed so many rounds that the ratio is an estimate."""
         return self.disturbed > CONTENDED
 
     @property
     def speedup(self) -> float:
-        """Times faster than the baseline of the same rounds."""
+        """The speedup over the baseline of the same rounds; above 1 is faster."""
         import math
 
         return math.exp(self.log_ratio)
@@ -106,7 +111,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A static check refused it before a compiler ran."""
+    """A verdict: a static check rejected the candidate before a compiler ran."""
 
     kind: Literal["rejected"] = "rejected"
     findings: tuple[Finding, ...]
@@ -114,7 +119,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFailed:
-    """The compiler refused it."""
+    """A verdict: the compiler rejected the candidate."""
 
     kind: Literal["build-failed"] = "build-failed"
     log: str
@@ -122,7 +127,7 @@ class BuildFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incorrect:
-    """It ran and a check of the correctness suite failed."""
+    """A verdict: the candidate ran and failed a check of the correctness suite."""
 
     kind: Literal["incorrect"] = "incorrect"
     report: NumericReport
@@ -130,7 +135,7 @@ class Incorrect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """The worker died in this stage; `signal` is 0 when it left with an exit code."""
+    """A verdict: the worker died in this stage; `signal` is 0 when it left with an exit code."""
 
     kind: Literal["crashed"] = "crashed"
     stage: Stage
@@ -140,7 +145,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOut:
-    """The stage outlasted its limit and the worker was killed."""
+    """A verdict: the stage exceeded its limit and the worker was killed."""
 
     kind: Literal["timed-out"] = "timed-out"
     stage: Stage
@@ -149,8 +154,10 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbed:
-    """Somebody else killed the worker in this stage (a person, the system that ran out of memory), and once more when
-    it was tried again; it says nothing about the candidate, which does not ship untried."""
+    """A verdict: the worker was killed from outside in this stage (by a person, or out of memory), twice.
+
+    It says nothing about the candidate, which does not ship unevaluated.
+    """
 
     kind: Literal["disturbed"] = "disturbed"
     stage: Stage
@@ -159,7 +166,7 @@ class Disturbed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """A person gave it up in this stage; it says nothing about the candidate."""
+    """A verdict: a person cancelled the candidate in this stage, which says nothing about it."""
 
     kind: Literal["cancelled"] = "cancelled"
     stage: Stage
@@ -167,7 +174,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """It is correct and has a time beside its baseline."""
+    """A verdict: the candidate is correct and has a time beside its baseline."""
 
     kind: Literal["measured"] = "measured"
     report: NumericReport
@@ -176,8 +183,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
-    """It is correct but its time is below 0.9 of the floor at its own residency: quarantined, because the clock or the
-    floor must be wrong."""
+    """A verdict: the candidate is correct, but its time is below 0.9 of the floor at its own residency.
+
+    It is quarantined, because the clock or the floor must be wrong.
+    """
 
     kind: Literal["impossible"] = "impossible"
     report: NumericReport
@@ -187,11 +196,11 @@ class Impossible:
 
 Verdict = Rejected | BuildFailed | Incorrect | Crashed | TimedOut | Disturbed | Cancelled | Impossible | Measured
 Death = Crashed | TimedOut | Disturbed
-"""What becomes of a process that is timed and gives no time."""
+"""Verdicts of a process that was timed and gave no time."""
 
 
 def reason(verdict: Verdict) -> str:
-    """The first thing that was found, on one line; empty when nothing was."""
+    """Return why a candidate failed, on one line of at most 160 characters; empty for one that was measured."""
     match verdict:
         case Rejected(findings=findings):
             return "; ".join(f"{f.rule}: {f.text}" for f in findings if f.severity == "error")[:160]
@@ -223,13 +232,13 @@ class Trial:
     source: str
     verdict: Verdict
     fidelity: Literal["search", "confirm"] = "search"
-    """`search` numbers only choose what to re-time; `confirm` numbers decide."""
+    """`search` numbers only choose what to time again; `confirm` numbers decide."""
     reused: bool = False
     """Whether it came from the measurement database."""
 
     @property
     def rounds(self) -> int:
-        """Paired rounds that were asked of it; a failure stands for any number."""
+        """The paired rounds that were requested for it; a failure counts for any number."""
         if not isinstance(self.verdict, Measured):
             return 1 << 30
         m = self.verdict.measurement
@@ -246,7 +255,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A region runs this candidate, because it measured faster, or because somebody said so untimed."""
+    """A choice: the region runs this candidate, because it measured faster, or somebody chose it without timing."""
 
     kind: Literal["kernel"] = "kernel"
     candidate: Candidate
@@ -256,18 +265,18 @@ class Kernel:
     decided_by: Literal["measured", "adviser", "human"] = "measured"
     reason: str = ""
     approval: str = ""
-    """What a person saw who approved or chose it; empty when nobody did."""
+    """Digest of what a person saw who approved or chose it; empty when nobody did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """A region runs as captured, in PyTorch, for this reason."""
+    """A choice: the region runs as captured, in PyTorch, for this reason."""
 
     kind: Literal["fallback"] = "fallback"
     reason: str
     decided_by: Literal["fallback", "human"] = "fallback"
     approval: str = ""
-    """What a person saw who rejected a kernel for it; empty when nobody did."""
+    """Digest of what a person saw who rejected a kernel for it; empty when nobody did."""
 
 
 Choice = Kernel | Fallback
@@ -275,12 +284,12 @@ Choice = Kernel | Fallback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A person's decision on one region: run what was chosen, run it as captured, or run another candidate."""
+    """A person's decision on one region: an approval, a rejection (run it as captured), or an override."""
 
     region: str
     word: Literal["approve", "reject", "override"]
     candidate: Candidate | None = None
-    """What an override runs; None for the others."""
+    """Candidate that an override runs; None for the others."""
     approval: str = ""
     """Digest of what was on the screen."""
     reason: str = ""
@@ -288,34 +297,34 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One region of a plan, the choice that serves it, and its sites; other sites may be cut otherwise."""
+    """One region of a plan, the choice that serves it, and its sites; other sites may be partitioned otherwise."""
 
     region: str
     choice: Choice
     sites: tuple[int, ...] = ()
-    """Indices into `Region.sites`; empty: every site."""
+    """Indices into `Region.sites`; empty means every site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An exact partition of one regime's graph into regions whose quotient is acyclic."""
+    """An exact partition of one regime's graph into regions whose quotient graph is acyclic."""
 
     regime: Regime
     parts: tuple[Part, ...]
     exact: bool
     """Whether the cover was solved exactly, or heuristically beyond the frontier width."""
     step_ns: int = 0
-    """The whole step's median as admitted, of a prefill plan a chunk's; 0 before admission."""
+    """Median of the whole step as admitted, of a chunk for a prefill plan; 0 before admission."""
     baseline_ns: int = 0
-    """The best baseline step of the same rounds."""
+    """Best baseline step of the same rounds."""
     log_ratio: float = 0.0
     half_width: float = 0.0
     chunk: int = 0
     """Tokens of the chunk that a prefill plan was admitted at; 0 for a decode plan, and for one that was not timed."""
     comparison: Comparison | None = None
-    """What the rounds say of it beside the baseline; None before admission and in runs from before it was kept."""
+    """Result of the rounds against the baseline; None before admission and in runs from before it was kept."""
     disturbed: float = 0.0
-    """Share of those rounds that others on the machine disturbed."""
+    """Share of those rounds that other processes on the machine disturbed."""
 
     @property
     def phase(self) -> Phase:
@@ -324,7 +333,7 @@ class Plan:
 
     @property
     def contended(self) -> bool:
-        """Whether others on the machine disturbed how a plan was timed so much that its ratio is an estimate."""
+        """Whether the timing was inconclusive or so disturbed by other processes that its ratio is an estimate."""
         return self.step_ns > 0 and (self.comparison == "INCONCLUSIVE" or self.disturbed > CONTENDED)
 
 

@@ -1,4 +1,4 @@
-"""The whole model as the last gate: what it is fed, and what it was found to be beside the float32 model."""
+"""The whole-model check: the sequences that a model is run on, and the result beside the float32 model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from agentcompile.ir.graph import Phase
 
 BEYOND = 1e9
-"""Stands for a divergence that has no finite value: JSON has no infinity."""
+"""Value for a divergence that has no finite value, because JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,21 +19,21 @@ class Walk:
     prompt: int
     """Tokens that go through the prefill; with 0 all of them go through decode steps."""
     scored: tuple[int, ...]
-    """Positions whose logits are compared, ascending; of the prompt only its last has any."""
+    """Positions whose logits are compared, ascending; of the prompt only the last position has logits."""
 
     @property
     def steps(self) -> int:
-        """Tokens that go through decode steps."""
+        """The number of tokens that go through decode steps."""
         return len(self.ids) - self.prompt
 
 
 Group = tuple[Walk, ...]
-"""Walks that are taken side by side in the seats of one step, after their prompts; of one walk: a step of one."""
+"""Walks that run side by side in the slots of one batch after their prompts; one walk is a batch of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseScore:
-    """The logits of one phase over all scored positions; divergences in nats a token, natural logarithms."""
+    """The logits of one phase over all scored positions; divergences are in nats a token, with natural logarithms."""
 
     phase: Phase
     positions: int
@@ -42,11 +42,11 @@ class PhaseScore:
     kl_eager: float
     """Mean KL(float32 || eager), PyTorch in the model's own dtype; 0 where that is float32."""
     kl_worst: float
-    """The greatest at one position."""
+    """Greatest KL(float32 || compiled) at one position."""
     log_perplexity_ratio: float
     """ln(perplexity compiled / perplexity float32)."""
     half_width: float
-    """Half its 95 % interval, by the spread over positions."""
+    """Half of its 95 % interval, from the spread over positions."""
     mismatches: int
     """Positions whose greedy token differs from float32's."""
     beyond_top: int
@@ -59,14 +59,14 @@ Oracle = Literal["transformers", "module", "captured graph"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCheck:
-    """A set of plans held against float32; `fault` says what is wrong first, and is empty when nothing is."""
+    """The comparison of a set of plans with float32; `fault` is the first fault found, and empty when there is none."""
 
     oracle: Oracle
     seed: int
     lengths: tuple[int, ...]
     """Tokens of the prompts."""
     phases: tuple[PhaseScore, ...] = ()
-    """Empty when the model crashed or hung."""
+    """Scores by phase; empty when the model crashed or hung."""
     fault: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""Bounds what may be tried: a region, its templates and a target go in, the set of legal candidates comes out."""
+"""The search space of a region: takes its templates and a target, returns the set of legal candidates."""
 
 from agentcompile.space.space import Exclusion, OutsideError, Space
 

@@ -2,7 +2,7 @@
 
 Order: templates by id, then parameters as nested loops in the manifest's order, each domain in its own order. Points
 are made one at a time; counts are exact, because a constraint is decided as soon as its last parameter is bound and
-then stands for every point below. Nothing outside this set is ever materialised, whoever asks.
+its result then applies to every point below. A candidate outside this set is never created, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OutsideError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """How many points of a template one of its constraints rejects, and why, by the first of them."""
+    """The number of points of a template that one constraint rejects, with the reason for the first of them."""
 
     template: str
     constraint: str
@@ -44,13 +44,13 @@ class _Tally:
 class _Constraint:
     expr: Expr
     level: int
-    """Parameters that must be bound before it can be decided."""
+    """Number of leading parameters that must be bound before it can be decided."""
 
 
 class Space:
     """The legal candidates of one region on one target.
 
-    `templates` of other kinds and dtypes are left out. Sizes and exclusions are counted on first use and remembered;
+    `templates` of other kinds and dtypes are left out. Sizes and exclusions are counted on first use and kept;
     iterating makes candidates one at a time.
     """
 
@@ -66,16 +66,16 @@ class Space:
         self._digests = {template.id: template.digest for template in self.templates}
 
     def __iter__(self) -> Iterator[Candidate]:
-        """Every legal candidate, in the space's order."""
+        """Yield every legal candidate, in the space's order."""
         for template in self.templates:
             yield from self.of(template.id)
 
     def __len__(self) -> int:
-        """The number of legal points."""
+        """Return the number of legal points."""
         return sum(self.counts.values())
 
     def __contains__(self, candidate: object) -> bool:
-        """Whether `candidate` is a point of this space: region, target and template text the same, parameters legal."""
+        """Return whether `candidate` is in this space: same region, target and template text, and legal parameters."""
         if not isinstance(candidate, Candidate):
             return False
         try:
@@ -84,18 +84,26 @@ class Space:
             return False
 
     def of(self, template: str) -> Iterator[Candidate]:
-        """The legal candidates of one template; KeyError when the space has no such template."""
+        """Yield the legal candidates of one template; KeyError when the space has no such template."""
         for params in self._walk(self._by_id[template], {}):
             yield self._made(template, params)
 
     def template(self, id: str) -> Template:
-        """The template of that id; raises `OutsideError` when the space has none."""
+        """Return the template with that id.
+
+        Raises:
+            OutsideError: the space has no such template.
+        """
         if id not in self._by_id:
             raise OutsideError(f"{id} is not a template of {self.region.kind} here")
         return self._by_id[id]
 
     def candidate(self, template: str, params: Mapping[str, ParamValue]) -> Candidate:
-        """The point of `template` at `params`, in any order; raises `OutsideError` with the reason there is none."""
+        """Return the candidate of `template` with `params`, given in any order.
+
+        Raises:
+            OutsideError: the space has no such point; the message says why.
+        """
         found = self.template(template)
         known = [param.name for param in found.params]
         if unknown := sorted(set(params) - set(known)):
@@ -115,8 +123,10 @@ class Space:
         return self._made(template, ordered)
 
     def default(self, template: str) -> Candidate | None:
-        """The candidate with every parameter at its default; None when a constraint rejects that point, or there is no
-        such template here."""
+        """Return the candidate with every parameter at its default.
+
+        The result is None when a constraint rejects that point, or the space has no such template.
+        """
         found = self._by_id.get(template)
         try:
             return self.candidate(template, dict(found.defaults)) if found is not None else None
@@ -125,17 +135,17 @@ class Space:
 
     @functools.cached_property
     def counts(self) -> dict[str, int]:
-        """Legal points of each template, by id."""
+        """The number of legal points of each template, by id."""
         return self._counted[0]
 
     @functools.cached_property
     def exclusions(self) -> tuple[Exclusion, ...]:
-        """What each constraint rejected; legal points and exclusions add up to the product of the domains."""
+        """The points that each constraint rejected; with the legal points they add up to the product of the domains."""
         return self._counted[1]
 
     @property
     def rejected(self) -> int:
-        """Points of the domains that some constraint rejects."""
+        """The number of points of the domains that some constraint rejects."""
         return sum(exclusion.points for exclusion in self.exclusions)
 
     @functools.cached_property
@@ -162,7 +172,7 @@ class Space:
         )
 
     def _walk(self, template: Template, tally: dict[Expr, _Tally]) -> Iterator[Params]:
-        """Legal parameter tuples, depth first; what is rejected is added to `tally`."""
+        """Yield the legal parameter tuples, depth first; rejected points are added to `tally`."""
         order = [param.name for param in template.params]
         constraints = [_leveled(parse(text), order) for text in template.requires]
         sizes = [len(param.domain) for param in template.params]
@@ -192,7 +202,7 @@ def _leveled(expr: Expr, order: list[str]) -> _Constraint:
 
 
 def _refusal(expr: Expr, names: Mapping[str, int]) -> str:
-    """Why the constraint does not hold; empty when it does. One without a value does not hold."""
+    """Return why the constraint does not hold; empty when it does. One that cannot be evaluated does not hold."""
     try:
         return "" if evaluate(expr, names) else explain(expr, names)
     except EvaluationError:

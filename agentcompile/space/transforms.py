@@ -1,6 +1,6 @@
-"""Legal transformations within a space: what may be done to a candidate, and how one is reached from a default.
+"""Legal transformations within a space: changes of a candidate, and the traces that lead to one from a default.
 
-Every step of a trace is legal, so that whatever follows traces (tree search, mutation) never leaves the space.
+Every step of a trace is legal, so that users of traces (tree search, mutation) never leave the space.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from agentcompile.space.space import OutsideError, Space
 
 
 def apply(space: Space, candidate: Candidate, transform: Transform) -> Candidate:
-    """The point that `transform` makes of `candidate`; raises `OutsideError` with the reason where it is illegal."""
+    """Return the candidate that `transform` makes of `candidate`.
+
+    Raises:
+        OutsideError: the transformation is illegal; the message says why.
+    """
     match transform:
         case SetParams(values=values):
             return space.candidate(candidate.template, {**dict(candidate.params), **dict(values)})
@@ -22,7 +26,11 @@ def apply(space: Space, candidate: Candidate, transform: Transform) -> Candidate
 
 
 def replay(space: Space, trace: Trace) -> Candidate:
-    """The candidate that a trace leads to; raises `OutsideError` at the first step that is illegal."""
+    """Return the candidate that a trace leads to.
+
+    Raises:
+        OutsideError: a step of the trace is illegal.
+    """
     found = start(space, trace.template)
     for step in trace.steps:
         found = apply(space, found, step)
@@ -30,8 +38,14 @@ def replay(space: Space, trace: Trace) -> Candidate:
 
 
 def start(space: Space, template: str) -> Candidate:
-    """Where traces of a template begin: its default, or where that is illegal the legal point that differs from it in
-    the fewest parameters, the first of them in the space's order. Raises `OutsideError` when no point is legal."""
+    """Return the candidate at which traces of a template begin: its default where that is legal.
+
+    Otherwise it is the legal point that differs from the default in the fewest parameters, the first in the space's
+    order.
+
+    Raises:
+        OutsideError: the space has no such template, or no point of it is legal.
+    """
     if (default := space.default(template)) is not None:
         return default
     wanted = dict(space.template(template).defaults)
@@ -42,8 +56,13 @@ def start(space: Space, template: str) -> Candidate:
 
 
 def trace_of(space: Space, candidate: Candidate) -> Trace:
-    """A shortest trace to a point of the space: one parameter a step, and what is left in one step where no order of
-    single changes is legal. Raises `OutsideError` for a point of another space."""
+    """Return a shortest trace to a candidate: one parameter a step.
+
+    Where no order of single changes is legal, all changes are one step.
+
+    Raises:
+        OutsideError: the candidate is not in this space.
+    """
     if candidate not in space:
         raise OutsideError(f"{candidate.label} is no point of this space")
     first = start(space, candidate.template)
@@ -53,7 +72,7 @@ def trace_of(space: Space, candidate: Candidate) -> Trace:
 
 
 def menu(space: Space, candidate: Candidate) -> tuple[Transform, ...]:
-    """Every legal transformation of one parameter, and of the template."""
+    """Return every legal change of one parameter, and every legal change of the template."""
     have = dict(candidate.params)
     changes: list[Transform] = [
         SetParams(values=((param.name, value),))
@@ -66,7 +85,7 @@ def menu(space: Space, candidate: Candidate) -> tuple[Transform, ...]:
 
 
 def _steps(space: Space, at: Candidate, wanted: Mapping[str, ParamValue]) -> Sequence[Transform]:
-    """Single changes in the first order in which every point on the way is legal, or one change of all."""
+    """Return single changes in the first order in which every intermediate point is legal, or one change of all."""
     if not wanted:
         return ()
     for order in _orders(space, at, wanted, set()):
@@ -77,7 +96,10 @@ def _steps(space: Space, at: Candidate, wanted: Mapping[str, ParamValue]) -> Seq
 def _orders(
     space: Space, at: Candidate, wanted: Mapping[str, ParamValue], dead: set[frozenset[str]]
 ) -> Iterator[tuple[str, ...]]:
-    """Orders of `wanted` in which every point on the way is legal; `dead` are sets of names that no order ends with."""
+    """Yield the orders of `wanted` in which every intermediate point is legal.
+
+    `dead` collects the sets of remaining names for which all orders are exhausted.
+    """
     if not wanted:
         yield ()
         return
@@ -101,7 +123,7 @@ def _legal(space: Space, candidate: Candidate, transform: Transform) -> bool:
 
 
 def _mapped(space: Space, candidate: Candidate, template: str) -> dict[str, ParamValue]:
-    """The parameters of another template that keep what `candidate` has, where it is in their domain."""
+    """Return parameters for another template: the values of `candidate` that are in its domains, else its defaults."""
     have = dict(candidate.params)
     return {
         param.name: have[param.name]

@@ -1,1 +1,1 @@
-"""The whole model beside the float32 one, before anything ships."""
+"""Checks the whole compiled model against the float32 model before a lockfile is written."""

@@ -1,4 +1,4 @@
-"""What a person decided, applied to admitted plans, and the whole model held against the reference with them."""
+"""Applies a person's decisions to admitted plans, and checks the whole model with them against the reference."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ def decided(
     steering: Steering,
     module: torch.nn.Module | None = None,
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
-    """The cover and the plans as a person wants them, as far as the whole model is right with them.
+    """Return the cover and the plans with a person's decisions applied, as far as the whole model is right with them.
 
-    Raises AgentCompileError (undecided) when a review was asked for and something of it is open.
+    Raises:
+        AgentCompileError: a review was requested and a region still waits for a decision (undecided), or the whole
+            model is wrong without any kernel (correctness).
     """
     left = tuple(steering.undecided())
     if steering.review and left:

@@ -1,8 +1,8 @@
-"""The model as its authors wrote it, in float32 and in its own dtype: what a compiled one is held against.
+"""The reference: the model as its authors wrote it, in float32 and in its own dtype, to compare a compiled one with.
 
-In: a captured model and walks. Out: the logits of every scored position. The reference is transformers' own model,
-which computes every sequence anew and knows nothing of our cache, and computes the longest with its own, too; of a
-user's module it is the module, or, where only what was saved of it is at hand, the captured graph.
+In: a captured model and walks. Out: the logits of every scored position. For a checkpoint the reference is the model of
+`transformers`, which computes every sequence from scratch without our cache, and the longest one with its own cache
+too. For a user's module it is the module, or the captured graph when only a saved capture of it exists.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from agentcompile.system.exhausted import enough, exhausted, first_line
 from agentcompile.tuning.partitions import open_ended
 
 Answer = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
-"""Token ids and positions of them to logits [positions, vocab]."""
+"""Maps token ids and some of their positions to logits [positions, vocab]."""
 SHORT = 512
-"""Tokens of the longest sequence that eager PyTorch is asked about: what rounding costs shows there, and a long prompt
-in 16 bits is what takes a CPU longest."""
+"""Most tokens of a sequence that eager PyTorch runs.
+
+Short sequences show the cost of rounding, and a long prompt in 16 bits is the slowest part on a CPU.
+"""
 MOST_BYTES = 2 << 30
-"""Of weights in 16 bits: a larger model is not run as captured in float64, which takes four times the memory."""
+"""Most bytes of weights for which the captured graph is run in float64, at four times the memory of 16 bits."""
 STEPS = 4
-"""Tokens that the reference is fed one by one, behind all others of a sequence, with its own cache."""
+"""Last tokens of a sequence that the reference is fed one by one, with its own cache."""
 _ROOM = 1.3
-"""Times its weights: what a model may take beside what runs it."""
+"""Memory that a model may take, as a multiple of its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cached:
-    """Logits of a walk's steps, [steps, vocab] each: of all tokens computed anew, and with the model's own cache."""
+    """Logits of a walk's steps, [steps, vocab] each: `exact` without a cache, `own` with the model's own cache."""
 
     walk: Walk
     exact: torch.Tensor
@@ -59,16 +61,17 @@ class Answers:
     oracle: Oracle
     exact: tuple[torch.Tensor, ...]
     eager: tuple[torch.Tensor | None, ...]
-    """In the model's own dtype; None where that is float32, and for sequences of more than `SHORT` tokens."""
+    """Logits in the model's own dtype; None where that is float32, and for sequences of more than `SHORT` tokens."""
     cached: tuple[Cached, ...] = ()
-    """The reference with a cache of its own, where it is transformers' and has one."""
+    """Logits of the reference with its own cache; empty unless it is a `transformers` model that has one."""
 
 
 def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None = None) -> Answers:
-    """Ask the reference and eager PyTorch about all `walks`; each model is loaded once, and gone when it has answered.
+    """Run the reference and eager PyTorch on all `walks`; each model is loaded once and freed when it has answered.
 
-    Raises AgentCompileError (correctness) where the reference itself fails, or gives no finite number; (environment)
-    where memory runs out.
+    Raises:
+        AgentCompileError: the reference itself fails or gives no finite logits (correctness), or memory runs out
+            (environment).
     """
     with enough(f"{captured.info.name}: the model itself, which is the reference"):
         return _answers(captured, walks, device, module)
@@ -98,11 +101,11 @@ def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: tor
 def as_captured(
     captured: Captured, walks: Sequence[Walk], module: torch.nn.Module | None = None
 ) -> tuple[torch.Tensor | None, ...]:
-    """What was captured, in float64, where it can be told from the reference: logits of short walks that begin with a
-    prompt, and None for others, for models in float32, which run it so themselves, and for those that are too large.
+    """Return the float64 logits of the captured graph for short walks that begin with a prompt.
 
-    Rounding in 16 bits hides what is captured only nearly right; without any, what is left is right to the roundings
-    of tables.
+    They are None for other walks, for models in float32, for models that are too large, and where the captured graph is
+    itself the reference. Rounding in 16 bits hides a capture that is only nearly right; in float64 nothing is rounded
+    except tables and constants.
     """
     held = sum(info.nbytes for info in Checkpoint.open(captured.checkpoint).tensors().values())
     room = held <= MOST_BYTES and 4 * _ROOM * held < backend_of("cpu").free_bytes("cpu")
@@ -115,14 +118,17 @@ def as_captured(
 
 
 def oracle_of(captured: Captured, module: torch.nn.Module | None = None) -> Oracle:
-    """What can say how the model should answer."""
+    """Return which reference the model has: the user's module, the captured graph, or `transformers`."""
     if module is not None:
         return "module"
     return "captured graph" if (captured.checkpoint / GRAPHS).exists() else "transformers"
 
 
 def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
-    """The longest sequence, whose last tokens go through decode steps: it has left most behind."""
+    """Return the longest walk with its last `STEPS` tokens as decode steps, or nothing when it is too short.
+
+    The longest walk leaves the most tokens outside a sliding window, so a difference shows there first.
+    """
     longest = max(walks, key=lambda walk: len(walk.ids))
     count = len(longest.ids)
     if count <= STEPS:
@@ -131,7 +137,7 @@ def _stepped(walks: Sequence[Walk]) -> tuple[Walk, ...]:
 
 
 def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: _Transformers) -> tuple[Cached, ...]:
-    """transformers' model with its own cache, which is what `generate` runs, where it has one."""
+    """Return the logits of the `transformers` model with its own cache, as `generate` runs it, where it has one."""
     with torch.inference_mode(), fair_threads():
         own = [answer.stepped(walk) for walk in stepped]
     told = zip(stepped, exact, own, strict=True)
@@ -139,7 +145,11 @@ def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: _Tra
 
 
 def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str) -> tuple[torch.Tensor, ...]:
-    """Rows of every walk; walks over the same tokens are answered at once."""
+    """Return the scored logits of every walk; walks over the same tokens are computed together.
+
+    Raises:
+        AgentCompileError: the reference fails on a sequence (correctness).
+    """
     wanted: dict[tuple[int, ...], set[int]] = {}
     for walk in walks:
         wanted.setdefault(walk.ids, set()).update(walk.scored)
@@ -152,7 +162,7 @@ def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str)
                     found = answer(ids, some)
             except AgentCompileError:
                 raise
-            except Exception as error:  # whatever somebody else's model raises
+            except Exception as error:  # any error of the model's own code
                 if exhausted(error):
                     raise
                 text = f"{captured.info.name}: the model itself, in {kind}, fails at {len(ids)} tokens"
@@ -191,8 +201,10 @@ def _own(
 
 @contextlib.contextmanager
 def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterator[Answer]:
-    """transformers' model on `device` where there is room for it, else on the host; there, where even the host has not
-    room for float32, every part of it is widened while it runs."""
+    """Yield the `transformers` model, on `device` where it fits, else on the host.
+
+    Where not even the host has room for it in float32, every submodule is widened only while it runs.
+    """
     tensors = Checkpoint.open(path).tensors().values()
     held = sum(info.nbytes * (4 / ITEM_BYTES[info.dtype] if dtype else 1) for info in tensors) * _ROOM
     place = next((one for one in (device, "cpu") if held < backend_of(one).free_bytes(one)), "cpu")
@@ -208,13 +220,13 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
 
 
 class _Transformers:
-    """transformers' model as an `Answer`, without a cache and with its own."""
+    """The model of `transformers` as an `Answer`, without a cache and with its own."""
 
     def __init__(self, model: Any, device: str) -> None:
         self._model, self._device = model, device
 
     def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-        """Logits at `positions` alone: those of a long prompt over a large vocabulary would be gigabytes."""
+        """Return the logits at `positions` alone: those of a long prompt with a large vocabulary would be gigabytes."""
         count, at = len(ids), torch.tensor(list(positions), device=self._device)
 
         def cut(_: Any, args: tuple[Any, ...]) -> Any:
@@ -226,7 +238,7 @@ class _Transformers:
         return logits if logits.shape[0] == len(positions) != count else logits[at]  # type: ignore[no-any-return]
 
     def stepped(self, walk: Walk) -> torch.Tensor | None:
-        """Logits of the steps behind a walk's prompt, with the model's own cache; None where it has none."""
+        """Return the logits of the steps after a walk's prompt, with the model's own cache; None where it has none."""
 
         def last(_: Any, args: tuple[Any, ...]) -> Any:
             hidden = args[0]
@@ -241,7 +253,7 @@ class _Transformers:
                     told = self._model(self._of([token]), past_key_values=cache, use_cache=True)
                     cache = _cache_of(told)
                     found.append(told.logits[0, -1].float().cpu())
-        except Exception as error:  # whatever somebody else's model raises that keeps its cache another way
+        except Exception as error:  # any error of a model that keeps its cache in another way
             if exhausted(error):
                 raise
             return None
@@ -266,7 +278,7 @@ def _cache_of(told: Any) -> Any:
 
 
 def _widen(model: torch.nn.Module) -> None:
-    """Let every part hold its own parameters in float32 while it runs, and in their own dtype else."""
+    """Let every submodule hold its own parameters in float32 while it runs, and in their own dtype otherwise."""
     kept: dict[torch.nn.Module, list[torch.Tensor]] = {}
 
     def before(part: torch.nn.Module, _: Any) -> None:
@@ -287,7 +299,11 @@ def _widen(model: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def _module(captured: Captured, module: torch.nn.Module, dtype: torch.dtype) -> Iterator[Answer]:
-    """A decoder of the protocol with caches of its own: what it returns the logits of at once is not known before."""
+    """Yield a user's module as an `Answer`, with fresh caches.
+
+    The module may return logits for every token or for the last one alone; in the second case, earlier positions are
+    computed one by one, each over the tokens before it.
+    """
 
     def answer(ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         states = [torch.zeros(state.shape, dtype=dtype) for state in captured.info.states]
@@ -296,7 +312,7 @@ def _module(captured: Captured, module: torch.nn.Module, dtype: torch.dtype) -> 
         if logits.shape[0] == len(ids):
             return logits[torch.tensor(list(positions))]
         rows = [logits[-1]] if positions[-1] == len(ids) - 1 else []
-        # Of the last token alone: positions before it are asked for one by one, each over what stands before it.
+        # It returns the last token's logits alone: compute earlier positions one by one, each from its own prefix.
         earlier = [at for at in positions if at < len(ids) - 1]
         found = [module(torch.tensor([list(ids[: at + 1])]), torch.arange(at + 1), caches)[0, -1] for at in earlier]
         return torch.stack([*found, *rows])
@@ -312,7 +328,10 @@ def _module(captured: Captured, module: torch.nn.Module, dtype: torch.dtype) -> 
 
 @contextlib.contextmanager
 def _graph(captured: Captured, precision: Precision) -> Iterator[Answer]:
-    """The captured graphs, a prompt at once and then token by token: of a saved module nothing else is left."""
+    """Yield the captured graphs as an `Answer`: a prompt at once, where capture allows it, and then token by token.
+
+    They are the reference for a saved module, of which nothing else is left.
+    """
     wide, checkpoint = precision == "float64", Checkpoint.open(captured.checkpoint)
     bound: dict[str, torch.Tensor] = {}
     for graph in (captured.decode, captured.prefill):

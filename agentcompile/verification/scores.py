@@ -1,7 +1,7 @@
-"""Rows of logits beside those of the float32 model: how far they are from it, and whether that is more than rounding.
+"""Compares rows of logits with those of the float32 model, and decides whether they differ by more than rounding.
 
-A row is one position of one sequence. What a right model may lose is what eager PyTorch loses in the model's own dtype;
-where that is float32, what another order of float32 sums may cost.
+A row is one position of one sequence. A correct model may lose as much as eager PyTorch loses in the model's own dtype;
+where that is float32, as much as another order of float32 sums may cost.
 """
 
 from __future__ import annotations
@@ -18,41 +18,50 @@ from agentcompile.ir.whole import BEYOND, PhaseScore, Walk
 from agentcompile.verification.walks import named
 
 KL_GATE = 1.25
-"""Mean KL(float32 || compiled) over mean KL(float32 || eager)."""
+"""Most mean KL(float32 || compiled), as a multiple of mean KL(float32 || eager)."""
 PERPLEXITY_GATE = 5e-4
-"""Of the logarithm of the perplexity ratio."""
+"""Most absolute logarithm of the perplexity ratio."""
 TOP = 5
 ROUNDING = 1e-5
-"""Relative to the spread of a row's logits: what the order of float32 sums may move one of them by. Two-layer models in
-float32 are at 5e-7; a deep one with outliers has room."""
+"""How far the order of float32 sums may move a logit, relative to the spread of a row's logits.
+
+Two-layer models in float32 are at 5e-7; the limit leaves room for a deep one with outliers.
+"""
 SURE = 4.0
-"""Standard errors that a mean must be beyond its gate by: logits of neighbouring positions share what rounding did to
-the cache that they read, so that they tell less than their number says."""
+"""Standard errors by which a mean must be beyond its gate.
+
+Logits of neighbouring positions share the rounding of the cache that they read, so they carry less information than
+their number suggests.
+"""
 WORST = 24.0
-"""How many times the usual loss, or eager's at the same position, one position may lose. Of the sample in bf16 no row
-is above 3.2; a row of another token's logits is at 1,000 and more."""
+"""Most loss of one position, as a multiple of the usual loss or of eager's at that position, whichever is more.
+
+No row of the sample in bf16 is above 3.2; a row with another token's logits is at 1,000 and more.
+"""
 CAPTURED, CAPTURED_WORST = 0.5, 4.0
-"""Of eager's usual loss: what a graph that is captured right may lose in float64 in the mean, and at one position. All
-that is rounded there are tables and constants: of a dozen architectures in bf16 and of the sample the mean is 0.035 and
-the worst position 0.26 at most; factors of LongRoPE that are of another length, under weights that are hardly anything
-but noise, make it 1.3 and 7."""
+"""Most loss of a correctly captured graph in float64, in the mean and at one position, relative to eager's usual loss.
+
+Only tables and constants are rounded there. Of a dozen architectures in bf16 and of the sample, the mean is at most
+0.035 and the worst position 0.26. LongRoPE factors for another length, under weights that are almost pure noise, make
+it 1.3 and 7.
+"""
 SAME = 1e-6
-"""Nats that two orders of float32 sums differ by at most in any model; another window is a thousand times that."""
+"""Most nats between two orders of float32 sums in any model; another window differs a thousand times more."""
 FEW = 8
-"""Rows that have no mean to speak of."""
+"""Fewest rows for which a mean is tested."""
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One position. `floor` is what rounding in float32 may cost it."""
+    """The comparison at one position; `floor` is the divergence in nats that rounding in float32 may cost."""
 
     floor: float
     kl: float
     kl_eager: float | None
-    """None where eager was not asked."""
+    """None where eager was not run."""
     log_ratio: float | None
-    """ln p(float32) - ln p(compiled) of the token that follows; None where none does."""
+    """ln p(float32) - ln p(compiled) of the next token; None where there is none, or the ratio is not finite."""
     log_ratio_eager: float | None
     mismatch: bool
     beyond: bool
@@ -62,7 +71,7 @@ class Row:
 def rows(
     exact: torch.Tensor, eager: torch.Tensor | None, found: torch.Tensor, following: Sequence[int | None]
 ) -> list[Row]:
-    """Compare logits [positions, vocab], some at a time: in float64 those of a large vocabulary are many bytes."""
+    """Compare logits [positions, vocab], a few positions at a time, because float64 takes much memory."""
     made: list[Row] = []
     for first in range(0, len(following), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
@@ -96,13 +105,13 @@ def _rows(
 
 
 def _spread(logits: torch.Tensor) -> float:
-    """The standard deviation of those that are finite."""
+    """Return the standard deviation of the finite logits."""
     finite = logits[logits.isfinite()]
     return float(finite.std()) if finite.numel() > 1 else 0.0
 
 
 def mutual(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether each one's likeliest token is among the other's five likeliest."""
+    """Return whether the likeliest token of each is among the five likeliest of the other."""
     among = min(TOP, a.numel())
     first, second = a.topk(among).indices.tolist(), b.topk(among).indices.tolist()
     return first[0] in second and second[0] in first
@@ -113,7 +122,7 @@ def _log_probabilities(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _divergence(r: torch.Tensor, other: torch.Tensor) -> list[float]:
-    """KL(r || other) of log-probabilities [positions, vocab]; BEYOND where it is none or infinite."""
+    """Return KL(r || other) of log-probabilities [positions, vocab]; `BEYOND` where it is infinite or undefined."""
     p = r.exp()
     found: list[float] = torch.where(p > 0, p * (r - other), 0.0).sum(-1).tolist()
     return [min(max(kl, 0.0), BEYOND) if math.isfinite(kl) else BEYOND for kl in found]
@@ -127,7 +136,7 @@ def _ratio(r: torch.Tensor, other: torch.Tensor, following: int | None) -> float
 
 
 def summary(phase: Phase, rows: Sequence[Row]) -> PhaseScore:
-    """The figures of one phase; divergences in the mean are of positions that eager was asked about too, if any was."""
+    """Return the figures of one phase; mean divergences use only positions that eager was run on, if there are any."""
     ratios = [one.log_ratio for one in rows if one.log_ratio is not None]
     beside = _beside_eager(rows)
     return PhaseScore(
@@ -148,13 +157,12 @@ def _beside_eager(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def usual(rows: Sequence[Row]) -> float:
-    """What eager loses at a position, in the mean, or what rounding may cost where that is more."""
+    """Return the mean loss of eager at a position, where each counts at least as much as float32 rounding may cost."""
     return mean(max(one.kl_eager or 0.0, one.floor) for one in _beside_eager(rows))
 
 
 def lost(one: Row, usual: float) -> str:
-    """Why one position is wrong beyond any rounding; empty when it is not. Where eager itself gives no finite logits
-    nothing is asked of it."""
+    """Return why one position is wrong beyond any rounding; empty when it is not, or eager's logits are not finite."""
     allowed = WORST * max(one.kl_eager or 0.0, usual)
     if one.kl <= allowed:
         return ""
@@ -163,7 +171,7 @@ def lost(one: Row, usual: float) -> str:
 
 
 def drifted(rows: Sequence[Row]) -> str:
-    """Why rows are wrong in the mean; empty when they are not, or too few to tell."""
+    """Return why rows are wrong in the mean; empty when they are not, or too few to tell."""
     if len(rows) < FEW:
         return ""
     excess = [one.kl - KL_GATE * max(one.kl_eager or 0.0, one.floor) for one in rows]
@@ -183,8 +191,10 @@ def drifted(rows: Sequence[Row]) -> str:
 
 
 def contradiction(exact: torch.Tensor, own: torch.Tensor) -> float:
-    """How far a reference with its own cache is from itself without, in nats at one position, where that is more than
-    rounding; 0 where it is not. Logits are [positions, vocab]."""
+    """Return how far a reference with its own cache is from itself without, as the largest KL at one position in nats.
+
+    Logits are [positions, vocab]. The result is 0 where the difference is no more than rounding.
+    """
     found = [one for one in rows(exact, None, own, [None] * len(exact)) if one.kl > max(WORST * one.floor, SAME)]
     return max((one.kl for one in found), default=0.0)
 
@@ -195,7 +205,7 @@ def miscaptured(
     eager: Sequence[torch.Tensor | None],
     found: Sequence[torch.Tensor | None],
 ) -> str:
-    """Why what was captured is another model, by its logits in float64; empty when it is none, or was not asked."""
+    """Return why the captured graph is another model, by its float64 logits; empty when it is not, or was not run."""
     beside = [
         (walk, rows(r, e, own, [None] * len(walk.scored)))
         for walk, r, e, own in zip(walks, exact, eager, found, strict=True)
@@ -223,7 +233,7 @@ def miscaptured(
 def compared(
     walks: Sequence[Walk], exact: Sequence[torch.Tensor], eager: Sequence[torch.Tensor | None], found: torch.Tensor
 ) -> list[list[Row]]:
-    """The rows of every walk; `found` holds all of them, one walk's after another's, [rows, vocab]."""
+    """Return the rows of every walk; `found` [rows, vocab] holds the logits of all walks, one after another."""
     begin, made = 0, list[list[Row]]()
     for walk, r, e in zip(walks, exact, eager, strict=True):
         own = found[begin : begin + len(walk.scored)]
@@ -234,13 +244,15 @@ def compared(
 
 
 def phases(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> tuple[PhaseScore, ...]:
-    """The figures of both phases."""
+    """Return the figures of each phase that has rows."""
     return tuple(summary(phase, some) for phase, some in _by_phase(walks, rows).items() if some)
 
 
 def fault(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> str:
-    """What is wrong first: by the shortest sequence and its first position, else by what many rows say; empty when
-    nothing is."""
+    """Return the first fault: of single positions the first of the shortest sequence, else one of means over many rows.
+
+    The result is empty when nothing is wrong.
+    """
     least = usual([one for some in rows for one in some])
     wrong = [
         (len(walk.ids), place, f"{named(walk, place)}: {why}")
@@ -273,5 +285,5 @@ def _by_phase(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> dict[Phas
 
 
 def _error(values: Sequence[float]) -> float:
-    """The standard error of a mean."""
+    """Return the standard error of the mean."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

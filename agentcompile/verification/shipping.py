@@ -1,6 +1,6 @@
-"""What may ship once the whole model is right: plans of which something fell back are timed again.
+"""Decides what may ship: verifies the whole model, and times plans again whose kernels were dropped.
 
-In: plans that the step admitted, or that a person wants. Out: those that the gate of `whole` lets through, each with
+In: plans that were admitted in the step, or that a person wants. Out: those that pass the whole-model gate, each with
 times of its own parts.
 """
 
@@ -34,8 +34,13 @@ def hold_against_reference(
     earlier: Earlier,
     module: torch.nn.Module | None = None,
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
-    """The cover and the plans that may ship, and how near to float32 they are; plans of which something fell back are
-    timed again. Raises AgentCompileError (correctness) where none may."""
+    """Return the cover and the plans that may ship, and how near they are to float32.
+
+    Plans in which a kernel was replaced by its fallback are timed again.
+
+    Raises:
+        AgentCompileError: the model is wrong without any kernel (correctness), or cannot be run (environment).
+    """
     cuts = [*prepared.decode, prepared.prefill]
     gate = WholeModelGate(
         here=prepared.here,
@@ -64,7 +69,7 @@ def hold_against_reference(
 
 
 def described(found: ModelCheck) -> str:
-    """A check in one line."""
+    """Describe a check in one line."""
     figures = ", ".join(f"{one.phase} KL {one.kl:.2g} (eager {one.kl_eager:.2g})" for one in found.phases)
     positions = sum(one.positions for one in found.phases)
     return f"{positions} positions beside {found.oracle} in float32: {figures}"
@@ -78,8 +83,10 @@ def _timed_again(
     bench: PlanChecks,
     known: Sequence[Plan],
 ) -> tuple[Planned, tuple[Plan, ...]]:
-    """What is left of plans, in the layouts that it wants, with its own times where there were any. A plan that is
-    measured slower than PyTorch now falls back as a whole."""
+    """Return the changed plans with the layouts that they want, timed again where they had times before.
+
+    A plan that is now slower than PyTorch falls back as a whole.
+    """
     layouts = layouts_of(cuts, [plan.parts for plan in plans], bench.layouts)
     *decode, prefill = (plan.parts for plan in plans)
     left = replace(planned, decode=tuple(decode), prefill=prefill, layouts=layouts, exact=False)
@@ -91,7 +98,7 @@ def _timed_again(
         made = Plan(regime=plan.regime, parts=plan.parts, exact=False)
         if old.step_ns:
             made = _weighed(cut, made, left, bench, known)
-        if not made.step_ns:  # what was timed said so itself
+        if not made.step_ns:  # a timed plan has emitted this event already
             bench.emit(PlanAdmitted(plan=made, layouts=layouts, ruled=True))
         found.append(made)
     *decode, prefill = (plan.parts for plan in found)

@@ -1,9 +1,9 @@
-"""The last gate before a lock: the whole model, as its plans run it, held against the float32 model.
+"""The last gate before a lockfile: compares the whole model, run by its plans, with the float32 model.
 
-In: the plans of every regime. Out: the plans that may ship, and how near they are to float32. Kernels that pass every
-check of their own may still be wrong together, where no check looked, or from some position on: such a failure is
-bisected to the kernel that it comes with, whose region falls back, and what is left is checked again. Where PyTorch's
-own captured graph is wrong nothing may ship.
+In: the plans of every regime. Out: the plans that may ship, and how near they are to float32. Kernels that pass all
+their own checks may still be wrong together, at inputs that no check covered, or from some position on. Such a failure
+is bisected to the kernel that introduces it; its region falls back, and the remaining plans are checked again. Where
+PyTorch's own captured graph is wrong, nothing may ship.
 """
 
 from __future__ import annotations
@@ -44,37 +44,38 @@ from agentcompile.worker.protocol import Fed, FeedModel
 Unit = tuple[str, str]
 """A kernel where it is used: region id and candidate id."""
 LATER = 10.0
-"""How many times the longest part of PyTorch's own graph, beside it on this machine, a part of a plan with kernels may
-take before it counts as hung, and `LATER_S` seconds more."""
+"""Patience with a part of a plan with kernels, as a multiple of the longest part of PyTorch's graph on this machine.
+
+`LATER_S` seconds are added; a part that takes longer counts as hung.
+"""
 LATER_S = 20.0
 
 
 class Feeder(Protocol):
-    """Who runs a whole model on sequences: the judge."""
+    """Whoever runs a whole model on sequences: the evaluator."""
 
     def feed(self, request: FeedModel, *, patience_s: float = ...) -> Fed | Failed:
-        """Run it, giving up when no part of it ends within `patience_s` seconds (0: what its size may take)."""
+        """Run a whole model; it fails when no part ends within `patience_s` seconds (0: by the model's size)."""
 
 
 @dataclass(kw_only=True)
 class WholeModelGate:
-    """One model's. The reference is asked once, and only when something is to be compared."""
+    """The gate of one model; the reference is run once, and only when something is to be compared."""
 
     here: Machine
     captured: Captured
     constants: Path
     cuts: Sequence[Cut]
-    """By regime, the prefill's last."""
+    """The partition of each regime, the prefill's last."""
     templates: Mapping[str, Template]
-    """By digest."""
-    """By id."""
+    """Templates by digest."""
     judge: Feeder
     emit: Emit
     seed: int
     known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
-    """What an earlier process of the run found, by what was checked."""
+    """Checks of an earlier process of the run, by the digest of what was checked."""
     module: torch.nn.Module | None = None
-    """The user's own, where it is at hand."""
+    """The user's own module, where there is one."""
     _answers: Answers | None = field(default=None, init=False)
     _miscaptured: str = field(default="", init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
@@ -82,7 +83,7 @@ class WholeModelGate:
     _patience_s: float = field(default=0.0, init=False)
 
     def check(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
-        """Hold `plans`, one for each of the cuts, against the float32 model, unless that was done before."""
+        """Compare `plans`, one for each of the cuts, with the float32 model, or return an earlier equal check."""
         key = self._key(plans, layouts)
         if (known := self.known.get(key)) is not None:
             return known
@@ -92,9 +93,11 @@ class WholeModelGate:
         return found
 
     def right(self, plans: Sequence[Plan], layouts: Layouts) -> tuple[tuple[Plan, ...], ModelCheck]:
-        """The plans without those kernels that make the model wrong, and the check that what is left passes.
+        """Return the plans without the kernels that make the model wrong, and the check that they pass.
 
-        Raises AgentCompileError (correctness) where the model is wrong with no kernel at all.
+        Raises:
+            AgentCompileError: the model is wrong without any kernel (correctness), or too slow to be checked
+                (environment).
         """
         guilty: dict[Unit, str] = {}
         while True:
@@ -111,7 +114,7 @@ class WholeModelGate:
     def _first_wrong(
         self, plans: Sequence[Plan], layouts: Layouts, left: Sequence[Unit], fault: str
     ) -> tuple[Unit, str]:
-        """By bisection: the kernel of `left` that makes the model wrong together with those before it, which do not."""
+        """Return, by bisection, the first kernel of `left` that makes the model wrong together with those before it."""
         right, wrong = 0, len(left)
         while wrong - right > 1:
             middle = (right + wrong) // 2
@@ -186,8 +189,13 @@ class WholeModelGate:
         return replace(about, phases=phases(walked, rows), fault=self._miscaptured or fault(walked, rows))
 
     def _reference_is_one(self, found: Answers) -> None:
-        """Raises AgentCompileError (correctness) where transformers' model with its own cache, which `generate` runs,
-        is another than the same model without: as where only one of them has a window."""
+        """Check that the `transformers` model with its own cache, as `generate` runs it, agrees with itself without.
+
+        They differ, for example, where only one of them has a sliding window.
+
+        Raises:
+            AgentCompileError: the two disagree (correctness).
+        """
         for one in found.cached:
             if far := contradiction(one.exact, one.own):
                 text = (
@@ -201,10 +209,10 @@ class WholeModelGate:
                 raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
 
     def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
-        """Run the plans. Those that make no step in time are hung only where PyTorch's own graph, right after, makes
-        its steps, and they make none again.
+        """Run the plans; when no step ends in time, run PyTorch's own graph, and the plans again if that is in time.
 
-        Raises AgentCompileError (environment) where PyTorch's own graph makes none either.
+        Raises:
+            AgentCompileError: PyTorch's own graph makes no step in time either (environment).
         """
         bare = not units(plans)
         ran = self.judge.feed(request, patience_s=0.0 if bare else self._patience_s)
@@ -226,13 +234,13 @@ class WholeModelGate:
         )
 
     def _paced(self, ran: Fed | Failed) -> Fed | Failed:
-        """What PyTorch's own graph took is what kernels are measured by: a limit that was guessed is longer."""
+        """Set the time limit of later runs from the time of PyTorch's own graph, since a guessed limit is longer."""
         if isinstance(ran, Fed):
             self._patience_s = self.later_s + LATER * ran.longest_s
         return ran
 
     def request(self, plans: Sequence[Plan], layouts: Layouts) -> FeedModel:
-        """What a worker is asked that runs the plans."""
+        """Return the request to a worker that runs the plans."""
         sources, info = self._sources(plans), self.captured.info
         alone = [plan.regime.context[1] for plan in plans if plan.phase == "decode" and plan.regime.batch == 1]
         batches = [plan.regime.batch for plan in plans if plan.regime.batch > 1]
@@ -264,7 +272,7 @@ class WholeModelGate:
         )
 
     def _sources(self, plans: Sequence[Plan]) -> dict[str, Source]:
-        """Of all kernels of the plans, by digest."""
+        """Return the sources of all kernels of the plans, by digest."""
         found: dict[str, Source] = {}
         for cut, plan in zip(self.cuts, plans, strict=True):
             for part in plan.parts:
@@ -279,8 +287,10 @@ class WholeModelGate:
     def _prefill(
         self, parts: Sequence[Part], layouts: Layouts, sources: dict[str, Source]
     ) -> tuple[list[tuple[int, Program]], int, tuple[int, ...]]:
-        """The prompt's programs, the longest chunk, and the lengths of programs that a prompt is fed at; the sources of
-        what they call are added to `sources`."""
+        """Return the prefill programs by tokens, the longest chunk, and the prompt lengths with programs of their own.
+
+        The sources of the kernels that they call are added to `sources`.
+        """
         cut, most = self.cuts[-1], capacity(self.captured)
         if not backend_of(self.here.device).prompt_kernels:
             return [(most, _lowered(cut, parts, sources, layouts))], min(CHUNK, most), ()
@@ -300,7 +310,7 @@ class WholeModelGate:
 
 
 def units(plans: Sequence[Plan]) -> list[Unit]:
-    """Every kernel of the plans, once."""
+    """Return every kernel of the plans, once."""
     return list(
         dict.fromkeys(
             (part.region, part.choice.candidate.id)
@@ -312,7 +322,7 @@ def units(plans: Sequence[Plan]) -> list[Unit]:
 
 
 def without(plans: Sequence[Plan], dropped: Mapping[Unit, str]) -> tuple[Plan, ...]:
-    """The plans with the fallback in place of kernels that are `dropped`, each for its reason."""
+    """Return the plans with the `dropped` kernels replaced by fallbacks, each with its reason."""
 
     def left(part: Part) -> Part:
         if not isinstance(part.choice, Kernel) or (part.region, part.choice.candidate.id) not in dropped:
@@ -323,7 +333,7 @@ def without(plans: Sequence[Plan], dropped: Mapping[Unit, str]) -> tuple[Plan, .
 
 
 def because(fault: str) -> str:
-    """Why a region falls back."""
+    """Return the reason of a fallback."""
     return f"the whole model is wrong with its kernel: {fault}"
 
 
@@ -340,7 +350,7 @@ def _late(ran: Fed | Failed) -> bool:
 
 
 def _ended(ran: Failed, groups: Sequence[Group]) -> str:
-    """How a model ended that wrote no logits, and what it was fed."""
+    """Describe how a model ended that wrote no logits, and what it was running."""
     cause = reason(ran.verdict)
     if isinstance(ran.verdict, Crashed) and not ran.verdict.signal:
         cause = ran.verdict.detail.strip().rpartition("\n")[2]
