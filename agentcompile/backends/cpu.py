@@ -75,8 +75,9 @@ class Cpu:
         import torch
 
         memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE") and nbytes >= 2 << 20:
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a kernel without huge pages still works
+            if nbytes >= 2 << 20:
+                memory.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     def graph_pool(self) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import linecache
 import math
@@ -170,9 +171,9 @@ def _said(error: BaseException) -> str:
 @functools.cache
 def _library() -> Any:
     try:
-        import triton
-        import triton.backends.compiler
-        import triton.compiler.compiler
+        triton = importlib.import_module("triton")
+        for part in ("triton.backends.compiler", "triton.compiler.compiler"):
+            importlib.import_module(part)
     except (ImportError, RuntimeError) as error:
         raise AgentCompileError(
             f"Triton cannot be used: {error}",

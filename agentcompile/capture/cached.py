@@ -170,7 +170,7 @@ def _read(store: Store, key: str) -> tuple[_Kept, dict[str, torch.Tensor]] | Non
     try:
         kept: _Kept = decode(_Kept, json.loads(graphs.read_bytes()))
         return kept, dict(load_file(str(constants)))
-    except (CodecError, ValueError, OSError):  # damaged: the caller captures again and overwrites it
+    except (CodecError, ValueError, OSError, SafetensorError):  # damaged: the caller captures again and overwrites it
         graphs.unlink(missing_ok=True)
         constants.unlink(missing_ok=True)
         return None

@@ -228,6 +228,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
     if not template.launches:
         yield Fault(key="launch", text="missing", hint="list every [[launch]] with entry and arguments, in order")
     taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *_RESERVED}
+    blocks: dict[str, tuple[str, ...]] = {}
     for index, launch in enumerate(template.launches):
         key = f"launch[{index}]"
         if not _IDENTIFIER.fullmatch(launch.entry) or launch.entry in taken:
@@ -242,6 +243,9 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         if template.language == "triton" and (launch.shared_bytes != "0" or launch.cluster or launch.cooperative):
             text = "Triton decides on shared memory by itself, and launches single blocks"
             yield Fault(key=key, text=text, hint="remove shared_bytes, cluster and cooperative")
+        if template.language == "triton" and launch.block != blocks.setdefault(launch.entry, launch.block):
+            text = f'"{launch.entry}" is launched with two sizes of block: {blocks[launch.entry][0]} and {launch.block[0]}'
+            yield Fault(key=f"{key}.block", text=text, hint="one image is built for each entry: name a second function")
         for text in geometry:
             yield from _expression(key, text, _visible(template, beside))
         yield from _early(launch, beside, f"{key}.early")

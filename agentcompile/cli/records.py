@@ -86,7 +86,7 @@ def runs_unpack(
 @cache_app.command("ls")
 @verb
 def cache_list(json: Json = False) -> int:
-    """What the store, the measurement database and the runs take."""
+    """Show what the store, the measurement database and the runs take."""
     from agentcompile.cli import looking
 
     return looking.cache_list({}, screen=screen_of(json))

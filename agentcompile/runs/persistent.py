@@ -86,7 +86,7 @@ class GrowingSequence(Sequence[T], Generic[T]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"Grown({list(self)!r})"
+        return f"GrowingSequence({list(self)!r})"
 
 
 class GrowingSet(Generic[K]):

@@ -128,3 +128,14 @@ def test_a_weight_that_is_no_number_is_refused_by_its_name_also_when_it_was_seen
     for _ in range(2):
         with pytest.raises(AgentCompileError, match=r"model\.norm\.weight: holds NaN or infinity"):
             load_model(path, CONTEXT, Store(tmp_path / "store"), tmp_path / "hashes.json")
+
+
+@pytest.mark.parametrize("ending", [".json", ".safetensors"])
+def test_a_damaged_capture_in_the_store_is_made_again(tmp_path: Path, ending: str) -> None:
+    path, store = written(tmp_path / "model", "LlamaConfig"), tmp_path / "store"
+    made = load_model(path, CONTEXT, Store(store), tmp_path / "hashes.json")
+    (kept,) = [one for one in store.rglob(f"*{ending}") if one.stat().st_size > 0]
+    kept.write_bytes(b"\xff\xff\xff\xff\xff\xff\xff\x7f" + kept.read_bytes()[:40])
+    again = load_model(path, CONTEXT, Store(store), tmp_path / "hashes.json")
+    assert again.captured.decode == made.captured.decode
+    assert kept.stat().st_size > 100

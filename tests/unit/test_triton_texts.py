@@ -107,6 +107,13 @@ def test_what_triton_decides_by_itself_is_no_matter_of_a_launch(tmp_path: Path, 
         load([folder(tmp_path / "mine", line)], kinds=facts(), layouts=())
 
 
+def test_an_entry_that_is_launched_with_two_sizes_of_block_is_refused(tmp_path: Path) -> None:
+    again = '[[launch]]\nentry = "apply"\narguments = ["g", "u", "y"]\ngrid = [1]\nblock = ['
+    load([folder(tmp_path / "same", f"{again}32]")], kinds=facts(), layouts=())
+    with pytest.raises(AgentCompileError, match=r"launch\[1\]\.block: .*two sizes of block: 32 and 64"):
+        load([folder(tmp_path / "mine", f"{again}64]")], kinds=facts(), layouts=())
+
+
 def test_an_output_may_lie_where_an_input_of_the_launch_does(tmp_path: Path) -> None:
     line = 'in_place = [["y", "g"]]'
     (found,) = load([folder(tmp_path / "mine", line)], kinds=facts(), layouts=()).templates
