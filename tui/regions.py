@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
 from agentcompile.runs.persistent import GrowingSequence
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import amount, duration
 
 from .grid import Column, Entry, pairs
@@ -54,7 +54,7 @@ def placed(state: State) -> Placed:
     return found
 
 
-def state_of(row: Row, plan: Placed) -> Span:
+def state_of(row: RegionProgress, plan: Placed) -> Span:
     """A row's state as glyph and word."""
     if plan:
         choice = plan.get(row.region)
@@ -80,7 +80,7 @@ def _entries(same: Same[State]) -> list[Entry]:
     return [_entry(row, plan) for row in rows]
 
 
-def _entry(row: Row, plan: Placed) -> Entry:
+def _entry(row: RegionProgress, plan: Placed) -> Entry:
     best = row.best.measurement if row.best else None
     ratio = best.speedup if best else 0.0
     cells: tuple[Span, ...] = (
@@ -123,7 +123,7 @@ def brief(candidate: Candidate) -> str:
     return f"{variant}({values})" if values else variant
 
 
-def _runs(row: Row, plan: Placed) -> Span:
+def _runs(row: RegionProgress, plan: Placed) -> Span:
     if plan and row.region not in plan:
         return "others cover it", "dim"
     match plan.get(row.region, row.choice):
@@ -135,7 +135,7 @@ def _runs(row: Row, plan: Placed) -> Span:
             return _open(row)
 
 
-def _open(row: Row) -> Span:
+def _open(row: RegionProgress) -> Span:
     """What a region without a choice is doing."""
     if row.running:
         done, total = row.rounds
@@ -173,7 +173,7 @@ def detail(state: State, region: str, advice: Advice | None, width: int, ink: In
     return [*lines, *_trend(trials, ink, width)]
 
 
-def _cost(row: Row, plan: Placed) -> list[tuple[str, str | Span]]:
+def _cost(row: RegionProgress, plan: Placed) -> list[tuple[str, str | Span]]:
     word, style = state_of(row, plan)
     facts: list[tuple[str, str | Span]] = [
         ("state", (word, style)),
@@ -199,7 +199,7 @@ def _cost(row: Row, plan: Placed) -> list[tuple[str, str | Span]]:
     return facts
 
 
-def _interface(row: Row, ink: Ink, width: int) -> list[Line]:
+def _interface(row: RegionProgress, ink: Ink, width: int) -> list[Line]:
     if not row.operators and not row.ports:
         return []
     lines = [line(), line(("Operators and interface", "head"))]
@@ -207,7 +207,7 @@ def _interface(row: Row, ink: Ink, width: int) -> list[Line]:
     return lines + [line((f"  {port}", "dim")) for port in row.ports]
 
 
-def _advice(row: Row, trials: Sequence[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
+def _advice(row: RegionProgress, trials: Sequence[Trial], advice: Advice | None, ink: Ink, width: int) -> list[Line]:
     if not row.head:
         return []
     lines = [line(), line((f"Advice of {advice.adviser if advice else 'the adviser'}", "head"))]
@@ -219,7 +219,7 @@ def _advice(row: Row, trials: Sequence[Trial], advice: Advice | None, ink: Ink, 
     return lines
 
 
-def claim(label: str, row: Row, trials: Sequence[Trial]) -> Span:
+def claim(label: str, row: RegionProgress, trials: Sequence[Trial]) -> Span:
     """What became of the advice to try `label` first: unverified, confirmed or refuted, by measurement alone."""
     of_it = [trial for trial in trials if trial.candidate.label == label]
     measured = [trial.verdict.measurement for trial in of_it if isinstance(trial.verdict, Measured)]
@@ -235,7 +235,7 @@ def claim(label: str, row: Row, trials: Sequence[Trial]) -> Span:
     return ("✓ confirmed", "good") if good else ("✗ refuted", "bad")
 
 
-def _checks(row: Row, trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
+def _checks(row: RegionProgress, trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
     lines = [line(), line(("Space and checks", "head"))]
     space = f"{row.points} points in {row.templates} templates, {row.refused} refused"
     c = row.counts

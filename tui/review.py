@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
 from .decided import NOTHING, Decided, decisions
@@ -30,7 +30,7 @@ COLUMNS = (
 class Change:
     """One region of the plan: what serves it, how much that saves in a step, and what was decided."""
 
-    row: Row
+    row: RegionProgress
     choice: Choice
     sites: int
     measurement: Measurement | None

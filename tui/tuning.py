@@ -20,7 +20,7 @@ from agentcompile.ir.trial import (
     reason,
 )
 from agentcompile.runs.persistent import GrowingSequence
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
 from .grid import Column, Entry, pairs
@@ -151,7 +151,7 @@ def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -
     return rows
 
 
-def _entry(id: str, one: Latest, to: Arm, row: Row | None, runs: Choice | None, narrow: bool) -> Entry:
+def _entry(id: str, one: Latest, to: Arm, row: RegionProgress | None, runs: Choice | None, narrow: bool) -> Entry:
     trial = one.trial
     name = brief(trial.candidate) if narrow else short(trial.candidate.label)
     m = measured(trial)
@@ -180,7 +180,7 @@ def _entry(id: str, one: Latest, to: Arm, row: Row | None, runs: Choice | None, 
     return Entry(key=id, cells=cells, order=order)
 
 
-def state_of(trial: Trial, row: Row | None, runs: Choice | None) -> Span:
+def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
     """A candidate's state as glyph and word; `runs` is what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
@@ -270,7 +270,7 @@ def detail(state: State, region: str, candidate: str, scope: dict[str, str], wid
     return lines
 
 
-def _times(m: Measurement, row: Row, width: int, ink: Ink) -> list[Line]:
+def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Line]:
     low, high = (math.exp(m.log_ratio + sign * m.half_width) if m.half_width < 10 else 0 for sign in (-1, 1))
     interval = f" ({low:.2f}–{high:.2f})" if high else " (no interval)"
     facts: list[tuple[str, str | Span]] = [

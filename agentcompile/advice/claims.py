@@ -29,7 +29,7 @@ _AROUND = ("redzone", "fence", "inputs", "state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ClaimKind:
     """One kind of claim.
 
     `values` lists the allowed values (empty: the claim takes none); `settle` decides from structure alone.
@@ -106,23 +106,25 @@ def _later(claim: Claim, question: Question, template: Template | None) -> Findi
     return OPEN
 
 
-CLAIMS: tuple[Row, ...] = (
-    Row(says="computes", topic="semantic", values=OPERATORS, about="this operator is part of it", settle=_computes),
-    Row(
+CLAIMS: tuple[ClaimKind, ...] = (
+    ClaimKind(
+        says="computes", topic="semantic", values=OPERATORS, about="this operator is part of it", settle=_computes
+    ),
+    ClaimKind(
         says="reduces-over",
         topic="semantic",
         values=("hidden", "head_dim", "context", "rows"),
         about="some operator sums or selects over this extent",
         settle=_reduces,
     ),
-    Row(
+    ClaimKind(
         says="bound-by",
         topic="semantic",
         values=("memory", "compute"),
         about="the nearer of the two ceilings",
         settle=_bound,
     ),
-    Row(
+    ClaimKind(
         says="accumulates-in",
         topic="numerical",
         values=DTYPES,
@@ -130,7 +132,7 @@ CLAIMS: tuple[Row, ...] = (
         about="sums are kept in this type",
         settle=_accumulates,
     ),
-    Row(
+    ClaimKind(
         says="rounds-to",
         topic="numerical",
         values=DTYPES,
@@ -138,56 +140,56 @@ CLAIMS: tuple[Row, ...] = (
         about="a value in between is rounded to this type",
         settle=_rounds,
     ),
-    Row(
+    ClaimKind(
         says="varies-between-runs",
         topic="numerical",
         of_template=True,
         about="equal inputs may give unequal outputs",
         settle=_varies,
     ),
-    Row(
+    ClaimKind(
         says="fails-validation",
         topic="numerical",
         of_template=True,
         about="its error against float64 is too large",
         settle=_later,
     ),
-    Row(
+    ClaimKind(
         says="writes-outside",
         topic="bounds",
         of_template=True,
         about="it writes beside its outputs",
         settle=_later,
     ),
-    Row(
+    ClaimKind(
         says="needs-workspace",
         topic="resource",
         of_template=True,
         about="it takes scratch memory",
         settle=_workspace,
     ),
-    Row(
+    ClaimKind(
         says="does-not-build",
         topic="resource",
         of_template=True,
         about="the compiler refuses it or its limits here",
         settle=_later,
     ),
-    Row(
+    ClaimKind(
         says="slower-than-pytorch",
         topic="resource",
         of_template=True,
         about="not even its best candidate beats the captured operators",
         settle=_later,
     ),
-    Row(
+    ClaimKind(
         says="exceeds-cache",
         topic="resource",
         values=("L1", "L2", "L3"),
         about="the bytes of one site do not fit this level",
         settle=_exceeds,
     ),
-    Row(
+    ClaimKind(
         says="extent-varies",
         topic="dynamic-shape",
         values=("context", "tokens"),
@@ -196,7 +198,7 @@ CLAIMS: tuple[Row, ...] = (
     ),
 )
 """Every kind of claim that an adviser may make, in the order of the prompt."""
-ROWS: Mapping[str, Row] = {row.says: row for row in CLAIMS}
+ROWS: Mapping[str, ClaimKind] = {row.says: row for row in CLAIMS}
 
 
 def structural(claim: Claim, question: Question) -> Claim:

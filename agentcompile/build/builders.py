@@ -23,7 +23,7 @@ _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BuildJob:
     """The input of a builder: a source, the compiler, and its time limit in seconds."""
 
     source: Source
@@ -31,7 +31,7 @@ class Job:
     limit_s: float
 
 
-Builder = Callable[[Job, Store], Binary | BuildFailed | TimedOut | Disturbed]
+Builder = Callable[[BuildJob, Store], Binary | BuildFailed | TimedOut | Disturbed]
 
 
 def compile(
@@ -43,7 +43,7 @@ def compile(
         AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
         KeyError: no builder serves the language.
     """
-    return BUILDERS[source.language](Job(source=source, toolchain=toolchain, limit_s=limit_s), store)
+    return BUILDERS[source.language](BuildJob(source=source, toolchain=toolchain, limit_s=limit_s), store)
 
 
 def compile_executor(
@@ -74,7 +74,7 @@ def compile_executor(
     )
 
 
-def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
+def _compile_cpp(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     flags = (*COMPILE_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
     built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
@@ -85,7 +85,7 @@ def _compile_cpp(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Di
     return _binary(built)
 
 
-def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
+def _compile_cuda(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     flags = (*NVRTC_FLAGS, *job.source.flags)
     key = binary_key(job.source.digest, f"nvrtc {'.'.join(map(str, nvrtc_version()))}", flags)
     built: Path | BuildFailed | None = store.get(key, ".cubin")
@@ -95,7 +95,7 @@ def _compile_cuda(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | D
     return _binary(built)
 
 
-def _compile_triton(job: Job, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
+def _compile_triton(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
     key = binary_key(job.source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *job.source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubins")
     if built is None:
@@ -111,7 +111,7 @@ def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> Binary | BuildF
     return Binary(digest=digest_bytes("file/1", built.read_bytes()), path=str(built))
 
 
-def _nothing_to_build(job: Job, store: Store) -> Binary:
+def _nothing_to_build(job: BuildJob, store: Store) -> Binary:
     return Binary(digest=job.source.digest)
 
 

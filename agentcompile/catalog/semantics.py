@@ -244,7 +244,9 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
             text = "Triton decides on shared memory by itself, and launches single blocks"
             yield Fault(key=key, text=text, hint="remove shared_bytes, cluster and cooperative")
         if template.language == "triton" and launch.block != blocks.setdefault(launch.entry, launch.block):
-            text = f'"{launch.entry}" is launched with two sizes of block: {blocks[launch.entry][0]} and {launch.block[0]}'
+            text = (
+                f'"{launch.entry}" is launched with two sizes of block: {blocks[launch.entry][0]} and {launch.block[0]}'
+            )
             yield Fault(key=f"{key}.block", text=text, hint="one image is built for each entry: name a second function")
         for text in geometry:
             yield from _expression(key, text, _visible(template, beside))

@@ -15,7 +15,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options, resolve
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.session import RunDirectory
 from agentcompile.runs.tables import Table
 
@@ -89,7 +89,7 @@ def _trials(options: Options, run: str) -> tuple[Trial, ...]:
     return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)
 
 
-def said(row: Row, advice: Advice, screen: Screen) -> None:
+def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
     """Show what a model said about a region.
 
     That is its label, its claims with their standing, the candidates that it would measure first, and what was refused.

@@ -29,7 +29,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.template import Candidate, Params, ParamValue
 from agentcompile.options import resolve
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def _on_region(state: State, run: Path, asked: Asked) -> Command:
     return Override(region=region, candidate=_candidate(state, asked.use, "--use", region), reason=asked.reason)
 
 
-def _region(state: State, run: Path, name: str) -> Row:
+def _region(state: State, run: Path, name: str) -> RegionProgress:
     """Return the one region that has this name, this kind, or an id that starts so.
 
     Raises:

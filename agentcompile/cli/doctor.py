@@ -34,7 +34,7 @@ _TORCH_WHEELS = "https://download.pytorch.org/whl/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DoctorCheck:
     """One fact; the remedy says what to do about a state that is not ok."""
 
     check: str
@@ -83,11 +83,11 @@ def doctor(
     return ExitCode.ENVIRONMENT if any(row.state == "missing" for row in needed) else ExitCode.OK
 
 
-def _software() -> list[Row]:
+def _software() -> list[DoctorCheck]:
     python = (3, 11) <= sys.version_info[:2] <= (3, 12)
     return [
-        Row(check="agentcompile", state="ok", value=__version__),
-        Row(
+        DoctorCheck(check="agentcompile", state="ok", value=__version__),
+        DoctorCheck(
             check="python",
             state="ok" if python else "missing",
             value=sys.version.split()[0],
@@ -97,29 +97,29 @@ def _software() -> list[Row]:
     ]
 
 
-def _machine(options: Options, flow: Flow) -> tuple[list[Row], str]:
+def _machine(options: Options, flow: Flow) -> tuple[list[DoctorCheck], str]:
     """Return rows for compiler and processor, and the kind of target that would be compiled for."""
     try:
         target = flow.target(options)
     except AgentCompileError as error:
-        return [Row(check="machine", state="missing", value=error.message, remedy=error.hint)], ""
+        return [DoctorCheck(check="machine", state="missing", value=error.message, remedy=error.hint)], ""
     count = f"{target.threads} {backend_of(target.kind).unit}"
     found = f"{count}, {' '.join(target.isa)}" if target.isa else f"{target.arch}, {count}"
     if target.toolchain:
-        compiler = Row(check="compiler", state="ok", value=target.toolchain)
+        compiler = DoctorCheck(check="compiler", state="ok", value=target.toolchain)
     else:
-        compiler = Row(check="compiler", state="missing", value="none found", remedy="install g++ or clang++")
-    return [compiler, Row(check="machine", state="ok", value=f"{target.device}, {found}")], target.kind
+        compiler = DoctorCheck(check="compiler", state="missing", value="none found", remedy="install g++ or clang++")
+    return [compiler, DoctorCheck(check="machine", state="ok", value=f"{target.device}, {found}")], target.kind
 
 
-def _package(name: str) -> Row:
+def _package(name: str) -> DoctorCheck:
     try:
-        return Row(check=name, state="ok", value=metadata.version(name))
+        return DoctorCheck(check=name, state="ok", value=metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Row(check=name, state="missing", value="not installed", remedy=f"pip install {name}")
+        return DoctorCheck(check=name, state="missing", value="not installed", remedy=f"pip install {name}")
 
 
-def _folder(path: Path) -> Row:
+def _folder(path: Path) -> DoctorCheck:
     """Return the row of one of our folders, which is made when it is missing, with the free space there."""
     move = "name another place with AGENTCOMPILE_HOME"
     try:
@@ -130,10 +130,12 @@ def _folder(path: Path) -> Row:
         free = shutil.disk_usage(path).free
     except OSError as error:
         said = error.strerror or str(error)
-        return Row(check=str(path), state="missing", value=said, remedy=f"make it writable, or {move}")
+        return DoctorCheck(check=str(path), state="missing", value=said, remedy=f"make it writable, or {move}")
     enough = free > _LEAST_FREE_BYTES
     remedy = "" if enough else f"free some space, or {move}"
-    return Row(check=str(path), state="ok" if enough else "missing", value=f"{amount(free)} free", remedy=remedy)
+    return DoctorCheck(
+        check=str(path), state="ok" if enough else "missing", value=f"{amount(free)} free", remedy=remedy
+    )
 
 
 def find_cuda() -> Cuda:
@@ -181,7 +183,7 @@ def _torch() -> tuple[str | None, bool, str]:
     return torch.version.cuda, sees, str(said[0].message).split("(Triggered", 1)[0].strip() if said else ""
 
 
-def cuda_rows(cuda: Cuda) -> Iterator[Row]:
+def cuda_rows(cuda: Cuda) -> Iterator[DoctorCheck]:
     """Yield what the CUDA target needs, one row for each fact; a pure function."""
     yield _driver(cuda.driver)
     if cuda.nvrtc is None:
@@ -199,7 +201,7 @@ def cuda_rows(cuda: Cuda) -> Iterator[Row]:
         yield _warning("triton", "not installed: Triton templates are left out", _EXTRA)
 
 
-def _driver(driver: Driver | None) -> Row:
+def _driver(driver: Driver | None) -> DoctorCheck:
     if driver is None:
         remedy = "install NVIDIA's driver; in a container, start it with its GPUs (docker run --gpus all)"
         return _missing("nvidia-driver", "neither libnvidia-ml.so.1 nor libcuda.so.1 answers", remedy)
@@ -210,7 +212,7 @@ def _driver(driver: Driver | None) -> Row:
     return _ok("nvidia-driver", ", ".join(part for part in (driver.version, cuda) if part))
 
 
-def _fit(driver: tuple[int, int], nvrtc: tuple[int, int]) -> Row:
+def _fit(driver: tuple[int, int], nvrtc: tuple[int, int]) -> DoctorCheck:
     """Return the row that says whether the driver is new enough for NVRTC: of its CUDA major version, or newer."""
     if driver[0] >= nvrtc[0]:
         return _ok("driver for nvrtc", f"CUDA {_dotted(driver)} runs what NVRTC {_dotted(nvrtc)} compiles")
@@ -218,7 +220,7 @@ def _fit(driver: tuple[int, int], nvrtc: tuple[int, int]) -> Row:
     return _missing("driver for nvrtc", text, f"install a driver for CUDA {nvrtc[0]}.0 or later")
 
 
-def _pytorch(cuda: Cuda) -> Iterator[Row]:
+def _pytorch(cuda: Cuda) -> Iterator[DoctorCheck]:
     newest = f"cu{cuda.nvrtc[0]}{cuda.nvrtc[1]}" if cuda.nvrtc else "cu130"
     if cuda.torch_cuda is None:
         remedy = f"pip install torch --index-url {_TORCH_WHEELS}{newest}"
@@ -240,7 +242,7 @@ def _hides(visible: str | None) -> bool:
     return visible is not None and visible.strip() in ("", "-1")
 
 
-def _visible(visible: str | None) -> Row:
+def _visible(visible: str | None) -> DoctorCheck:
     name = "CUDA_VISIBLE_DEVICES"
     if visible is None:
         return _ok(name, "not set: every GPU may be used")
@@ -249,7 +251,7 @@ def _visible(visible: str | None) -> Row:
     return _ok(name, visible)
 
 
-def _devices(driver: Driver | None) -> Iterator[Row]:
+def _devices(driver: Driver | None) -> Iterator[DoctorCheck]:
     if driver is None or driver.gpus == ():
         remedy = "give this machine or container a GPU (docker run --gpus all), or compile for the CPU"
         yield _missing("gpu", "none", remedy)
@@ -262,7 +264,7 @@ def _devices(driver: Driver | None) -> Iterator[Row]:
         yield _others(gpu)
 
 
-def _device(gpu: Gpu) -> Row:
+def _device(gpu: Gpu) -> DoctorCheck:
     """Return the row with a GPU's name, compute capability, memory and clock; a warning if no template supports it."""
     name, parts = f"gpu {gpu.index}", [gpu.name or "unnamed"]
     if gpu.capability is not None:
@@ -278,7 +280,7 @@ def _device(gpu: Gpu) -> Row:
     return _ok(name, ", ".join(parts))
 
 
-def _others(gpu: Gpu) -> Row:
+def _others(gpu: Gpu) -> DoctorCheck:
     """Return the row that names other processes on a GPU: they take its memory and disturb every measurement."""
     name = f"gpu {gpu.index} in use by"
     if gpu.processes is None:
@@ -299,13 +301,13 @@ def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _ok(check: str, value: str) -> Row:
-    return Row(check=check, state="ok", value=value, target="cuda")
+def _ok(check: str, value: str) -> DoctorCheck:
+    return DoctorCheck(check=check, state="ok", value=value, target="cuda")
 
 
-def _missing(check: str, value: str, remedy: str) -> Row:
-    return Row(check=check, state="missing", value=value, remedy=remedy, target="cuda")
+def _missing(check: str, value: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(check=check, state="missing", value=value, remedy=remedy, target="cuda")
 
 
-def _warning(check: str, value: str, remedy: str) -> Row:
-    return Row(check=check, state="warning", value=value, remedy=remedy, target="cuda")
+def _warning(check: str, value: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(check=check, state="warning", value=value, remedy=remedy, target="cuda")

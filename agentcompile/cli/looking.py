@@ -49,7 +49,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     return 0
 
 
-def _why(row: progress.Row) -> str:
+def _why(row: progress.RegionProgress) -> str:
     match row.choice:
         case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
             return f"runs {candidate.label}: {reason}"

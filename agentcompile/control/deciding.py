@@ -31,7 +31,7 @@ from agentcompile.control.review import Item, approval, item_of, open_items, tri
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Watched
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Ruling
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 
 FASTEST_HZ = 1000.0
 """The highest drawing rate that a screen may state."""
@@ -123,7 +123,7 @@ def _ask(
     return (asked,), f"{point.label} is judged {when}"
 
 
-def _outside(row: Row, point: Candidate) -> str:
+def _outside(row: RegionProgress, point: Candidate) -> str:
     """Return why a candidate cannot be in its space, as far as the announced domains tell; empty when they allow it.
 
     The constraints are not checked here: only the compiler has them.
@@ -140,7 +140,7 @@ def _outside(row: Row, point: Candidate) -> str:
     return f"{next(iter(given))} is no parameter of {offer.template}." if given else ""
 
 
-def _approve(state: State, command: Approve, live: bool, row: Row) -> tuple[tuple[Event, ...], str]:
+def _approve(state: State, command: Approve, live: bool, row: RegionProgress) -> tuple[tuple[Event, ...], str]:
     _allowed("approve", Scene(state=state, live=live, region=command.region))
     item = _item(state, command.region)
     if command.approval not in ("", item.approval):
@@ -148,7 +148,7 @@ def _approve(state: State, command: Approve, live: bool, row: Row) -> tuple[tupl
     return _decided([_approval(item)]), f"approved: {row.name} runs {item.kernels[0].candidate.label}"
 
 
-def _override(state: State, command: Override, live: bool, row: Row) -> tuple[tuple[Event, ...], str]:
+def _override(state: State, command: Override, live: bool, row: RegionProgress) -> tuple[tuple[Event, ...], str]:
     _allowed("override", Scene(state=state, live=live, region=command.region, candidate=command.candidate))
     if not command.reason.strip():
         raise RefusedError("An override needs a reason, which the lock keeps.")
@@ -175,7 +175,7 @@ def _rejection(item: Item, reason: str) -> Ruling:
     return Ruling(region=item.region, word="reject", approval=item.approval, reason=reason.strip())
 
 
-def _row(state: State, region: str) -> Row:
+def _row(state: State, region: str) -> RegionProgress:
     row = state.row(region)
     if row is None:
         raise RefusedError(f"This run has no region {region[:12]!r}.")

@@ -66,7 +66,7 @@ LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MachineFacts:
     """What a run left in the store that is expensive to find again, by its key there."""
 
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Contents:
     options: Options
     events: bytes
     state: progress.State
-    facts: Facts
+    facts: MachineFacts
 
 
 def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIMITS) -> Packed:
@@ -149,13 +149,13 @@ def _fits(path: Path, size: int, most: int, how: str, sizes: Mapping[str, int]) 
         )
 
 
-def _facts(state: progress.State, store: Path) -> Facts:
+def _facts(state: progress.State, store: Path) -> MachineFacts:
     """Return the facts in the store that belong to the run."""
     if not store.is_dir():
-        return Facts()
+        return MachineFacts()
     kept, notes = Store(store), Notes(Store(store))
     ceilings, keys = _keys(state)
-    found = Facts(notes={key: value for key in sorted(keys) if (value := notes.get(key)) is not None})
+    found = MachineFacts(notes={key: value for key in sorted(keys) if (value := notes.get(key)) is not None})
     for key in sorted(ceilings):
         path = kept.get(key, ".json")
         try:
@@ -243,7 +243,7 @@ def _contents(file: Path, files: Mapping[str, bytes]) -> Contents:
         raise _refused(file, f"{EVENTS}: cut off")
     try:
         options: Options = decode(Options, options_in(files[OPTIONS], file / OPTIONS), OPTIONS)
-        facts: Facts = decode(Facts, json.loads(files[FACTS]), FACTS)
+        facts: MachineFacts = decode(MachineFacts, json.loads(files[FACTS]), FACTS)
     except (CodecError, ValueError) as error:
         hint = "install the agentcompile that packed it, or pack the run again"
         raise _refused(file, str(error), hint=hint) from error
@@ -253,7 +253,7 @@ def _contents(file: Path, files: Mapping[str, bytes]) -> Contents:
     return Contents(name=name, options=options, events=files[EVENTS], state=state, facts=facts)
 
 
-def _plausible(file: Path, facts: Facts) -> None:
+def _plausible(file: Path, facts: MachineFacts) -> None:
     for key, ceiling in facts.ceilings.items():
         rates = (ceiling.dram_bytes_per_s, ceiling.cache_bytes_per_s, ceiling.flops_per_s)
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):

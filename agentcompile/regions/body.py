@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from agentcompile.ir.graph import Dim, Graph, Node, Role, Use, Value, View
 from agentcompile.ir.region import Access, Port, PortRole, Site
-from agentcompile.regions.legal import Facts, state_root
+from agentcompile.regions.legal import LegalityFacts, state_root
 from agentcompile.regions.match import Bound, Match, attribute, dense
 from agentcompile.regions.pattern import Size
 
@@ -30,7 +30,7 @@ class Made:
     site: Site
 
 
-def make(match: Match, known: Facts) -> Made:
+def make(match: Match, known: LegalityFacts) -> Made:
     """Build the body, the ports and the site of a match."""
     values = dict(match.values)
     results = {name for bound in match.operators for name in bound.outs}
@@ -56,12 +56,12 @@ def make(match: Match, known: Facts) -> Made:
     return Made(body=body, ports=tuple(ports), site=site)
 
 
-def _seen(use: Use, known: Facts) -> Shape:
+def _seen(use: Use, known: LegalityFacts) -> Shape:
     """Return the shape at the end of a chain of reshapes."""
     return use.views[-1].args if use.views else known.table[use.value].shape
 
 
-def _port_shapes(match: Match, results: set[str], known: Facts) -> dict[str, Shape]:
+def _port_shapes(match: Match, results: set[str], known: LegalityFacts) -> dict[str, Shape]:
     """Return the input ports in order of appearance, each with the shape that its first operator sees.
 
     A port that some operator reads through another view than a reshape has the shape of its buffer.
@@ -79,13 +79,13 @@ def _edges(bound: Bound) -> list[tuple[str, Use]]:
     return list(zip(bound.names, bound.uses, strict=True))
 
 
-def _input(name: str, value_id: str, shape: Shape, known: Facts) -> Value:
+def _input(name: str, value_id: str, shape: Shape, known: LegalityFacts) -> Value:
     value = known.table[value_id]
     role: Role = "state" if state_root(known, value_id) else value.role
     return Value(id=name, shape=shape, dtype=value.dtype, role=role)
 
 
-def _node(bound: Bound, shapes: dict[str, Shape], results: set[str], known: Facts) -> Node:
+def _node(bound: Bound, shapes: dict[str, Shape], results: set[str], known: LegalityFacts) -> Node:
     uses = []
     for name, use in _edges(bound):
         whole = known.table[use.value].shape if name in results else shapes[name]
@@ -105,7 +105,7 @@ def _node(bound: Bound, shapes: dict[str, Shape], results: set[str], known: Fact
     )
 
 
-def _result(name: str, values: dict[str, str], known: Facts) -> Value:
+def _result(name: str, values: dict[str, str], known: LegalityFacts) -> Value:
     """Return a computed value; one that lives in a state's buffer becomes an alias of the state's port."""
     value = known.table[values[name]]
     owner = state_root(known, value.id)
@@ -115,7 +115,7 @@ def _result(name: str, values: dict[str, str], known: Facts) -> Value:
     return Value(id=name, shape=value.shape, dtype=value.dtype, role="state" if alias else "activation", alias=alias)
 
 
-def _outputs(match: Match, known: Facts) -> list[str]:
+def _outputs(match: Match, known: LegalityFacts) -> list[str]:
     """Return the results that are read outside the match, in the pattern's order.
 
     States are left out, because they are written in place.

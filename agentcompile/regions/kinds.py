@@ -13,7 +13,7 @@ from types import MappingProxyType
 from agentcompile.ir.graph import Node, Phase
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Access, PortRole
-from agentcompile.regions.pattern import Arg, Line, Pattern, Size, Step, parse_pattern, parse_sizes
+from agentcompile.regions.pattern import Arg, Line, Pattern, Size, MatchStep, parse_pattern, parse_sizes
 from agentcompile.regions.views import Seen, parse_views
 
 
@@ -253,7 +253,7 @@ def _single(op: str, inputs: int) -> Pattern:
     if len(names) < inputs:
         names = tuple(f"x.{i}" for i in range(inputs))
     line = Line(out="y", family="", op=op, args=tuple(Arg(name=name) for name in names[:inputs]))
-    return Pattern(lines=(line,), plan=(Step(line=0, move="scan"),))
+    return Pattern(lines=(line,), plan=(MatchStep(line=0, move="scan"),))
 
 
 def single_kind(node: Node) -> tuple[str, Pattern]:

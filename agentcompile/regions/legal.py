@@ -22,7 +22,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LegalityFacts:
     """The facts of a graph that the legality checks need, computed once."""
 
     graph: Graph
@@ -35,9 +35,9 @@ class Facts:
     """The values that are outputs of the graph."""
 
 
-def facts(graph: Graph, order: Order) -> Facts:
+def facts(graph: Graph, order: Order) -> LegalityFacts:
     """Collect use-def facts of `graph`."""
-    return Facts(
+    return LegalityFacts(
         graph=graph,
         order=order,
         table=graph.table(),
@@ -48,7 +48,11 @@ def facts(graph: Graph, order: Order) -> Facts:
 
 
 def fault(
-    match: Match, results: frozenset[str], exposed: frozenset[str], known: Facts, viewed: frozenset[str] = frozenset()
+    match: Match,
+    results: frozenset[str],
+    exposed: frozenset[str],
+    known: LegalityFacts,
+    viewed: frozenset[str] = frozenset(),
 ) -> str:
     """Return why `match` is not a legal region; empty when it is.
 
@@ -67,7 +71,7 @@ def fault(
     )
 
 
-def _escapes(match: Match, inside: dict[str, str], allowed: frozenset[str], known: Facts) -> str:
+def _escapes(match: Match, inside: dict[str, str], allowed: frozenset[str], known: LegalityFacts) -> str:
     for value, name in inside.items():
         base = name.partition(".")[0]
         if base in allowed or name in allowed:
@@ -89,7 +93,7 @@ def _views(match: Match, inside: dict[str, str]) -> str:
     return ""
 
 
-def _broadcasts(match: Match, known: Facts) -> str:
+def _broadcasts(match: Match, known: LegalityFacts) -> str:
     if len(match.operators) == 1:
         return ""
     for bound in match.operators:
@@ -100,7 +104,7 @@ def _broadcasts(match: Match, known: Facts) -> str:
     return ""
 
 
-def _count(use: Use, known: Facts) -> tuple[int, int] | None:
+def _count(use: Use, known: LegalityFacts) -> tuple[int, int] | None:
     """Return the number of elements at one and at two tokens; None through any view but a reshape.
 
     The two counts together tell symbolic shapes apart.
@@ -109,7 +113,7 @@ def _count(use: Use, known: Facts) -> tuple[int, int] | None:
     return (value.numel(1), value.numel(2)) if dense(use.views) else None
 
 
-def _families(values: dict[str, str], known: Facts) -> str:
+def _families(values: dict[str, str], known: LegalityFacts) -> str:
     dtypes: dict[str, str] = {}
     for name, value in values.items():
         family, dot, _ = name.partition(".")
@@ -131,12 +135,12 @@ def _connected(match: Match) -> str:
     return "" if len(groups) == 1 else "its operators share no value"
 
 
-def _convex(match: Match, known: Facts) -> str:
+def _convex(match: Match, known: LegalityFacts) -> str:
     mask = known.order.mask(match.nodes)
     return "" if known.order.convex(mask) else "a path leaves it and comes back"
 
 
-def state_root(known: Facts, value: str) -> str:
+def state_root(known: LegalityFacts, value: str) -> str:
     """Return the state whose buffer `value` lives in; empty when it lives in none."""
     owner = root(known.aliases, value)
     return owner if owner in known.table and known.table[owner].role == "state" else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentcompile.ir.graph import Attr, Graph, Node, Use, View
-from agentcompile.regions.pattern import COMMUTATIVE, DEFAULT_ATTRS, Line, Pattern, Step
+from agentcompile.regions.pattern import COMMUTATIVE, DEFAULT_ATTRS, Line, Pattern, MatchStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Finder:
         return sorted(found.values(), key=lambda match: min(position[node] for node in match.nodes))
 
     def _extend(
-        self, pattern: Pattern, plan: tuple[Step, ...], env: Mapping[str, str], done: tuple[tuple[int, Bound], ...]
+        self, pattern: Pattern, plan: tuple[MatchStep, ...], env: Mapping[str, str], done: tuple[tuple[int, Bound], ...]
     ) -> Iterator[tuple[tuple[int, Bound], ...]]:
         if not plan:
             if _inputs_come_from_outside(env, done):
@@ -94,7 +94,7 @@ class Finder:
                 for more, bounds in _bind(line, group, env):
                     yield from self._extend(pattern, plan[1:], more, done + tuple((step.line, b) for b in bounds))
 
-    def _candidates(self, line: Line, step: Step, env: Mapping[str, str]) -> Iterator[tuple[Node, ...]]:
+    def _candidates(self, line: Line, step: MatchStep, env: Mapping[str, str]) -> Iterator[tuple[Node, ...]]:
         if line.family:
             shared = [env[step.via]] if step.via else list(self._consumers)
             for value in shared:

@@ -15,7 +15,7 @@ from agentcompile.regions.body import Made, UnequalError, make, measure_constant
 from agentcompile.regions.boundaries import ORDERED, boundaries
 from agentcompile.regions.cost import cost
 from agentcompile.regions.kinds import REGION_KINDS, SINGLE_DIMS, Kind, kind_order, single_kind
-from agentcompile.regions.legal import Facts, Refusal, facts, fault
+from agentcompile.regions.legal import LegalityFacts, Refusal, facts, fault
 from agentcompile.regions.match import Finder, Match
 from agentcompile.regions.order import Order, order
 from agentcompile.regions.views import misread
@@ -75,7 +75,7 @@ def partition(graph: Graph, regime: Regime, *, kinds: Sequence[Kind] = REGION_KI
     return Partition(regime=regime, regions=_merged(regions, known.order), boundaries=edges, refusals=tuple(refusals))
 
 
-def _singles(finder: Finder, known: Facts, alone: set[str], regime: Regime, tokens: int) -> Iterator[Region]:
+def _singles(finder: Finder, known: LegalityFacts, alone: set[str], regime: Regime, tokens: int) -> Iterator[Region]:
     for node in known.graph.nodes:
         if node.id not in alone:
             name, pattern = single_kind(node)
@@ -84,7 +84,7 @@ def _singles(finder: Finder, known: Facts, alone: set[str], regime: Regime, toke
             yield _region(name, made, measure_dims(sizes, made.body, tokens), (), regime, tokens)
 
 
-def _admit(kind: Kind, match: Match, known: Facts, regime: Regime, tokens: int) -> Region | Refusal:
+def _admit(kind: Kind, match: Match, known: LegalityFacts, regime: Regime, tokens: int) -> Region | Refusal:
     views = kind.parse_views()
     viewed = frozenset(seen.name for seen in views)
     reason = fault(match, kind.parse().results, frozenset(kind.exposes), known, viewed)

@@ -66,7 +66,7 @@ Move = Literal["scan", "producer", "family", "consumer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class MatchStep:
     """One step of the matcher, which finds the nodes of a line: it scans all nodes or follows the bound name `via`."""
 
     line: int
@@ -79,7 +79,7 @@ class Pattern:
     """The lines of a kind in order, and the order in which a matcher binds them."""
 
     lines: tuple[Line, ...]
-    plan: tuple[Step, ...]
+    plan: tuple[MatchStep, ...]
     beside: tuple[Line, ...] = ()
     """Lines that must match around the pattern without belonging to it. Steps of the plan number them after `lines`."""
 
@@ -183,7 +183,7 @@ def _attr_value(text: str) -> Attr:
     return text.strip("\"'")
 
 
-def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[Step, ...]:
+def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[MatchStep, ...]:
     """Return the steps that bind all lines, starting at the last line or at the line that feeds its family.
 
     Later steps follow bound names. Producers go first, because a value has only one.
@@ -195,7 +195,7 @@ def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[Step, ...]:
     if lines[start].family:
         fed_by = lines[start].args[lines[start].shared].name
         start = next((i for i, line in enumerate(lines) if line.out == fed_by), start)
-    plan = [Step(line=start, move="scan")]
+    plan = [MatchStep(line=start, move="scan")]
     bound = {lines[start].out, *(arg.name for arg in lines[start].args)}
     while len(plan) < len(lines):
         done = {step.line for step in plan}
@@ -207,18 +207,18 @@ def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[Step, ...]:
     return tuple(plan)
 
 
-def _reachable(lines: tuple[Line, ...], done: set[int], bound: set[str]) -> list[Step]:
-    steps: list[tuple[int, Step]] = []
+def _reachable(lines: tuple[Line, ...], done: set[int], bound: set[str]) -> list[MatchStep]:
+    steps: list[tuple[int, MatchStep]] = []
     for i, line in enumerate(lines):
         if i in done:
             continue
         if line.family:
             if line.args[line.shared].name in bound:
-                steps.append((1, Step(line=i, move="family", via=line.args[line.shared].name)))
+                steps.append((1, MatchStep(line=i, move="family", via=line.args[line.shared].name)))
         elif line.out in bound:
-            steps.append((0, Step(line=i, move="producer", via=line.out)))
+            steps.append((0, MatchStep(line=i, move="producer", via=line.out)))
         elif shared := next((arg.name for arg in line.args if arg.name in bound), ""):
-            steps.append((2, Step(line=i, move="consumer", via=shared)))
+            steps.append((2, MatchStep(line=i, move="consumer", via=shared)))
     return [step for _, step in sorted(steps, key=lambda item: item[0])]
 
 

@@ -14,7 +14,7 @@ from agentcompile.regions.partition import Partition, ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScheduledSite:
     """One site of a plan with the choice that runs it."""
 
     region: Region
@@ -22,7 +22,7 @@ class Step:
     choice: Choice
 
 
-def schedule(graph: Graph, partition: Partition, parts: Sequence[Part]) -> tuple[Step, ...]:
+def schedule(graph: Graph, partition: Partition, parts: Sequence[Part]) -> tuple[ScheduledSite, ...]:
     """Order the sites of a plan, producers first, and by the graph's own order where there is a choice.
 
     Raises:
@@ -43,7 +43,7 @@ def schedule(graph: Graph, partition: Partition, parts: Sequence[Part]) -> tuple
     needs = [order.needs(mask) for mask in masks]
     waiting = sorted(range(len(steps)), key=lambda i: masks[i] & -masks[i])
     done = 0
-    result: list[Step] = []
+    result: list[ScheduledSite] = []
     while waiting:
         ready = next((i for i in waiting if not needs[i] & ~done), None)
         if ready is None:
@@ -56,7 +56,7 @@ def schedule(graph: Graph, partition: Partition, parts: Sequence[Part]) -> tuple
     return tuple(result)
 
 
-def _steps(partition: Partition, parts: Sequence[Part]) -> Iterator[Step]:
+def _steps(partition: Partition, parts: Sequence[Part]) -> Iterator[ScheduledSite]:
     regions = {region.id: region for region in partition.regions}
     for part in parts:
         if part.region not in regions:
@@ -65,4 +65,4 @@ def _steps(partition: Partition, parts: Sequence[Part]) -> Iterator[Step]:
         for i in part.sites or range(len(region.sites)):
             if not 0 <= i < len(region.sites):
                 raise CoverError(f"{region.name} has {len(region.sites)} sites, none is number {i}")
-            yield Step(region=region, site=region.sites[i], choice=part.choice)
+            yield ScheduledSite(region=region, site=region.sites[i], choice=part.choice)

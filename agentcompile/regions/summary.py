@@ -23,7 +23,7 @@ from agentcompile.regions.problem import Option, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RegionFigures:
     """The summary of one region; work, bytes and floor are those of one site."""
 
     id: str
@@ -63,7 +63,7 @@ class Summary:
     step_bytes: int
     """The bytes that the cheapest cover by floors moves."""
     exact: bool
-    rows: tuple[Row, ...]
+    rows: tuple[RegionFigures, ...]
     boundaries: tuple[Boundary, ...]
     refusals: tuple[Refusal, ...]
 
@@ -99,10 +99,10 @@ def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: R
 
 def _row(
     region: Region, id: str, floor: float, step: float, covered: int, ceiling: Ceiling, residency: Residency
-) -> Row:
+) -> RegionFigures:
     cost = region.cost
     compute = ceiling.floor_ns(flops=cost.flops, bytes=0, residency=residency)
-    return Row(
+    return RegionFigures(
         id=id,
         name=region.name,
         kind=region.kind,

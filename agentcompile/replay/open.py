@@ -27,7 +27,7 @@ from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition, partition
-from agentcompile.regions.schedule import Step as Placed
+from agentcompile.regions.schedule import ScheduledSite as Placed
 from agentcompile.regions.schedule import schedule
 from agentcompile.replay.pinned import Pins, check_layouts, check_ports
 from agentcompile.replay.sources import LockSources

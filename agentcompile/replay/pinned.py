@@ -29,7 +29,7 @@ from agentcompile.lockfile import Drift, Lock, LockChoice
 from agentcompile.materialize import inlined, specialise
 from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts as kinds
-from agentcompile.regions.schedule import Step
+from agentcompile.regions.schedule import ScheduledSite
 from agentcompile.replay.sources import LockSources
 
 _AGAIN = "compile again with this version"
@@ -211,7 +211,9 @@ def check_layouts(path: Path, lock: Lock, graphs: Sequence[Graph]) -> None:
             raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=_AGAIN)
 
 
-def check_ports(path: Path, lock: Lock, graph: Graph, steps: Sequence[Step], used: Mapping[str, Template]) -> None:
+def check_ports(
+    path: Path, lock: Lock, graph: Graph, steps: Sequence[ScheduledSite], used: Mapping[str, Template]
+) -> None:
     """Refuse a plan with a kernel that reads a resident tensor in another layout than the lock keeps it in.
 
     Raises:

@@ -54,10 +54,10 @@ from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.runs.persistent import GrowingSequence, GrowingSet
-from agentcompile.runs.rows import Best, Counts, Row, RowState, StageRow, better, changed
+from agentcompile.runs.rows import Best, Counts, RegionProgress, RowState, StageRow, better, changed
 
 RunStatus = Literal["waiting", "running", "review", "failed", "finished"]
-__all__ = ["Best", "Counts", "Row", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
+__all__ = ["Best", "Counts", "RegionProgress", "RowState", "RunStatus", "StageRow", "State", "apply", "fold"]
 
 WARNINGS_KEPT = 100
 TIMED = ("search", "choose", "cover", "admit")
@@ -79,7 +79,7 @@ class State:
     stages: tuple[StageRow, ...] = ()
     graphs: tuple[GraphCaptured, ...] = ()
     boundaries: tuple[BoundaryFound, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RegionProgress, ...] = ()
     trials: GrowingSequence[Trial] = field(default_factory=GrowingSequence[Trial])
     tried: GrowingSet[tuple[Candidate, str]] = field(default_factory=GrowingSet[tuple[Candidate, str]])
     """Candidates with fidelities that `Row.counts` counts; one that is evaluated again counts once."""
@@ -146,7 +146,7 @@ class State:
             total = Counts(**{name: getattr(total, name) + getattr(row.counts, name) for name in names})
         return total
 
-    def row(self, region: str) -> Row | None:
+    def row(self, region: str) -> RegionProgress | None:
         """Return the row of a region id; None when there is none."""
         at = self.at(region)
         return self.rows[at] if at >= 0 else None
@@ -312,7 +312,7 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
 
 
 def _found(state: State, event: RegionFound) -> State:
-    row = Row(
+    row = RegionProgress(
         region=event.region,
         name=event.name,
         kind=event.region_kind,

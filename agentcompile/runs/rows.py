@@ -93,7 +93,7 @@ def better(trial: Trial, best: Best | None) -> Best | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RegionProgress:
     """One region as a front end shows it; without slots, so that the next one is a quick copy."""
 
     region: str

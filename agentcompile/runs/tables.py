@@ -10,7 +10,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.search_progress import SearchProgress
 from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
-from agentcompile.runs.progress import Row, State
+from agentcompile.runs.progress import RegionProgress, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,34 +85,34 @@ def pace_line(pace: SearchProgress) -> str:
     return ", ".join(parts)
 
 
-def _largest_first(state: State) -> list[Row]:
+def _largest_first(state: State) -> list[RegionProgress]:
     return sorted(state.rows, key=lambda row: (-row.share, row.name))
 
 
-def _region(row: Row) -> tuple[str, ...]:
+def _region(row: RegionProgress) -> tuple[str, ...]:
     best = row.best
     times = _times(best.measurement) if best else ("-", "-", "-")
     choice = choice_text(row.choice) if row.choice else _open(row)
     return (row.name, str(row.sites), f"{row.share:.1%}", duration(row.floor_ns), *times, choice)
 
 
-def _open(row: Row) -> str:
+def _open(row: RegionProgress) -> str:
     if row.points:
         return f"{row.points} candidates"
     return "no template" if row.state != "found" else "found"
 
 
-def _cost(row: Row) -> tuple[str, ...]:
+def _cost(row: RegionProgress) -> tuple[str, ...]:
     intensity = f"{row.flops / max(row.bytes, 1):.2f}"
     cost = (amount(row.flops, "").strip(), amount(row.bytes), intensity, duration(row.floor_ns), f"{row.share:.1%}")
     return (row.name, str(row.sites), *cost, str(row.templates), str(row.points))
 
 
-def _share(row: Row, part: Part) -> float:
+def _share(row: RegionProgress, part: Part) -> float:
     return row.share * (len(part.sites) or row.sites) / max(row.sites, 1)
 
 
-def _part(state: State, row: Row, part: Part) -> tuple[str, ...]:
+def _part(state: State, row: RegionProgress, part: Part) -> tuple[str, ...]:
     times = ("-", "-", "-")
     if isinstance(part.choice, Kernel) and (found := _confirmed(state, part.choice)) is not None:
         times = _times(found)

@@ -23,7 +23,7 @@ from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Template
 from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import Partition, partition
-from agentcompile.regions.summary import Row, Summary, summarise
+from agentcompile.regions.summary import RegionFigures, Summary, summarise
 from agentcompile.space import Space
 from agentcompile.tuning.tasks import TuneTask
 
@@ -113,7 +113,7 @@ def cut(
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: Row, cut: Cut, target: Target) -> RegionFound:
+def _found(row: RegionFigures, cut: Cut, target: Target) -> RegionFound:
     region = cut.regions[row.id]
     return RegionFound(
         region=row.id,

@@ -7,6 +7,6 @@ It uses PyTorch and the standard library only, because it runs inside workers.
 from agentcompile.validate.rig import Instruments
 from agentcompile.validate.selftest import insensitive, selftest
 from agentcompile.validate.suite import validate
-from agentcompile.validate.tolerance import POLICY, Facts
+from agentcompile.validate.tolerance import POLICY, DeclaredArithmetic
 
-__all__ = ["POLICY", "Facts", "Instruments", "insensitive", "selftest", "validate"]
+__all__ = ["POLICY", "DeclaredArithmetic", "Instruments", "insensitive", "selftest", "validate"]

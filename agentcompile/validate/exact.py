@@ -16,13 +16,15 @@ from agentcompile.ir.region import Region
 from agentcompile.validate.bound import Bounded, Propagation
 from agentcompile.validate.compare import Tally
 from agentcompile.validate.drawn import Drawn
-from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, Facts
+from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, DeclaredArithmetic
 
 _EXACT_SUM = 2.0**23
 """The limit up to which sums of integers are exact in float32, in every order."""
 
 
-def compare(region: Region, facts: Facts, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int) -> None:
+def compare(
+    region: Region, facts: DeclaredArithmetic, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int
+) -> None:
     """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding.
 
     PyTorch may round a sum as often as it likes, so its sums are skipped where the rounding is tested.
@@ -48,7 +50,7 @@ def compare(region: Region, facts: Facts, drawn: Drawn, found: Mapping[str, Tens
             tally.add(name, float(wrong), 0.0, f"{drawn.case.name}: {wrong} {what} of {port.name} {how}")
 
 
-def inexact(graph: Graph, out: Propagation, facts: Facts) -> dict[str, str]:
+def inexact(graph: Graph, out: Propagation, facts: DeclaredArithmetic) -> dict[str, str]:
     """Return why values need not be exact, by value id; exact values are absent. `out` is of an integer case."""
     found: dict[str, str] = {}
     held = dict(facts.rounds)

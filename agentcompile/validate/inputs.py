@@ -23,7 +23,7 @@ from agentcompile.validate.propagate import propagate
 from agentcompile.validate.scores import chosen, met_alike, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tiles import TILE, normal, telling, whole
-from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
@@ -260,7 +260,7 @@ class Generator:
                 name = node.inputs[residual].value
                 if name in self.region.body.inputs and node.inputs[other].value not in self.region.body.inputs:
                     found[name] = torch.zeros_like(found[name])
-                    whole = propagate(self.region.body, found, Facts(), tokens=self.tokens)
+                    whole = propagate(self.region.body, found, DeclaredArithmetic(), tokens=self.tokens)
                     value = whole.values[node.outputs[0]].value
                     found[name] = (-value).reshape(found[name].shape).to(found[name].dtype)
                     return
@@ -316,7 +316,7 @@ class Generator:
     def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:
         """Return the queries of an attention [B, heads, T, D] in float64."""
         body = replace(self.region.body, nodes=tuple(n for n in self.region.body.nodes if n.op != "attention"))
-        out = propagate(replace(body, outputs=()), found, Facts(), tokens=self.tokens)
+        out = propagate(replace(body, outputs=()), found, DeclaredArithmetic(), tokens=self.tokens)
         return out.values[node.inputs[0].value].wide()
 
     def _choose(self, case: Case, found: dict[str, Tensor]) -> None:

@@ -19,7 +19,7 @@ from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.validate.bound import Append
 from agentcompile.validate.inputs import extent
 from agentcompile.validate.rig import Result, Run
-from agentcompile.validate.tolerance import Facts
+from agentcompile.validate.tolerance import DeclaredArithmetic
 
 USUAL = 0.375
 """The value that replaces NaN, with which a test marks slots of a cache."""
@@ -48,7 +48,7 @@ Long after that the kernel fills some buffers, by name, from the second mapping,
 class Quarters:
     """The buffers of one candidate as in a model, by port and workspace name."""
 
-    def __init__(self, region: Region, facts: Facts, run: Run, house: House, *, tokens: int) -> None:
+    def __init__(self, region: Region, facts: DeclaredArithmetic, run: Run, house: House, *, tokens: int) -> None:
         self._facts, self._run = facts, run
         layouts = dict(facts.layouts)
         self._layouts: dict[str, str] = {}

@@ -10,7 +10,7 @@ from agentcompile.ir.graph import Graph
 from agentcompile.ops.reference import keywords
 from agentcompile.validate.bound import Bounded, Context, Propagation, round_to
 from agentcompile.validate.rules import RULES, numeric
-from agentcompile.validate.tolerance import KEEN, Facts
+from agentcompile.validate.tolerance import KEEN, DeclaredArithmetic
 
 
 def owners(graph: Graph) -> dict[str, str]:
@@ -29,7 +29,7 @@ def owners(graph: Graph) -> dict[str, str]:
 def propagate(
     graph: Graph,
     inputs: Mapping[str, Tensor],
-    facts: Facts,
+    facts: DeclaredArithmetic,
     *,
     tokens: int = 1,
     sharp: bool = False,

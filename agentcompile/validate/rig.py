@@ -16,7 +16,7 @@ from agentcompile.validate.cases import Case
 from agentcompile.validate.compare import Tally, compare
 from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.inputs import extent
-from agentcompile.validate.tolerance import Facts
+from agentcompile.validate.tolerance import DeclaredArithmetic
 
 Run = Callable[[Mapping[str, Tensor]], None]
 
@@ -61,7 +61,7 @@ class Rig:
     def __init__(
         self,
         region: Region,
-        facts: Facts,
+        facts: DeclaredArithmetic,
         run: Run,
         tally: Tally,
         tools: Instruments,

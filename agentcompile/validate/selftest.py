@@ -17,7 +17,7 @@ from agentcompile.validate.inputs import Generator
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Run
 from agentcompile.validate.suite import validate
-from agentcompile.validate.tolerance import Facts
+from agentcompile.validate.tolerance import DeclaredArithmetic
 
 _HIDDEN, _ROWS = 40, 72
 
@@ -26,11 +26,11 @@ def selftest(tools: Instruments | None = None) -> tuple[str, ...]:
     """Validate a right kernel and, for every check, a wrong one; return what went unnoticed, empty if all is well."""
     region = _linear()
     found = []
-    report = validate(region, Facts(), _right, seed=0, repeats=16, depth="search", tools=tools)
+    report = validate(region, DeclaredArithmetic(), _right, seed=0, repeats=16, depth="search", tools=tools)
     if not report.ok:
         found.append(f"a right kernel fails {next(check.name for check in report.checks if not check.ok)}")
     for check, what, make in _FAULTS:
-        report = validate(region, Facts(), make(), seed=0, repeats=16, depth="accept", tools=tools)
+        report = validate(region, DeclaredArithmetic(), make(), seed=0, repeats=16, depth="accept", tools=tools)
         if all(one.ok for one in report.checks if one.name == check):
             found.append(f"{what} passes {check}")
     return tuple(found)
@@ -66,7 +66,7 @@ def insensitive(region: Region, *, seed: int, tokens: int = 1) -> tuple[str, ...
 
 
 def _results(region: Region, inputs: Mapping[str, Tensor], tokens: int) -> list[Tensor]:
-    out = propagate(region.body, inputs, Facts(), tokens=tokens)
+    out = propagate(region.body, inputs, DeclaredArithmetic(), tokens=tokens)
     results = [out.logits.get(use.value, out.values[use.value]).value for _, use in region.body.outputs]
     return results + [append.new.value for append in out.appends.values()]
 

@@ -30,7 +30,7 @@ from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.sweep import Sweeper
-from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, Facts, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, DeclaredArithmetic, rounding
 from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
@@ -54,7 +54,7 @@ scores, how two nearly equal ones round decides its error.
 
 def validate(
     region: Region,
-    facts: Facts,
+    facts: DeclaredArithmetic,
     run: Run,
     *,
     seed: int,
@@ -124,7 +124,7 @@ class _Suite:
     """One candidate on its buffers."""
 
     region: Region
-    facts: Facts
+    facts: DeclaredArithmetic
     run: Run
     tally: Tally
     tools: Instruments

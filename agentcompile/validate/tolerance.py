@@ -82,7 +82,7 @@ def rounding(magnitude: Tensor, dtype: str) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DeclaredArithmetic:
     """What a template declares about its arithmetic and its buffers; the bounds follow from it."""
 
     rounds: tuple[tuple[str, str], ...] = ()

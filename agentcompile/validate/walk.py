@@ -22,7 +22,7 @@ from agentcompile.validate.compare import Tally
 from agentcompile.validate.coverage import starts
 from agentcompile.validate.propagate import owners
 from agentcompile.validate.rig import Instruments, Result, Rig
-from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, Facts, rounding
+from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, DeclaredArithmetic, rounding
 from agentcompile.validate.walk_inputs import Feed
 
 _READ = 12 << 30
@@ -50,7 +50,7 @@ class Walker:
     """The walks of one candidate through its caches; `parameters` are loaded."""
 
     region: Region
-    facts: Facts
+    facts: DeclaredArithmetic
     rig: Rig
     tally: Tally
     tools: Instruments

@@ -18,7 +18,7 @@ from agentcompile.ir.region import Region
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.inputs import SECOND, extent, generator
 from agentcompile.validate.propagate import propagate
-from agentcompile.validate.tolerance import TORCH_DTYPES, Facts
+from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
 
 _THETA = 10000.0
 _PEAK = 24.0
@@ -47,7 +47,14 @@ class Feed:
     """The inputs of the N launches of one walk; `starts` [N, B] is each sequence's first position in each launch."""
 
     def __init__(
-        self, region: Region, facts: Facts, parameters: Mapping[str, Tensor], starts: Tensor, *, seed: int, tokens: int
+        self,
+        region: Region,
+        facts: DeclaredArithmetic,
+        parameters: Mapping[str, Tensor],
+        starts: Tensor,
+        *,
+        seed: int,
+        tokens: int,
     ) -> None:
         self.region, self.starts, self.tokens = region, starts, tokens
         self.span = max(1, tokens // starts.shape[1])

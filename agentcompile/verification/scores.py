@@ -53,7 +53,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PositionScore:
     """The comparison at one position; `floor` is the divergence in nats that rounding in float32 may cost."""
 
     floor: float
@@ -70,9 +70,9 @@ class Row:
 
 def rows(
     exact: torch.Tensor, eager: torch.Tensor | None, found: torch.Tensor, following: Sequence[int | None]
-) -> list[Row]:
+) -> list[PositionScore]:
     """Compare logits [positions, vocab], a few positions at a time, because float64 takes much memory."""
-    made: list[Row] = []
+    made: list[PositionScore] = []
     for first in range(0, len(following), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         made += _rows(exact[some], None if eager is None else eager[some], found[some], following[some])
@@ -81,7 +81,7 @@ def rows(
 
 def _rows(
     exact: torch.Tensor, eager: torch.Tensor | None, found: torch.Tensor, following: Sequence[int | None]
-) -> list[Row]:
+) -> list[PositionScore]:
     r, c = _log_probabilities(exact), _log_probabilities(found)
     e = None if eager is None else _log_probabilities(eager)
     likeliest = [None if one is None else one.argmax(-1).tolist() for one in (r, c, e)]
@@ -90,7 +90,7 @@ def _rows(
     assert of_c is not None
     kl, kl_eager = _divergence(r, c), None if e is None else _divergence(r, e)
     return [
-        Row(
+        PositionScore(
             floor=(ROUNDING * _spread(exact[at])) ** 2 / 2,
             kl=kl[at],
             kl_eager=None if kl_eager is None else kl_eager[at],
@@ -135,7 +135,7 @@ def _ratio(r: torch.Tensor, other: torch.Tensor, following: int | None) -> float
     return found if math.isfinite(found) else None
 
 
-def summary(phase: Phase, rows: Sequence[Row]) -> PhaseScore:
+def summary(phase: Phase, rows: Sequence[PositionScore]) -> PhaseScore:
     """Return the figures of one phase; mean divergences use only positions that eager was run on, if there are any."""
     ratios = [one.log_ratio for one in rows if one.log_ratio is not None]
     beside = _beside_eager(rows)
@@ -152,16 +152,16 @@ def summary(phase: Phase, rows: Sequence[Row]) -> PhaseScore:
     )
 
 
-def _beside_eager(rows: Sequence[Row]) -> Sequence[Row]:
+def _beside_eager(rows: Sequence[PositionScore]) -> Sequence[PositionScore]:
     return [one for one in rows if one.kl_eager is not None] or rows
 
 
-def usual(rows: Sequence[Row]) -> float:
+def usual(rows: Sequence[PositionScore]) -> float:
     """Return the mean loss of eager at a position, where each counts at least as much as float32 rounding may cost."""
     return mean(max(one.kl_eager or 0.0, one.floor) for one in _beside_eager(rows))
 
 
-def lost(one: Row, usual: float) -> str:
+def lost(one: PositionScore, usual: float) -> str:
     """Return why one position is wrong beyond any rounding; empty when it is not, or eager's logits are not finite."""
     allowed = WORST * max(one.kl_eager or 0.0, usual)
     if one.kl <= allowed:
@@ -170,7 +170,7 @@ def lost(one: Row, usual: float) -> str:
     return f"KL(float32 || compiled) is {figure}, {allowed:.3g} at most"
 
 
-def drifted(rows: Sequence[Row]) -> str:
+def drifted(rows: Sequence[PositionScore]) -> str:
     """Return why rows are wrong in the mean; empty when they are not, or too few to tell."""
     if len(rows) < FEW:
         return ""
@@ -232,9 +232,9 @@ def miscaptured(
 
 def compared(
     walks: Sequence[Walk], exact: Sequence[torch.Tensor], eager: Sequence[torch.Tensor | None], found: torch.Tensor
-) -> list[list[Row]]:
+) -> list[list[PositionScore]]:
     """Return the rows of every walk; `found` [rows, vocab] holds the logits of all walks, one after another."""
-    begin, made = 0, list[list[Row]]()
+    begin, made = 0, list[list[PositionScore]]()
     for walk, r, e in zip(walks, exact, eager, strict=True):
         own = found[begin : begin + len(walk.scored)]
         begin += len(walk.scored)
@@ -243,12 +243,12 @@ def compared(
     return made
 
 
-def phases(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> tuple[PhaseScore, ...]:
+def phases(walks: Sequence[Walk], rows: Sequence[Sequence[PositionScore]]) -> tuple[PhaseScore, ...]:
     """Return the figures of each phase that has rows."""
     return tuple(summary(phase, some) for phase, some in _by_phase(walks, rows).items() if some)
 
 
-def fault(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> str:
+def fault(walks: Sequence[Walk], rows: Sequence[Sequence[PositionScore]]) -> str:
     """Return the first fault: of single positions the first of the shortest sequence, else one of means over many rows.
 
     The result is empty when nothing is wrong.
@@ -266,7 +266,7 @@ def fault(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> str:
         return min(wrong)[2] + more
     asked = any(one.kl_eager is not None for some in rows for one in some)
 
-    def beside(some: Sequence[Row]) -> Sequence[Row]:
+    def beside(some: Sequence[PositionScore]) -> Sequence[PositionScore]:
         return [one for one in some if one.kl_eager is not None or not asked]
 
     for walk, some in sorted(zip(walks, rows, strict=True), key=lambda pair: len(pair[0].ids)):
@@ -276,8 +276,8 @@ def fault(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> str:
     return next((f"{phase}: {why}" for phase, some in pooled if (why := drifted(beside(some)))), "")
 
 
-def _by_phase(walks: Sequence[Walk], rows: Sequence[Sequence[Row]]) -> dict[Phase, list[Row]]:
-    found: dict[Phase, list[Row]] = {"decode": [], "prefill": []}
+def _by_phase(walks: Sequence[Walk], rows: Sequence[Sequence[PositionScore]]) -> dict[Phase, list[PositionScore]]:
+    found: dict[Phase, list[PositionScore]] = {"decode": [], "prefill": []}
     for walk, some in zip(walks, rows, strict=True):
         for place, one in zip(walk.scored, some, strict=True):
             found["prefill" if place < walk.prompt else "decode"].append(one)

@@ -12,7 +12,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.validate import Facts
+from agentcompile.validate import DeclaredArithmetic
 from agentcompile.worker.protocol import Implementation
 
 Buffers = Mapping[str, torch.Tensor]
@@ -81,9 +81,9 @@ def in_turn(
     return run
 
 
-def facts_of(implementation: Implementation) -> Facts:
+def facts_of(implementation: Implementation) -> DeclaredArithmetic:
     """What the correctness suite is told of a candidate."""
-    return Facts(
+    return DeclaredArithmetic(
         rounds=implementation.rounds,
         accumulation=implementation.accumulation,
         deterministic=implementation.deterministic,

@@ -18,7 +18,7 @@ from agentcompile.materialize import specialise
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
-from agentcompile.validate import Facts
+from agentcompile.validate import DeclaredArithmetic
 
 KERNELS = Path(__file__).parent / "kernels"
 THREADS = 2
@@ -48,9 +48,9 @@ class Planted:
     executor: Executor
     entries: tuple[str, ...]
 
-    def facts(self, rounds: tuple[tuple[str, str], ...] = (), deterministic: bool = True) -> Facts:
+    def facts(self, rounds: tuple[tuple[str, str], ...] = (), deterministic: bool = True) -> DeclaredArithmetic:
         """What a kernel of this file declares."""
-        return Facts(rounds=rounds, deterministic=deterministic, workspaces=self.source.workspaces)
+        return DeclaredArithmetic(rounds=rounds, deterministic=deterministic, workspaces=self.source.workspaces)
 
     def run(self, entry: str, buffers: Mapping[str, Tensor]) -> None:
         """Launch on threads, with a barrier after every launch."""

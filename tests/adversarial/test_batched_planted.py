@@ -10,13 +10,13 @@ from torch import Tensor
 
 from agentcompile.ir.region import Region
 from agentcompile.ops import reference
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager
 from tests.kernels.remembered import Remembered
 from tests.templates.shapes import Extents, region
 
-LIBRARY = Facts(accumulation="library")
+LIBRARY = DeclaredArithmetic(accumulation="library")
 DEPTHS: tuple[Depth, ...] = ("search", "accept")
 REMEMBERED = Remembered()
 

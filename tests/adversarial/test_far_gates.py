@@ -11,7 +11,7 @@ from torch import Tensor
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ops import reference
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.bound import Bounded, round_to
 from tests.kernels.float32 import Run, float32
 from tests.kernels.regions_for import region_for
@@ -33,7 +33,7 @@ def steep(x: Tensor) -> Tensor:
 
 
 def failed(region: Region, run: Run, *, rounds: Rounds = (), seed: int = 5) -> set[str]:
-    facts = Facts(rounds=rounds)
+    facts = DeclaredArithmetic(rounds=rounds)
     tools = REMEMBERED.tools(region, facts, seed)
     report = validate(region, facts, run, seed=seed, repeats=2, depth="accept", tools=tools)
     return {check.name for check in report.checks if not check.ok}

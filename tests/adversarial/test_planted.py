@@ -13,7 +13,7 @@ import torch
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
 from agentcompile.ir.trial import NumericReport
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.tolerance import Depth
 from tests.adversarial.expectations import (
     ATTENTION,
@@ -63,7 +63,7 @@ def judged(
     depth: Depth = "accept",
     seed: int = 7,
     repeats: int = 24,
-    facts: Facts | None = None,
+    facts: DeclaredArithmetic | None = None,
     serial: bool = True,
 ) -> NumericReport:
     facts = facts or planted.facts()

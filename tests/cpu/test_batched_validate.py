@@ -16,7 +16,7 @@ from agentcompile.ir.template import ParamValue
 from agentcompile.ir.trial import NumericReport
 from agentcompile.regions.partition import partition
 from agentcompile.runtime import library
-from agentcompile.validate import Facts, insensitive, validate
+from agentcompile.validate import DeclaredArithmetic, insensitive, validate
 from agentcompile.validate.cases import Case, cases
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.tolerance import Depth
@@ -26,7 +26,7 @@ from tests.templates.shapes import KINDS, Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, odd
 from tests.unit.graphs import Shape, qwen3
 
-LIBRARY = Facts(accumulation="library")
+LIBRARY = DeclaredArithmetic(accumulation="library")
 REMEMBERED = Remembered()
 
 
@@ -41,7 +41,9 @@ def shaped(kind: str, **extents: object) -> Region:
     return region(kind, Extents(**{"batch": 3, "rows": rows, **extents}))  # type: ignore[arg-type]
 
 
-def judged(made: Region, run: Run, facts: Facts, *, depth: Depth = "accept", seed: int = 0) -> NumericReport:
+def judged(
+    made: Region, run: Run, facts: DeclaredArithmetic, *, depth: Depth = "accept", seed: int = 0
+) -> NumericReport:
     tools = REMEMBERED.tools(made, facts, seed)
     return validate(made, facts, run, seed=seed, repeats=3, depth=depth, tools=tools)
 
@@ -50,8 +52,12 @@ def failures(report: NumericReport) -> list[str]:
     return [f"{check.name}: {check.detail} ({check.measured:g})" for check in report.checks if not check.ok]
 
 
-def right(made: Region) -> list[tuple[Run, Facts]]:
-    return [(eager(made), LIBRARY), (float32(made), Facts()), (float32(made, flip=True), Facts())]
+def right(made: Region) -> list[tuple[Run, DeclaredArithmetic]]:
+    return [
+        (eager(made), LIBRARY),
+        (float32(made), DeclaredArithmetic()),
+        (float32(made, flip=True), DeclaredArithmetic()),
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -140,7 +146,7 @@ def test_sequences_are_of_different_lengths_and_the_longest_is_as_the_case_says(
 
 def test_integers_stay_exact_for_every_sequence() -> None:
     made = region("rope-attention-decode", Extents(batch=3))
-    report = judged(made, float32(made), Facts())
+    report = judged(made, float32(made), DeclaredArithmetic())
     (exact,) = [check for check in report.checks if check.name == "exact"]
     assert "0 integers of y differ" in exact.detail
 

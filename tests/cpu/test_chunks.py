@@ -19,7 +19,7 @@ from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.trial import NumericReport
 from agentcompile.ops.reference import DTYPES, Interpreter
 from agentcompile.regions.partition import Partition, partition
-from agentcompile.validate import Facts, insensitive, validate
+from agentcompile.validate import DeclaredArithmetic, insensitive, validate
 from tests.kernels.float32 import eager, float32
 from tests.models import tiny
 from tests.templates.shapes import CHUNK, CHUNK_KINDS, Extents, region
@@ -118,7 +118,9 @@ def test_queries_keys_and_values_cut_from_one_product_are_refused(tmp_path: Path
 def test_the_models_own_arithmetic_is_kept_in_the_regions_of_a_chunk(case: Case) -> None:
     for made in cut(case, 7).regions:
         if made.kind in CHUNK_KINDS:
-            report = validate(made, Facts(accumulation="library"), eager(made), seed=0, repeats=2, depth="search")
+            report = validate(
+                made, DeclaredArithmetic(accumulation="library"), eager(made), seed=0, repeats=2, depth="search"
+            )
             assert report.ok, (made.kind, failures(report))
 
 
@@ -136,9 +138,9 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
         made = region(kind, Extents(dtype=dtype, context=40, hidden=96, **extents))  # type: ignore[arg-type]
         held = tuple((name, dtype) for name in ("qn", "kn", "kr", "s") if name in made.body.table())
         kernels = [
-            (float32(made), Facts()),
-            (float32(made, held), Facts(rounds=held)),
-            (eager(made), Facts(accumulation="library")),
+            (float32(made), DeclaredArithmetic()),
+            (float32(made, held), DeclaredArithmetic(rounds=held)),
+            (eager(made), DeclaredArithmetic(accumulation="library")),
         ]
         for run, facts in kernels:
             for seed, depth in ((0, "accept"), (1, "search"), (2, "search")):
@@ -206,7 +208,7 @@ WRONG = {
 @pytest.mark.parametrize("kind", ["rope-append", "qknorm-rope-append"])
 def test_a_planted_fault_is_caught(kind: str, name: str) -> None:
     made = region(kind, Extents(context=40))
-    facts = Facts(accumulation="library")
+    facts = DeclaredArithmetic(accumulation="library")
     assert validate(made, facts, eager(made), seed=0, repeats=2, depth="search").ok
     assert not validate(made, facts, _changed(made, WRONG[name]), seed=0, repeats=2, depth="search").ok
 
@@ -220,7 +222,7 @@ def test_queries_that_stay_token_by_token_are_caught() -> None:
         y = buffers["y"]
         y.copy_(y.transpose(1, 2).reshape(y.shape))
 
-    assert not validate(made, Facts(accumulation="library"), run, seed=0, repeats=2, depth="search").ok
+    assert not validate(made, DeclaredArithmetic(accumulation="library"), run, seed=0, repeats=2, depth="search").ok
 
 
 def test_norms_exchanged_between_queries_and_keys_are_caught() -> None:
@@ -229,7 +231,7 @@ def test_norms_exchanged_between_queries_and_keys_are_caught() -> None:
     def exchange(b: dict[str, Tensor]) -> None:
         b["q_norm"], b["k_norm"] = b["k_norm"], b["q_norm"]
 
-    assert not validate(made, Facts(), _changed(made, exchange), seed=0, repeats=2, depth="search").ok
+    assert not validate(made, DeclaredArithmetic(), _changed(made, exchange), seed=0, repeats=2, depth="search").ok
 
 
 @pytest.mark.parametrize("name", ["s", "y"])
@@ -241,4 +243,4 @@ def test_a_sum_or_a_norm_that_misses_an_operand_is_caught(name: str) -> None:
         right({**buffers, "b": torch.zeros_like(buffers["b"])})
         right({**buffers, name: buffers[name].clone()})
 
-    assert not validate(made, Facts(accumulation="library"), run, seed=0, repeats=2, depth="search").ok
+    assert not validate(made, DeclaredArithmetic(accumulation="library"), run, seed=0, repeats=2, depth="search").ok

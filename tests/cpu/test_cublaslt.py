@@ -22,7 +22,7 @@ from agentcompile.ops.reference import run
 from agentcompile.runtime import library
 from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.cublaslt import ALIGN_BYTES, Linear, Lt, find_library, operators, rank_of
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from tests.templates.shapes import Extents, region
 
 STREAM = 0x5EED
@@ -309,7 +309,7 @@ def test_a_region_passes_the_suite_with_every_product_chosen_at_bind(
         for name, tensor in call(buffers).items():
             buffers[name].copy_(tensor)
 
-    facts = Facts(accumulation="library")
+    facts = DeclaredArithmetic(accumulation="library")
     report = validate(made, facts, launch, seed=3, repeats=2, depth="search", fences=False)  # type: ignore[arg-type]
     assert report.ok, [check for check in report.checks if not check.ok]
     inputs = {port.name: drawn(*port.shape, dtype=TORCH_DTYPES[dtype]) for port in made.ports if port.role != "output"}

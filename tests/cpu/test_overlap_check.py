@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.production import Late
 from agentcompile.worker.housing import house
 from tests.kernels.float32 import Run, float32
@@ -44,7 +44,9 @@ def test_a_kernel_that_reads_before_it_waits_is_refused_for_every_kind(kind: str
     run = float32(region)
 
     def failed(late: Late) -> set[str]:
-        report = validate(region, Facts(), run, seed=3, repeats=2, depth="search", house=house(), late=late)
+        report = validate(
+            region, DeclaredArithmetic(), run, seed=3, repeats=2, depth="search", house=house(), late=late
+        )
         assert "overlap" in {check.name for check in report.checks}
         return {check.name for check in report.checks if not check.ok}
 

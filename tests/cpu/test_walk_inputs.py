@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentcompile.ir.graph import DType
-from agentcompile.validate import Facts
+from agentcompile.validate import DeclaredArithmetic
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.walk_inputs import Feed
 from tests.kernels.regions_for import region_for
@@ -15,7 +15,7 @@ from tests.kernels.regions_for import region_for
 def fed(kind: str, dtype: DType) -> Feed:
     region = region_for(kind, dtype, heads=4, kv_heads=2, head_dim=64, context=64)
     parameters = Generator(region, seed=3).parameters(0)
-    return Feed(region, Facts(), parameters, torch.arange(48)[:, None], seed=3, tokens=1)
+    return Feed(region, DeclaredArithmetic(), parameters, torch.arange(48)[:, None], seed=3, tokens=1)
 
 
 def test_the_two_halves_of_a_head_turn_by_different_angles() -> None:

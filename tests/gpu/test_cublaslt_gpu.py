@@ -15,7 +15,7 @@ from agentcompile.ir.region import Region
 from agentcompile.runtime import library
 from agentcompile.runtime.cublaslt import ASKED, WORKSPACE_BYTES, Linear, Lt, find_library
 from agentcompile.runtime.device_step import captured
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.tolerance import ACCUMULATION, ROUNDING_SLACK, TINY, rounding
 from tests.templates.shapes import Extents, region
 
@@ -166,7 +166,7 @@ def faults(made: Region, call: library.Function) -> list[str]:
             buffers[name].view(-1).copy_(tensor.reshape(-1))
 
     with torch.device("cuda"):
-        report = validate(made, Facts(accumulation="library"), launch, seed=5, repeats=8, depth="search")
+        report = validate(made, DeclaredArithmetic(accumulation="library"), launch, seed=5, repeats=8, depth="search")
     return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]
 
 

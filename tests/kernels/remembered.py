@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentcompile.ir.region import Region
-from agentcompile.validate import Facts, Instruments
+from agentcompile.validate import DeclaredArithmetic, Instruments
 from agentcompile.validate.cases import Case
 from agentcompile.validate.drawn import Drawn
 
@@ -17,9 +17,9 @@ class Remembered:
     """Draws by region, facts and seed, those of the last `MOST` of these."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[Region, Facts, int], dict[Case, Drawn]] = {}
+        self._sets: dict[tuple[Region, DeclaredArithmetic, int], dict[Case, Drawn]] = {}
 
-    def tools(self, region: Region, facts: Facts, seed: int) -> Instruments:
+    def tools(self, region: Region, facts: DeclaredArithmetic, seed: int) -> Instruments:
         """For one candidate: a case that another one was judged on is not drawn again."""
         key = (region, facts, seed)
         known = self._sets[key] = self._sets.pop(key, {})

@@ -19,7 +19,7 @@ from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts
 from agentcompile.space import Space
 from agentcompile.system.store import Store
-from agentcompile.validate import Facts, validate
+from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
 from tests.kernels.remembered import Remembered
@@ -99,7 +99,7 @@ def failed(
     remembered: Remembered | None = None,
 ) -> list[str]:
     """Failed checks of the correctness suite, as text; on cases that are drawn once where others are `remembered`."""
-    declared = Facts(
+    declared = DeclaredArithmetic(
         rounds=template.rounds,
         accumulation=template.accumulation,
         deterministic=template.deterministic,

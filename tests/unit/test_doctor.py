@@ -10,7 +10,7 @@ import pytest
 from runs import TARGET
 
 from agentcompile.cli import main as cli
-from agentcompile.cli.doctor import Cuda, Row, cuda_rows, doctor, find_cuda
+from agentcompile.cli.doctor import Cuda, DoctorCheck, cuda_rows, doctor, find_cuda
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -36,15 +36,15 @@ def flow(target: Callable[[Options], object] = lambda options: COMPILER) -> Flow
     return replace(REAL, target=target)  # type: ignore[arg-type]
 
 
-def check(flow: Flow, cuda: Cuda = WHOLE) -> tuple[int, str, dict[str, Row]]:
+def check(flow: Flow, cuda: Cuda = WHOLE) -> tuple[int, str, dict[str, DoctorCheck]]:
     """Exit code, text, and rows by name."""
     out, listed = io.StringIO(), io.StringIO()
     code = doctor({}, screen=Screen(out=out, err=io.StringIO()), flow=flow, cuda=lambda: cuda)
     doctor({}, screen=Screen(out=listed, err=io.StringIO(), format="json"), flow=flow, cuda=lambda: cuda)
-    return code, out.getvalue(), {row["check"]: Row(**row) for row in json.loads(listed.getvalue())}
+    return code, out.getvalue(), {row["check"]: DoctorCheck(**row) for row in json.loads(listed.getvalue())}
 
 
-def rows(cuda: Cuda) -> dict[str, Row]:
+def rows(cuda: Cuda) -> dict[str, DoctorCheck]:
     return {row.check: row for row in cuda_rows(cuda)}
 
 
@@ -62,7 +62,9 @@ def test_a_machine_that_cannot_be_described_is_missing_with_its_remedy() -> None
 
     code, _, rows = check(flow(none))
     assert code == ExitCode.ENVIRONMENT
-    assert rows["machine"] == Row(check="machine", state="missing", value="no C++ compiler", remedy="install g++")
+    assert rows["machine"] == DoctorCheck(
+        check="machine", state="missing", value="no C++ compiler", remedy="install g++"
+    )
 
 
 def test_a_machine_with_a_gpu_is_all_ok() -> None:
@@ -132,7 +134,7 @@ def test_a_newer_driver_runs_what_an_older_nvrtc_compiles() -> None:
     assert rows(replace(WHOLE, nvrtc=(12, 9)))["driver for nvrtc"].state == "ok"
 
 
-def of(gpu: Gpu) -> dict[str, Row]:
+def of(gpu: Gpu) -> dict[str, DoctorCheck]:
     return rows(replace(WHOLE, driver=replace(DRIVER, gpus=(gpu,))))
 
 

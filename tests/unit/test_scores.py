@@ -12,7 +12,7 @@ from agentcompile.ir.whole import BEYOND, Walk
 from agentcompile.verification.scores import (
     FEW,
     ROUNDING,
-    Row,
+    PositionScore,
     compared,
     drifted,
     fault,
@@ -26,7 +26,7 @@ from agentcompile.verification.scores import (
 
 THREE_TO_ONE = torch.tensor([[math.log(3.0), 0.0]])
 EVEN = torch.tensor([[0.0, 0.0]])
-RIGHT = Row(
+RIGHT = PositionScore(
     floor=1e-12,
     kl=1e-4,
     kl_eager=1e-4,
@@ -39,7 +39,9 @@ RIGHT = Row(
 """A position that loses what eager PyTorch does."""
 
 
-def one(exact: torch.Tensor, found: torch.Tensor, eager: torch.Tensor | None = None, after: int | None = 0) -> Row:
+def one(
+    exact: torch.Tensor, found: torch.Tensor, eager: torch.Tensor | None = None, after: int | None = 0
+) -> PositionScore:
     (row,) = rows(exact, eager, found, [after])
     return row
 
