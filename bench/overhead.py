@@ -117,7 +117,7 @@ def pair_of(process: int, collected: Sequence[Visit], plain: Sequence[Visit], ne
         process=process,
         collected_s=rest_s / (new - 1),
         plain_s=(whole_s - first_s) / (new - 1),
-        # A first token that took longer than a whole generation beside it was disturbed, whatever the counters say.
+        # A first token that took longer than a whole plain generation was disturbed, whatever the counters say.
         kept=whole_s > first_s and not any(one.contended for one in (*collected, *plain)),
     )
 

@@ -2,7 +2,7 @@
 
 With residency `dram` there are so many copies that none is still in a cache when its turn comes again. With `cache` the
 copies exceed the private caches but fit well inside the shared one, where a step of that size finds its inputs. The
-bandwidth ceiling behind a roofline floor is read from the same place.
+bandwidth ceiling behind a roofline floor is measured at the same place.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def run_rounds(
                 taken=tuple(once + twice for (_, once), (_, twice) in pairs),
             )
         )
-        # More rounds of what cannot be undisturbed would not help, so they are counted as they come.
+        # Long intervals cannot be undisturbed, so more rounds would not help and these count as clean.
         clean += not any(
             one.ns <= policy.retaken_ns and disturbed(one.ns, one.waited_ns, policy)
             for pair in pairs

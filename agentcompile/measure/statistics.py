@@ -81,7 +81,7 @@ def contrast(
             if every is not None:
                 found = every
                 comparison, why = every.verdict(claim, "")
-    if found.rounds < MIN_ROUNDS:  # what is left to say is an estimate: the quickest that either arm was seen to be
+    if found.rounds < MIN_ROUNDS:  # too few for an interval: estimate from the quickest time of either arm
         found = replace(_Estimate.of(_quickest(timing, a, b), level), half=found.half, rounds=found.rounds)
     return Contrast(
         log_ratio=found.mean,
@@ -379,7 +379,7 @@ def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy)
     least, most = _DOUBLING if share <= policy.max_dropped else _DOUBLING_DISTURBED
     for process in timing.processes:
         for arm in arms:
-            # What is too long to be left alone says nothing of the clock beside busy neighbours.
+            # Beside busy neighbours, an interval too long to be undisturbed says nothing about the clock.
             alone_ns = process.turn_ns // 2 or policy.retaken_ns
             hopeless = share > policy.max_dropped and _usual_ns(process, arm, policy) > alone_ns
             if not hopeless and not least <= process.clock.doubling[arm] <= most:

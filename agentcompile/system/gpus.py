@@ -233,7 +233,7 @@ class _Nvml:
                 return tuple(_process(info) for info in infos[: count.value] if info.pid != os.getpid())
             if status != _TOO_SMALL:
                 return None
-            room *= 2  # more may start meanwhile, so the count that was given back is not trusted
+            room *= 2  # more processes may start meanwhile, so the returned count is not used
         return None
 
 

@@ -46,7 +46,7 @@ def special_in(folder: Path) -> str:
         try:
             mode = entry.stat().st_mode
         except OSError:
-            continue  # a link that leads nowhere blocks nobody
+            continue  # a dangling link cannot block a reader
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             return f"{entry.name} is a {_kind(mode)}"
     return ""

@@ -108,13 +108,13 @@ def others_running(*, root: Path = _ROOT) -> int:
     load, tasks = root / "proc/loadavg", root / "proc/self/task"
     try:
         ready = _ready(load)
-        if ready <= 1:  # this thread alone: the usual case costs one look
+        if ready <= 1:  # only this thread; the usual case costs one read
             return 0
         states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in tasks.iterdir()]
         ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
     except (OSError, ValueError, IndexError):
         return 0
-    # Where this process may use some cores alone, others are spread over all of them.
+    # Where this process may use only some cores, other processes' threads are assumed to spread over all.
     cores = len(os.sched_getaffinity(0))
     return round(max(ready - states.count(b"R"), 0) * cores / (os.cpu_count() or 1))
 

@@ -80,14 +80,14 @@ def run(arguments: Sequence[str]) -> int:
         model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
         if not model.is_dir():
             raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
-        # For one that is made any tokenizer will do: what is generated is not read. Somebody's own stays as it is.
+        # A made checkpoint gets any tokenizer, since nobody reads its text; a user's own is left as it is.
         if asked.model in MAKERS and not (model / "tokenizer.json").exists():
             for path in SAMPLE.glob("tokenizer*.json"):
                 shutil.copy(path, model)
         compiles: list[Compiled] = []
         for spinning in (0, asked.spinning):
             compiles.append(compiled(model, folder, spinning, asked))
-            _write(asked, arguments, begun, compiles)  # what was measured stays when the rest is not
+            _write(asked, arguments, begun, compiles)  # keeps what was measured if a later part fails
         generated = measure_lock(
             folder / "0.lock.toml",
             spinning=asked.spinning,

@@ -38,7 +38,7 @@ def build_of(
     """
     if FIRST_COMPILE not in progress.times:
         setup.pause()
-        # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
+        # A fresh folder: a compiler that outlived a killed run may still write to that run's folder.
         progress.folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=above)).name
     folder = above / progress.folder
     given: dict[str, Any] = {"lock": folder / "first.lock.toml", "home": folder / "home" if fresh else None, **more}

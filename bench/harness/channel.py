@@ -67,7 +67,7 @@ class Looker(Protocol):
 
 
 Known = dict[tuple[tuple[int, ...], int], list[int]]
-"""The first greedy tokens of a process by prompt and count, to compare with when a request makes one generation."""
+"""By prompt and count, the first greedy tokens of a process, with which later requests' tokens are compared."""
 
 
 def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
@@ -117,7 +117,7 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
             tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
             return Generation(tokens, 0.0, time.perf_counter() - begin)
         one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
-        if len(one.tokens) != new:  # else its time would be over tokens that nobody made
+        if len(one.tokens) != new:  # else the time per token would be wrong
             raise RuntimeError(f"made {len(one.tokens)} tokens where {new} were asked for")
         return _slowed(one, slower) if slower else one
 
@@ -129,7 +129,7 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
     first = done[0].tokens if drawn else known.setdefault((tuple(ids), new), done[0].tokens)
     return {
         "tokens": done[-1].tokens,
-        # Drawn tokens may differ: not every arm's generator begins anew.
+        # Sampled tokens may differ: not every arm seeds its generator for each generation.
         "same": bool(drawn) or all(one.tokens == first for one in done),
         "first_s": [one.first_s for one in done],
         "rest_s": [one.rest_s for one in done],

@@ -70,8 +70,8 @@ class Course:
     ) -> AbstractContextManager[PartialFile]:
         """Return the partial result of this run as a context manager that holds it.
 
-        `more` are further settings that affect the result and so identify the run. Where results are written, what is
-        kept quiet meanwhile and when the run stops do not identify it.
+        `more` are further settings that affect the result and so identify the run. Where results are written, which
+        processes are kept quiet meanwhile and when the run stops do not identify it.
         """
         settings = {
             "device": self.machine.device,

@@ -44,7 +44,7 @@ def draw(logits: Tensor, temperature: float, top_p: float) -> Tensor:
         mass = torch.where(cells >= cuts[..., None, None], cells, 0.0).sum(-1).sum(-1)
         low = low + width * (mass >= top_p).sum(-1, keepdim=True)
     race = p / torch.empty_like(p).exponential_(1)
-    # What is left out is masked after the race: 0 over a clock of 0 is no number, and would win.
+    # Tokens outside the set are masked after the race: 0 over a clock of 0 is NaN, which would win.
     return torch.where(p >= low, race, -1.0).argmax(-1, keepdim=True)
 
 

@@ -28,7 +28,7 @@ class Eager:
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             request["model"], dtype=dtype, attn_implementation="sdpa"
         ).to(self._device)
-        # Exactly `new` tokens are wanted: nothing ends early, and nothing has to be suppressed for that.
+        # Exactly `new` tokens are wanted: without an EOS id no generation ends early, and none needs suppressing.
         self._model.generation_config.eos_token_id = None
         self.facts = {
             "torch": torch.__version__,
@@ -75,7 +75,7 @@ class Eager:
         import torch
 
         prompt = torch.tensor([ids], device=self._device)
-        # The ids of a random prompt may hold the padding id: everything is to be attended to.
+        # The ids of a random prompt may hold the padding id, so the mask says that every token counts.
         mask = torch.ones_like(prompt)
         with torch.inference_mode():
             return self._model.generate(prompt, attention_mask=mask, max_new_tokens=new, **more)
@@ -197,7 +197,7 @@ class Compiled:
         self._cache.reset()
         logits = self._forward(torch.tensor([ids], device=self._device))
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        # A tensor of the loop's own: the step's first input must not change its layout from one call to the next.
+        # A clone, since the layout of the step's first input must not change from one call to the next.
         return choose(logits).clone(), logits
 
 
@@ -248,7 +248,7 @@ class Ours:
         """Return greedy tokens and the `count` likeliest of each step, by teacher-forced logits of the decode step."""
         tokens = self.generate(ids, new).tokens
         forced = [*ids, *tokens[:-1]]
-        # The new ones' alone: the logits of a long prompt would be this process's peak memory.
+        # Only the new tokens' logits: those of a long prompt would set this process's peak memory.
         logits = self._model.logits(forced, range(len(ids) - 1, len(forced)))
         return tokens, logits.topk(count).indices.tolist()
 

@@ -249,7 +249,7 @@ def _content(path: Path, identity: Identity) -> Partial | None:
 def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
     """Yield the partial results for the same checkpoints and device, each with its differences from `identity`."""
     for path in sorted(cache.glob("figures-*.json")):
-        with suppress(AgentCompileError):  # a damaged one is nothing to go on from, and not what was asked for
+        with suppress(AgentCompileError):  # a damaged file of another run is skipped
             there = read_partial(path).identity
             if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
                 yield path, differences(there, identity)
@@ -273,7 +273,7 @@ def _held(folder: Path) -> Iterator[Path]:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
         yield folder
     finally:
-        with suppress(OSError):  # there is something in it, or it was removed with the file
+        with suppress(OSError):  # the folder is not empty, or it was removed with the file
             folder.rmdir()
         os.close(handle)
 

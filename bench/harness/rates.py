@@ -86,7 +86,7 @@ class Round:
     process: int
     visits: dict[str, tuple[Visit, ...]]
     read_bytes_per_s: float
-    """Mean of the read bandwidths measured right before each visit to our own arm."""
+    """Mean of the read bandwidths measured right before each visit to our own arm, or the only one without it."""
     machine: str = ""
     """A short digest of the machine that timed the round."""
 
@@ -182,7 +182,7 @@ def run_round(
                 )
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
-                arm.close()  # one that hangs would disturb the others for the rest of the round
+                arm.close()  # a hanging arm would disturb the others for the rest of the round
     visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
     return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads)), failed
 

@@ -55,7 +55,7 @@ def revision() -> dict[str, Any]:
         return ran.stdout.strip() if ran.returncode == 0 else ""
 
     carried = here.parent / "REVISION"
-    if carried.exists():  # a repository around the copy is not theirs
+    if carried.exists():  # a git repository around the copy is not that of the sources
         name = carried.read_text(encoding="utf-8").strip()
         return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
     name = git("rev-parse", "HEAD")

@@ -22,7 +22,7 @@ from .times import Build
 LOAD_LIMIT_S = 2400.0
 """The time limit of loading: PyTorch takes minutes to compile 28 layers on two cores; later its cache has them."""
 _TAIL_CHARACTERS = 400
-# `agentcompile.bench` here, `bench` where only the folder is there: the neighbours are found either way.
+# `agentcompile.bench` when installed, `bench` when only the folder is there; sibling modules are found either way.
 _BENCH = (__package__ or "bench.harness").rpartition(".")[0]
 
 

@@ -84,7 +84,7 @@ def attended(
     w["keys"].index_copy_(2, at, k)
     w["values"].index_copy_(2, at, v)
     grouped = layer.heads != layer.kv_heads
-    if tokens > 1:  # a prompt begins the cache: what is causal needs no mask, and the fused kernels like none
+    if tokens > 1:  # prefill begins the cache: causal attention needs no mask, and fused kernels want none
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     else:
         y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=grouped)

@@ -34,7 +34,7 @@ NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
 """The reason that the llama.cpp arm gives without an interpreter."""
 VLLM = "vllm"
 _VLLM_SETTINGS = {
-    # In the arm's own process: what it takes of the processors is then its own, and stopping it stops all of it.
+    # One process: its use of the processors then counts as the arm's, and SIGSTOP stops all of it.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -59,7 +59,7 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
     settings = {
         "TORCHINDUCTOR_CACHE_DIR": str(setup.cache / "inductor"),
         "OMP_NUM_THREADS": str(setup.threads),
-        # A peer that asks the network for a newer checkpoint would wait for nothing.
+        # Without it, a peer would wait for the network to look for a newer checkpoint.
         "HF_HUB_OFFLINE": "1",
     }
     kind = kind_of(name)
@@ -218,7 +218,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             arms,
             workload,
             least_s=least_s,
-            # One of the round's own: where a run was cut does not change the order of what comes after.
+            # A generator for each round: where a run was interrupted does not change the order of later rounds.
             generator=random.Random(f"{setup.seed}/{process}/{number}"),
             quiet=setup.quiet,
             bandwidth=setup.bandwidth,
@@ -289,7 +289,7 @@ def _start(
             return failure
 
     together = setup.kind == "cuda" and all(name in outcome.load_s for name in chosen)
-    # Processes begin in this thread, with which they end; where loads are timed, each when its turn comes.
+    # Processes start in this thread, as they die with their parent thread; timed loads start one at a time.
     begun = [begin(name) for name in chosen] if together else map(begin, chosen)
     with ThreadPoolExecutor(max(len(chosen), 1)) as loading:
         try:
@@ -310,7 +310,7 @@ def _start(
                 setup.keep()
         except BaseException:
             for arm in arms:
-                arm.close()  # so that no load is waited for
+                arm.close()  # so that leaving the pool waits for no load
             raise
 
 

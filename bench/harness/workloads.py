@@ -130,7 +130,7 @@ def _faults(read: Workloads) -> list[str]:
     found += [f"suite: {name}: is defined twice" for name in _twice([suite.name for suite in read.suite])]
     for one in read.workload:
         found += _less(f"workload: {one.name}", "prompt", one.prompt, 1)
-        found += _less(f"workload: {one.name}", "new", one.new, 2)  # the time per token is of those after the first
+        found += _less(f"workload: {one.name}", "new", one.new, 2)  # TPOT is the time of the tokens after the first
         if one.small and one.small not in names:
             found.append(f"workload: {one.name}: small: {one.small!r} is no workload")
     for suite in read.suite:

@@ -105,7 +105,7 @@ def _covering(looked: Mapping[str, Looked], locks: Locks) -> dict[str, Looked]:
         options = resolve({"target": locks.setup.device, "home": str(locks.home) if locks.home else None}).options
         here = this_machine(options)
         captured = load_model(locks.model, locks.context, here.store, here.hashes).captured
-    except AgentCompileError as error:  # the times stand without them, and a gain has its change for an owner
+    except AgentCompileError as error:  # the times are valid without; the rung's change then owns its gain
         locks.setup.say(f"{locks.name}: the sections of the decoder written by hand have no regions: {error}")
         return {name: one for name, one in looked.items() if one not in unknown}
     regime = Regime(phase="decode", context=(1, locks.context))

@@ -226,8 +226,8 @@ class ByHand:
         if self._graph is None:
             token, position = self._token.clone(), int(self._position)
             self._graph = self._capture(self._one)
-            self._held = self._logits  # where every replay leaves them
-            self._stand(token, position)  # capturing ran it
+            self._held = self._logits  # the tensor that every replay writes
+            self._stand(token, position)  # capturing ran the step, which changed both
         self._graph.replay()
         self._logits = self._held
 

@@ -35,7 +35,7 @@ class Locked(Ours):
 
         request = self._request
         target = request.get("device", "cpu")
-        # `cpu` would find a lock of several threads on this machine wanting: the lock's own are taken.
+        # `open_lock` uses the lock's own number of threads, whatever this machine's default is.
         opened = open_lock(Path(request["lock"]), resolve({"model": request["model"], "target": target}).options)
         middle = len(ids) + new // 2
         if (clock := self._model.clock) is None:

@@ -46,7 +46,7 @@ def gain(
         rest = Owner(name=REST, before_s=0.0, after_s=0.0)
         owners: tuple[Owner, ...] = (Owner(name=change, before_s=before_s, after_s=after_s),)
     else:
-        # What the parts took in the generation that was looked into, as shares of the rounds' time per token.
+        # Scales the parts' times from the generation that was looked at to the rounds' time per token.
         was, now = before_s / before.token_ns, after_s / after.token_ns
         spent: dict[str, tuple[float, float]] = {}
         for name, first, second in _blocks(before.parts, after.parts):

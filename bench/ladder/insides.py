@@ -108,7 +108,7 @@ def parted(
         without = replace(program, calls=tuple(call for call in program.calls if call.region != id))
         try:
             parts.append(_part(own, max(whole - time_ns(without), 0.0)))
-        except KeyError:  # PyTorch reads what it leaves, and finds no buffer of that name
+        except KeyError:  # PyTorch reads the region's output and finds no such buffer
             kept.append(own[0].region.kind)
     return parts, kept
 

@@ -120,7 +120,7 @@ def _bars(axes: Axes, case: Case, looks: dict[str, Look], kinds: list[str]) -> N
             look = looks[kind]
             axes.barh(at, share, 0.72, left, color=look.colour, hatch=look.hatch, edgecolor=PAPER, linewidth=0)
             left += share
-        if rung.rest < 0:  # launches that overlap take more apart than together
+        if rung.rest < 0:  # overlapping launches take longer one by one than together
             at_right(axes, at, f"{left:.0%}")
     name_rows(axes, [""] * len(case.rungs))
     axes.set_xlim(0, max(1.0, *(1 - min(rung.rest or 0.0, 0.0) for rung in case.rungs)))

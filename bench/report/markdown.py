@@ -224,7 +224,7 @@ def escaped(text: str) -> str:
     """Return `text` escaped so that Markdown shows it as it is, also within a table."""
     shown = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     shown = re.sub(r"([\\`*\[\]|~])", r"\\\1", shown)
-    # Within a word an underscore is no sign of its own, and most names have one.
+    # An underscore within a word is not Markdown, and most names have one.
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", shown)
 
 
@@ -269,7 +269,7 @@ def _floor(case: Case) -> tuple[str, ...]:
 
 
 def _cells(case: Case, arm: ArmResult) -> Iterator[str]:
-    # A time of an arm that does not compute what was asked for is no result.
+    # The times of an arm whose output is wrong are not shown.
     for cell in _COLUMNS.values():
         yield cell(case, arm) if arm.state == "measured" else NOTHING
 

@@ -87,7 +87,7 @@ def _table(table: Table) -> Iterator[str]:
     if headed:
         yield f"<tr>{''.join(f'<th{kind(at)}>{_text(cell)}</th>' for at, cell in enumerate(table.heads))}</tr>"
     for row in table.rows:
-        # Rows that begin with the same words are of one thing, which is said once.
+        # Consecutive rows with the same first cell show it once.
         begins = not grouped or row[0] != before
         marks = [
             *(["begins"] if grouped and begins and before else []),
@@ -118,7 +118,7 @@ def _inline(plot: Plot) -> str:
     """Return the plot's SVG for the page: without prologue, with ids of its own, and with the theme's greys."""
     svg = re.sub(r"<style.*?</style>", "", plot.svg[plot.svg.index("<svg") :], flags=re.DOTALL)
     named = svg.replace("<svg", f'<svg role="img" aria-label="{_text(plot.title)}"', 1)
-    # Text between tags has no bare `<`, so that nothing the result says is taken for a tag.
+    # Text between tags has no bare `<`, so that no text of the result is taken for a tag.
     return re.sub(r"<[a-z][^>]*>", lambda tag: _themed(tag[0], plot.name), named)
 
 

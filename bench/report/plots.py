@@ -70,7 +70,7 @@ def draw(result: SuiteResult) -> tuple[Plot, ...]:
 
     names: set[str] = set()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # A name in a script that the font lacks is shown as boxes, and the tables have it.
+        # A name in a script that the font lacks is drawn as boxes; the tables show it.
         warnings.filterwarnings("ignore", message="Glyph")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)  # type: ignore[arg-type]

@@ -33,9 +33,9 @@ _LONGEST_NAME = 100
 SPAN = 10
 """The largest ratio of values on a linear axis, beyond which small values would be hidden."""
 LOOK = {
-    # The first comes with matplotlib; a browser without it has the second, which is as wide.
+    # The first comes with matplotlib; a browser without it uses the second, which is as wide.
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "font.size": 8.5,
-    "text.parse_math": False,  # a name with two dollars is no formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "text.color": INK, "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
     "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
@@ -114,7 +114,7 @@ def saved(model: str, name: str, title: str, figure: Figure, names: set[str]) ->
     unused = next(one for one in same if one not in names)
     names.add(unused)
     png, svg = io.BytesIO(), io.StringIO()
-    # Dates and versions would make every file a new one.
+    # Without dates and versions, equal figures give equal bytes.
     FigureCanvasAgg(figure).print_figure(png, format="png", dpi=DPI, metadata={"Software": None})
     figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return Plot(model=model, name=unused, title=title, png=png.getvalue(), svg=svg.getvalue())

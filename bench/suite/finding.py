@@ -119,7 +119,7 @@ def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -
     builds: dict[str, Build | None] = {}
     ours = [name for name in suite.arms if kind_of(name) == OURS]
     for _, group in groupby(cases, lambda case: (case.model, case.shape.name)):
-        alike = list(group)  # one prompt, in several modes: the same processes serve them
+        alike = list(group)  # cases with one prompt in several modes, which the same processes serve
         case = alike[0]
         if ours and case.model not in builds:
             build = builds[case.model] = locks.of(case)
@@ -163,7 +163,7 @@ def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Comp
         opened = open_lock(build.lock, resolve(settings).options)
         where = residency(opened.model.captured.decode, opened.here.target)
         regions = region_shares(opened, ceiling, where)
-    except AgentCompileError as error:  # the times of the arms stand without them
+    except AgentCompileError as error:  # the arms' times are valid without shares
         locks.setup.say(f"{case.model}: no shares by region: {error}")
     lock = read_lock(build.lock)
     spent = locks.compile_s(case)

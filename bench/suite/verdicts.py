@@ -331,7 +331,7 @@ def _pairs(a: SuiteResult, b: SuiteResult) -> Iterator[_Pair | Unmeasured]:
         for name in names:
             found = [arm for case in (one, other) if (arm := case.arm(name))]
             if all(arm.state == "absent" for arm in found):
-                continue  # nothing was asked of either machine
+                continue  # neither machine ran it
             yield _pair(one, one.arm(name), other, other.arm(name), name)
 
 
