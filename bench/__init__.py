@@ -1,1 +1,1 @@
-"""Workloads, baselines, harness and reports; `agentcompile bench` runs a recipe."""
+"""Benchmarks: workloads, baselines, timing harness and reports; `agentcompile bench` runs one recipe of them."""

@@ -1,4 +1,4 @@
-"""`python -m agentcompile.bench`."""
+"""The entry point of `python -m agentcompile.bench`."""
 
 from __future__ import annotations
 

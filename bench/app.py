@@ -43,7 +43,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paint:
-    """From the start of the process, medians: the interpreter with the toolkit imported, and the first full screen."""
+    """Median times from the start of the process to the imported toolkit and to the first full screen."""
 
     toolkit_ms: float
     screen_ms: float
@@ -53,7 +53,7 @@ class Paint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A 20 ms heartbeat inside the app beside a stream of events."""
+    """Delays of a 20 ms heartbeat inside the app while it follows a stream of events, and its memory growth."""
 
     seconds: float
     events_per_s: float
@@ -61,13 +61,14 @@ class Heartbeat:
     p99_ms: float
     most_ms: float
     grown_bytes: int
-    """Resident memory at the end over that after a sixth of the time."""
+    """Resident memory at the end minus that after a sixth of the time."""
     torch: bool
+    """Whether the app imported PyTorch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A run of many events, from the start of the app to all of it on the screen."""
+    """The time to open a run of many events, from the start of the app until all of it is on the screen."""
 
     events: int
     seconds: float
@@ -77,7 +78,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The decode step that one compile measured in the step, beside PyTorch."""
+    """The decode step of the plan that one compile admitted, with its log ratio to PyTorch."""
 
     attached: bool
     step_ns: int
@@ -87,7 +88,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """Compiles with the app attached and without, ABBA: how far apart their ratios lie, beside their own intervals."""
+    """Compiles with the app attached and without, in the order ABBA, and how far their log ratios differ.
+
+    `half_width` combines the widest interval of either kind.
+    """
 
     steps: tuple[Step, ...]
     difference: float
@@ -95,12 +99,12 @@ class Attached:
 
     @property
     def same(self) -> bool:
-        """Whether the difference lies inside the interval."""
+        """Whether the difference lies inside the combined interval."""
         return abs(self.difference) <= self.half_width
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure, print, and write the result; returns an exit code."""
+    """Measure, print and write the result file; return an exit code."""
     parser = argparse.ArgumentParser(prog="agentcompile bench app", description=__doc__)
     parser.add_argument("--out", default="app.json", help="the result file")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the heartbeat is watched")
@@ -146,7 +150,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _beside(folder: Path, asked: argparse.Namespace) -> tuple[Attached | None, str]:
-    """The compiles, or why they say nothing: on a machine that others use a step may not be timed at all."""
+    """Return the compiles' comparison, or None and why there is none: `--pairs 0`, or a compile that failed.
+
+    On a machine that others use, a step may not be timed at all.
+    """
     if not asked.pairs:
         return None, "left out by --pairs 0"
     flags = [f"--context={asked.context}", f"--budget={asked.budget}", f"--threads={asked.threads}"]
@@ -161,7 +168,7 @@ def _say(text: str) -> None:
 
 
 def first_paint(folder: Path, paints: int) -> Paint:
-    """Time the start page to its last line, in a terminal, beside importing the toolkit alone."""
+    """Time the app in a terminal until the last line of its start page shows, and the import of the toolkit alone."""
     toolkit, screen = [], []
     for _ in range(paints):
         begin = time.perf_counter()
@@ -179,7 +186,7 @@ def first_paint(folder: Path, paints: int) -> Paint:
 
 @contextmanager
 def _terminal(command: Sequence[str], cwd: Path) -> Iterator[int]:
-    """A program on a terminal of 80×24; its end is waited for."""
+    """Run a program on a terminal of 80×24, yield the terminal's master end, and wait until the program ends."""
     import fcntl
     import struct
     import termios
@@ -221,7 +228,7 @@ def _run_directory(path: Path) -> Path:
 
 
 def _stream(count: int) -> Iterator[bytes]:
-    """Lines of a made-up run: regions, then trials that begin, progress and end."""
+    """Yield the lines of `count` events of a made-up run: regions, then trials that begin, progress and end."""
     from .made_up import made_up_events
 
     for seq, event in enumerate(made_up_events(count)):
@@ -237,7 +244,7 @@ def _gauged(folder: Path, path: Path, seconds: float) -> dict[str, Json]:
 
 
 def heartbeat(folder: Path, seconds: float) -> Heartbeat:
-    """Watch the app from inside while another process writes `PER_S` events a second."""
+    """Measure the app from inside for `seconds` while another process writes `PER_S` events a second."""
     path = _run_directory(folder / "stream")
     lines = list(_stream(int(PER_S * (seconds + 10))))
     (folder / "lines").write_bytes(b"".join(lines))
@@ -278,7 +285,7 @@ with open(sys.argv[2], "ab", buffering=0) as out:
 
 
 def opening(folder: Path, count: int) -> Opened:
-    """Open a run of `count` events."""
+    """Measure how the app opens a run of `count` events."""
     path = _run_directory(folder / "opened")
     (path / session.EVENTS).write_bytes(b"".join(_stream(count)))
     found = _gauged(folder, path, 0)
@@ -291,7 +298,10 @@ def opening(folder: Path, count: int) -> Opened:
 
 
 def beside(folder: Path, model: str, flags: Sequence[str], pairs: int) -> Attached:
-    """Compile in the order ABBA, with the app on every second; all share one store, so each times its step alone."""
+    """Compile in the order ABBA, where B is with the app attached, `pairs` times.
+
+    All share one store that a first compile fills, so that the others time only their step.
+    """
     _compile(folder, model, flags, "warm", attached=False)
     order = [attached for _ in range(pairs) for attached in (False, True, True, False)]
     steps = tuple(_compile(folder, model, flags, f"r{at}", attached=on) for at, on in enumerate(order))
@@ -329,7 +339,7 @@ def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attac
 
 
 def _plan(path: Path) -> Plan:
-    """The decode plan that a finished run admitted."""
+    """Return the decode plan that a finished run admitted."""
     plans = [plan for plan in session.RunDirectory.open(path).state().plans if plan.phase == "decode"]
     kept: Plan = decode(Plan, encode(plans[0]))
     return kept

@@ -1,4 +1,4 @@
-"""`agentcompile bench RECIPE …`: an entry point of the group ``agentcompile.verbs``."""
+"""The command `agentcompile bench RECIPE …`, an entry point of the group ``agentcompile.verbs``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "report": ("report.recipe", "a suite's result as Markdown, plots and one HTML page"),
     "readme": ("readme", "put the committed results into README.md"),
 }
-"""Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` does the work."""
+"""Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` runs it."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one recipe with its own arguments; without one, list them. Returns an exit code."""
+    """Run the recipe that comes first with the other arguments, or list the recipes; return an exit code.
+
+    Options without a recipe are those of `run`.
+
+    Raises:
+        AgentCompileError: there is no such recipe (usage).
+    """
     from importlib import import_module
 
     name = arguments[0] if arguments else ""

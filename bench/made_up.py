@@ -1,4 +1,4 @@
-"""Events of a made-up run of any length, for what measures readers of runs: nothing in it was measured."""
+"""Events of a made-up run of any length, to benchmark readers of runs; none of its numbers was measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentcompile.ir.trial import Check, Measured, Measurement, NumericReport, T
 
 REGIONS = 33
 ROUNDS = 8
-"""Progress events between the begin of a trial and its end."""
+"""Number of progress events between a trial's start and its end."""
 _REGIME = Regime(phase="decode", context=(1, 2048))
 _TARGET = Target(kind="cpu", device="made up", arch="x86_64", isa=("avx2",), threads=2, cache_bytes=(1, 2, 3))
 _REPORT = NumericReport(
@@ -33,7 +33,7 @@ _REPORT = NumericReport(
 
 
 def made_up_events(count: int, seed: int = 0) -> Iterator[Event]:
-    """`count` events: regions first, then trials that begin, progress and end, spread over the regions."""
+    """Yield `count` events: regions first, then trials that begin, progress and end, spread over the regions."""
     made = _endless(random.Random(seed))
     for _, event in zip(range(count), made, strict=False):
         yield event

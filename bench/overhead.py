@@ -31,20 +31,20 @@ from .harness.workloads import load_workloads
 from .models.locate import MAKERS
 
 ARMS = (OURS, "hf-eager")
-"""Arms that look at the clock within a generation; the others read it once at the first token."""
+"""The arms that read the clock within a generation; the others read it once at the first token."""
 LIMIT = 0.01
-"""Of the time per output token."""
+"""The largest overhead allowed, as a share of the time per output token."""
 _MOST_DROPPED = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One round: time per output token in seconds, each the mean of two visits."""
+    """One round: the time per output token in seconds with and without collecting, each the mean of two visits."""
 
     process: int
     collected_s: float
     plain_s: float
-    """The whole generation but for the first token, which takes as long as it did beside."""
+    """Time of the whole generation less that of the first token, which is taken from the collected visits."""
     kept: bool
 
 
@@ -59,16 +59,17 @@ class Found:
 
     @property
     def verdict(self) -> str:
-        """Beside `LIMIT`."""
+        """Whether the overhead is within `LIMIT`, in words that are printed."""
         if self.high <= LIMIT:
             return "reached"
         return "missed" if self.low > LIMIT else "not told: the interval holds the limit"
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Measure and print; 0 when the whole interval is within `LIMIT`, 5 when it is above, 7 when it cannot be told.
+    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it is inconclusive.
 
-    Raises AgentCompileError for what the user can fix and for an arm that fails.
+    Raises:
+        AgentCompileError: the user can fix it, or the arm failed.
     """
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
@@ -97,7 +98,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
 
 
 def summary(pairs: Sequence[Pair]) -> Found | None:
-    """Over the kept rounds; None when there are too few, or more than a fifth was dropped."""
+    """Estimate the overhead over the kept rounds; None when too few were kept or more than a fifth was dropped."""
     kept = [pair for pair in pairs if pair.kept]
     if len(pairs) - len(kept) > _MOST_DROPPED * len(pairs):
         return None
@@ -108,7 +109,7 @@ def summary(pairs: Sequence[Pair]) -> Found | None:
 
 
 def pair_of(process: int, collected: Sequence[Visit], plain: Sequence[Visit], new: int) -> Pair:
-    """Two visits of each kind to one round. `new` tokens a generation, of which the first is not counted."""
+    """Combine the visits of each kind into one round; a generation has `new` tokens, the first is not counted."""
     first_s = median(first for one in collected for first in one.firsts_s)
     rest_s = sum(median(one.rests_s) for one in collected) / len(collected)
     whole_s = sum(median(one.rests_s) for one in plain) / len(plain)
@@ -116,7 +117,7 @@ def pair_of(process: int, collected: Sequence[Visit], plain: Sequence[Visit], ne
         process=process,
         collected_s=rest_s / (new - 1),
         plain_s=(whole_s - first_s) / (new - 1),
-        # A first token that took longer than a whole generation beside it was disturbed, whatever the counters say.
+        # A first token that took longer than a whole plain generation was disturbed, whatever the counters say.
         kept=whole_s > first_s and not any(one.contended for one in (*collected, *plain)),
     )
 
@@ -202,7 +203,7 @@ def _visits(
     calm: Callable[[float], None],
     bearable: float,
 ) -> tuple[list[Visit], list[Visit]]:
-    """As the suite collects, and plain: two of each, in the order ABBA or BAAB."""
+    """Return two visits as the suite collects them and two plain ones, made in the order ABBA or BAAB."""
     collected: list[Visit] = []
     plain: list[Visit] = []
     first, then = generator.choice(((collected, plain), (plain, collected)))

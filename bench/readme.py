@@ -20,14 +20,14 @@ _ROOT = Path(__file__).resolve().parents[1]
 RESULTS = _ROOT / "bench" / "results"
 _TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 REPEATS = "repeat"
-"""The folder of second runs, of the same names."""
+"""The folder of second runs, whose files have the same names."""
 _TIMES = {"token": "time per token", "first": "first token"}
 _SUITES = ("*-suite*.json", "*-ladder*.json")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rewrite the part of README.md between its two marks, or with `--check` say whether it is up to date."""
+    """Rewrite the part of README.md between its two marks, or with `--check` return whether it is up to date."""
     parser = argparse.ArgumentParser(prog="agentcompile bench readme", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 3 when README.md is out of date")
     asked = parser.parse_args(arguments)
@@ -41,8 +41,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def updated(readme: str, results: Path) -> str:
-    """`readme` with what the files in `results` found: `*-figures*.json`, oldest first, and what was measured on a GPU
-    beyond them: `*-steps*.json`, `*-firsts*.json`, `*-long*.json`; then suites and ladders."""
+    """Return the text `readme` with its figures replaced by those of the files in `results`.
+
+    First come `*-figures*.json`, oldest first, then further measurements on a GPU (`*-steps*.json`, `*-firsts*.json`,
+    `*-long*.json`), then suites and ladders.
+
+    Raises:
+        AgentCompileError: the marks around the figures are gone (usage).
+    """
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -61,7 +67,7 @@ def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
 
 
 def _steps(run: Mapping[str, Any]) -> Iterator[str]:
-    """Where a decode step of one model spends its time."""
+    """Yield tables that say where a decode step of one model spends its time."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
     yield f"{run['machine']['toolchain']}; {_revision(run)}. Times reading: over what the bytes of"
     yield "weights and cache take at the read rate of the same process."
@@ -85,7 +91,7 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
-    """The time to the first token by length of the prompt."""
+    """Yield a table of TTFT by length of the prompt."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
     yield ""
     yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | times ours, 95 % interval |"
@@ -99,7 +105,7 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _long(run: Mapping[str, Any]) -> Iterator[str]:
-    """Logits far into the cache."""
+    """Yield a table of the errors of logits far into the KV cache."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}. Beside the model in fp32, the whole"
     yield "vocabulary: the error relative to the logits' norm, the divergence in nats."
     yield ""
@@ -112,7 +118,7 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _suite(path: Path) -> Iterator[str]:
-    """A suite's or a ladder's arms, with the plot that lies beside it; a report of it has the rest."""
+    """Yield a table of a suite's or a ladder's arms, and the plot beside its file; its report has more."""
     result, plot = read_result(path), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
     yield f"revision {result.sources(digits=12)}. Speed-up: of the time per token beside the case's baseline, paired by"
@@ -129,7 +135,7 @@ def _suite(path: Path) -> Iterator[str]:
 
 
 def _knows(result: SuiteResult) -> str:
-    """What the intervals are of."""
+    """Return the words that say which variance the intervals contain."""
     if (luck := result.luck.get("token")) is not None:
         than = f"{luck:.2g} times what rounds say" if luck > 1 else "no more than rounds say"
         return f"(its variance, as processes differ: {than})"
@@ -139,13 +145,13 @@ def _knows(result: SuiteResult) -> str:
 
 
 def _hosts(result: SuiteResult) -> str:
-    """That cases were timed on several machines, where they say so."""
+    """Return the words that say that cases were timed on several machines; empty when they were not."""
     count = len({timed.machine for case in result.cases for timed in case.rounds if timed.machine})
     return f", on {count} machines of the kind, each case on one" if count > 1 else ""
 
 
 def _again(path: Path, result: SuiteResult, again: Path) -> Iterator[str]:
-    """How a second run compares with the one that is shown."""
+    """Yield a paragraph that compares the second run `again` with the run that is shown."""
     report = compare_runs(result, read_result(again), claim=POLICY.claim)
     apart = [f"{row.arm}'s {_TIMES[row.quantity]} in {row.case}" for row in report.apart]
     names = f"`{path.relative_to(_ROOT)}` and `{again.relative_to(_ROOT)}`"
@@ -188,7 +194,7 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence on the machine, the versions and the command."""
+    """Yield the sentences on the machine, the versions and the command of a run."""
     machine, versions = run["machine"], dict[str, str]()
     for part in run["models"].values():
         for found in part["arms"].values():

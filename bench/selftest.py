@@ -19,7 +19,7 @@ from agentcompile.options import resolve
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the self-test and print what it found; 0 whatever that is."""
+    """Run the self-test and print what it found; return 0 whatever it found."""
     parser = argparse.ArgumentParser(prog="agentcompile bench harness", description=__doc__)
     parser.add_argument("--trials", type=int, default=200, help="pairs of equal kernels, and as many of unequal ones")
     parser.add_argument("--rounds", type=int, default=10, help="paired rounds a trial; a confirmation takes 30")

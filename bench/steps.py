@@ -25,7 +25,7 @@ from .harness.stepping import POSITION, Bench
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One timed step: median over replays, and the bytes that it must read."""
+    """One timed step: the median of its replays, and the bytes that it must read."""
 
     name: str
     ns: float
@@ -33,7 +33,11 @@ class Row:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Time a lock's decode step and write what was found as JSON."""
+    """Time a lock's decode step, write the result as JSON and print it; return 0.
+
+    Raises:
+        AgentCompileError: the lock is for a CPU (usage).
+    """
     parser = argparse.ArgumentParser(prog="agentcompile bench steps", description=__doc__)
     parser.add_argument("lock", type=Path)
     parser.add_argument("--model", default="", help="the checkpoint, when the lock does not find it")

@@ -1,6 +1,6 @@
-"""Paired timing: interleaved rounds in, verdicts with intervals out.
+"""Paired timing: interleaved rounds go in, measurements with confidence intervals come out.
 
-The protocol is one `Policy`, whose digest keys results.
+One `Policy` holds the protocol's numbers, and its digest is part of the key of every stored result.
 """
 
 from agentcompile.ir.timing import Clock, Round, Samples, Timing

@@ -1,4 +1,4 @@
-"""The timer's quantum, how long our threads waited for a core, and when those of the arm before have gone to sleep."""
+"""The timer's quantum, the time that this process's threads waited for a core, and a wait until they are idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def quantum_ns(tries: int = 2000) -> int:
-    """The smallest step of the monotonic clock between two readings, `DEFAULT_QUANTUM_NS` when it makes none."""
+    """Return the smallest step in ns seen in `tries` clock readings; `DEFAULT_QUANTUM_NS` when it never moved."""
     steps: list[int] = []
     last = time.perf_counter_ns()
     for _ in range(tries):
@@ -30,9 +30,10 @@ def quantum_ns(tries: int = 2000) -> int:
 
 
 def waited_ns() -> int:
-    """Time that this process's live threads were ready and had no core, in ns since each began.
+    """Return the total time in ns that this process's live threads were ready to run and had no core.
 
-    From the scheduler's statistics; where the system keeps none, an estimate from involuntary context switches.
+    Each thread counts from its start. The source is `/proc/self/task/*/schedstat`; where the kernel keeps none, it is
+    an estimate of 1 ms for every involuntary context switch.
     """
     total, seen = 0, False
     with contextlib.suppress(OSError):
@@ -44,20 +45,23 @@ def waited_ns() -> int:
 
 
 def interval(timed: Callable[[], int]) -> Interval:
-    """What `timed` returns, in ns, with the time that our threads waited for a core meanwhile."""
+    """Call `timed` and return the ns that it reports, with the ns that our threads waited for a core meanwhile."""
     before = waited_ns()
     ns = timed()
     return Interval(ns=ns, waited_ns=max(waited_ns() - before, 0))
 
 
 class Others:
-    """What other processes take of the machine's processors from its making on; a hypervisor counts as one."""
+    """Other processes' use of the machine's processors since this object was made.
+
+    Time that a hypervisor takes counts as another process's.
+    """
 
     def __init__(self) -> None:
         self._begin = _spent_s()
 
     def share(self) -> float:
-        """Of all processors' time since; 1 where the system does not tell."""
+        """Return other processes' share of all processors' time since then, 0 to 1; 1 where the system does not say."""
         (busy_s, whole_s, own_s), begin = _spent_s(), self._begin
         if whole_s <= begin[1]:
             return 1.0
@@ -66,7 +70,10 @@ class Others:
 
 
 def _spent_s() -> tuple[float, float, float]:
-    """Seconds that all processors were busy, that they were there, and that this process took, from some beginning."""
+    """Return three sums in seconds: all processors' busy time, their total time, and this process's CPU time.
+
+    The first two count from the boot; all are 0 where `/proc/stat` cannot be read.
+    """
     try:
         words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
         user, nice, system, idle, waiting, *rest = (int(word) / _TICKS_PER_S for word in words)
@@ -77,10 +84,10 @@ def _spent_s() -> tuple[float, float, float]:
 
 
 def settle(at_most_s: float = 0.02) -> None:
-    """Wait until no other thread of this process runs.
+    """Wait until no other thread of this process runs, for `at_most_s` seconds at most.
 
-    PyTorch's and the executor's threads spin for a while after their work: milliseconds that would be taken from the
-    threads of the arm that comes next, where cores are few.
+    PyTorch's and the executor's threads spin for some milliseconds after their work. Where cores are few, they would
+    take that time from the threads of the next arm.
     """
     until = time.monotonic() + at_most_s
     me = threading.get_native_id()

@@ -1,4 +1,4 @@
-"""The timing protocol's numbers, in one place; results taken under another policy are not comparable."""
+"""The timing protocol's numbers in one place; results measured under different policies are not comparable."""
 
 from __future__ import annotations
 
@@ -11,71 +11,84 @@ from agentcompile.ir.target import Residency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How samples are taken and what may be claimed from them."""
+    """The numbers that say how samples are taken and what may be claimed from them."""
 
     protocol: int = 4
-    """Raised when the way of taking samples changes while the numbers below do not."""
+    """Version of the sampling method; increased when the method changes while the numbers below do not."""
     search_claim: float = 0.005
-    """Relative: the smallest difference that a search claims."""
+    """The smallest relative difference that a search claims."""
     claim: float = 0.01
-    """Relative: the smallest difference that a published figure claims."""
+    """The smallest relative difference that a published figure claims."""
     alpha: float = 0.05
     """Chance of one wrong FASTER among all comparisons of one decision."""
     looks: int = 1
     """How often one decision may look at its data; planned beforehand."""
     search_rounds: int = 5
     confirm_rounds: int = 10
-    """Per process."""
+    """Rounds of each process that confirms a finalist."""
     confirm_processes: int = 3
     publish_processes: int = 5
     max_dropped: float = 0.2
-    """Share of rounds; above it nothing is claimed."""
+    """The largest share of dropped rounds; nothing is claimed above it."""
     min_interval_ns: int = 200_000
-    """Of one sample: long against timer quantum and wake-ups, short against a scheduler tick."""
+    """The shortest sample: long beside the timer's quantum and wake-ups, short beside a scheduler tick."""
     max_interval_ns: int = 50_000_000
-    """Of one sample; a launch that takes longer is timed alone."""
+    """The longest sample; a launch that takes longer is timed alone."""
     max_device_interval_ns: int = 5_000_000
-    """The same for regions on a GPU, where nothing waits for a core: fast arms have as many launches as slow ones."""
+    """The longest sample on a GPU, where no thread waits for a core: fast arms get as many launches as slow ones."""
     quantum_multiple: int = 5
-    """A sample lasts this many timer quanta divided by the claim."""
+    """A sample lasts at least this many timer quanta divided by the claim."""
     dram_bytes: int = 600_000_000
-    """Inputs rotate over this much at least: cloud CPUs share hundreds of MiB of cache that they may not report."""
+    """The least that inputs in DRAM rotate over: cloud CPUs share hundreds of MiB of cache that they may not report."""
     cache_bytes: int = 16 << 20
-    """What a rotation inside the last-level cache covers, unless half of that cache is less."""
+    """The least that inputs in the last-level cache rotate over, unless half of that cache is less."""
     cache_multiple: int = 4
-    """A rotation in DRAM covers this many last-level caches at least, one in that cache as many private ones."""
+    """A rotation in DRAM covers at least this many last-level caches; one in that cache, this many private caches."""
     overwhelming: float = 0.5
-    """As a logarithm: a difference whose interval stays beyond this is claimed however many rounds were dropped. What a
-    kept round may be stretched by (below) is less than half of it, so that contention cannot explain it."""
+    """The log ratio beyond which an interval is claimed however many rounds were dropped.
+
+    `max_stretch`, the most that a kept round may be stretched by, is less than half of it, so that contention cannot
+    explain such a difference.
+    """
     overwhelming_disturbed: float = 1.1
-    """The same where nearly all rounds were disturbed and are taken as they are, beside neighbours that make two equal
-    kernels suffer unequally: one whose threads wait for one another needs all of them to run at once, which with two
-    threads on shared cores takes four times as long, where independent ones take twice as long."""
+    """The same log ratio where nearly all rounds were disturbed and all of them are used.
+
+    It is larger because busy neighbours slow two equally fast kernels unequally: one whose threads wait for one another
+    needs all of them to run at once, which with two threads on shared cores takes four times as long, where independent
+    threads take twice as long.
+    """
     floor_fraction: float = 0.9
-    """A median below this share of the floor is impossible."""
+    """A median below this share of the roofline floor is impossible."""
     max_wait_share: float = 0.02
     """An interval is disturbed when threads waited for a core longer than this share of it."""
     others_share: float = 0.05
-    """Of the machine's processor time: where other processes take less, waiting is our own threads' and PyTorch's."""
+    """Share of the machine's processor time below which other processes are not blamed for waiting threads.
+
+    The threads then waited for those of this process and of PyTorch.
+    """
     busy_wait_share: float = 0.1
-    """A round is called disturbed when threads waited for so much of what was kept of an arm: a quiet machine's own
-    threads wake up and wait a little, too."""
+    """A round is called disturbed when threads waited for more than this share of an arm's kept intervals.
+
+    It is above `max_wait_share` because threads wake up and wait a little on a quiet machine, too.
+    """
     retakes: int = 6
     """How often a disturbed interval is taken again at once, before the shortest of all is kept."""
     retaken_ns: int = 3_000_000
-    """Longer intervals are not taken again: schedulers give a core away after some milliseconds, so that beside busy
-    neighbours no interval of this length is undisturbed."""
+    """The longest interval that is taken again.
+
+    Schedulers give a core away after some milliseconds, so beside busy neighbours no longer interval is undisturbed.
+    """
     more_rounds: int = 2
-    """While rounds are disturbed, so many times as many are added at most."""
+    """While rounds are disturbed, at most this multiple of the planned rounds is added."""
     max_stretch: float = 0.25
-    """A round is contended when an interval is this much longer than the arm's lower quartile in the process."""
+    """A round is contended when an interval is this share longer than the arm's lower quartile in the process."""
     max_waiting_stretch: float = 0.03
-    """The same, when threads waited for a core meanwhile."""
+    """The same share, for rounds in which threads waited for a core."""
 
     def digest(self, *, tolerances: Json = None, residency: Residency) -> str:
-        """Identity of all that a number depends on beside source and target: the key of the measurement database."""
+        """Return the digest of all that a measurement depends on beside source and target, a part of its key."""
         return digest("policy/1", encode(self), tolerances, residency)
 
 
 POLICY = Policy()
-"""What the flow uses; tests shorten it."""
+"""The policy of the compiler; tests use shorter ones."""

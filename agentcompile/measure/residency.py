@@ -1,8 +1,8 @@
-"""Where timed launches find their inputs: copies of weights and states that a rotation walks through.
+"""The memory that timed launches read: copies of a region's weights and states, used in rotation.
 
-`dram`: so many copies that nothing is left in a cache when its turn comes again. `cache`: copies past the private
-caches but well inside the shared one, which is where a step of that size finds them; the ceiling that a floor is
-computed from is read in the same place.
+With residency `dram` there are so many copies that none is still in a cache when its turn comes again. With `cache` the
+copies exceed the private caches but fit well inside the shared one, where a step of that size finds its inputs. The
+bandwidth ceiling behind a roofline floor is measured at the same place.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from agentcompile.ir.target import Residency, Target
 from agentcompile.measure.policy import Policy
 
 ALIGN_BYTES = 4096
-"""Slots start on pages: every copy has the same offset in a page."""
+"""Slots start on pages, so that every copy has the same offset in a page."""
 _LINE_BYTES = 64
 MOST_DEVICE_BYTES = 8 << 30
-"""What a rotation on a GPU takes at most, when launches read little of each slot."""
+"""The most memory that a rotation on a GPU takes when launches read little of each slot."""
 
 MOST_DEVICE_SLOTS = 1024
-"""As many as a sample on a GPU has launches; between samples others are read."""
+"""The most slots on a GPU, as many as a sample has launches; other memory is read between samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One buffer of a slot, and how it is filled: `scale` times a normal for floats, zero for integers."""
+    """One buffer of a slot and its content: floats are normal with std `scale` and mean `offset`, integers are 0."""
 
     name: str
     numel: int
@@ -36,7 +36,7 @@ class Need:
     scale: float = 1.0
     offset: float = 0.0
     read: float = 1.0
-    """Share of it that a launch reads: of a cache, what a regime's longest context fills."""
+    """The share of the buffer that a launch reads; of a KV cache, what a regime's longest context fills."""
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +45,7 @@ class Need:
 
 
 def rotation_bytes(residency: Residency, target: Target, policy: Policy) -> int:
-    """How many bytes a rotation covers at least; the ceilings that floors come from are read over as many."""
+    """Return how many bytes a rotation covers at least; bandwidth ceilings are measured over the same number."""
     caches = target.cache_bytes
     last = caches[-1] if caches else 0
     if residency == "dram":
@@ -55,11 +55,16 @@ def rotation_bytes(residency: Residency, target: Target, policy: Policy) -> int:
 
 
 class Slots:
-    """Copies of one region's weights and states in one block of memory, equal in content, distinct in address."""
+    """Copies of one region's weights and states in one block of memory, with equal content at different addresses."""
 
     def __init__(self, needs: tuple[Need, ...], *, covers_bytes: int, seed: int, device: str = "cpu") -> None:
-        """Fill as many slots as launches read `covers_bytes` of in a turn, at least one, within bounds; raises
-        RuntimeError when memory is out."""
+        """Allocate and fill so many slots that one launch on each reads `covers_bytes` in total, at least one slot.
+
+        `MOST_DEVICE_BYTES` and `MOST_DEVICE_SLOTS` bound the slots on a GPU, `covers_bytes` those on the host.
+
+        Raises:
+            RuntimeError: memory ran out.
+        """
         self._needs = {need.name: need for need in needs}
         self._offsets: dict[str, int] = {}
         end = 0
@@ -87,7 +92,7 @@ class Slots:
             done += step
 
     def tensor(self, slot: int, name: str, numel: int = 0) -> torch.Tensor:
-        """The flat buffer `name` of a slot, or its first `numel` elements."""
+        """Return the flat buffer `name` of a slot, or its first `numel` elements."""
         need = self._needs[name]
         start = slot * self.slot_bytes + self._offsets[name]
         size = (numel or need.numel) * need.dtype.itemsize
@@ -95,7 +100,7 @@ class Slots:
 
 
 def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
-    """Repeat a block of normals: content does not matter to caches, and drawing a GB of them takes seconds."""
+    """Fill `view` by repeating a block of normals: caches do not see content, and drawing a GB takes seconds."""
     block = torch.randn(min(need.numel, 1 << 20), generator=generator).mul_(need.scale).add_(need.offset)
     block = block.to(need.dtype).to(view.device)
     for start in range(0, need.numel, block.numel()):
@@ -104,12 +109,12 @@ def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
 
 
 def block(nbytes: int, device: str = "cpu") -> torch.Tensor:
-    """Page-aligned memory, on the host on huge pages where the system grants them, as the runtime's arena is."""
+    """Allocate page-aligned memory as the runtime's arena does; on the host in huge pages where the system has them."""
     return backend_of(device).empty(nbytes, device, ALIGN_BYTES)
 
 
 def tensors(slots: Slots, slot: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """The buffers of one slot as dense tensors of these shapes."""
+    """Return the buffers of one slot that `shapes` names, as dense tensors of those shapes."""
     views: dict[str, torch.Tensor] = {}
     for name, shape in shapes.items():
         count = 1

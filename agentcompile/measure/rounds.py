@@ -1,9 +1,9 @@
-"""Interleaved rounds: every arm twice a round, in a random order and then in its reverse.
+"""Interleaved timing rounds: each round times every arm twice, in a random order and then in the reverse order.
 
-A drift of the clock that is linear over a round adds the same to every arm's two intervals together, so it leaves the
-ratio of two arms alone. On a busy machine an interval in which threads waited for a core is taken again at once, while
-it is short enough that one without waiting can be had, and rounds that stay disturbed are made up for by more. Nothing
-here knows what an arm is: tests time simulated ones.
+A clock drift that is linear over a round adds the same amount to the sum of every arm's two intervals, so it does not
+change the ratio of two arms. On a busy machine an interval in which threads waited for a core is taken again at once if
+it is short enough for an undisturbed one to be likely; rounds that stay disturbed are replaced by additional rounds.
+Nothing here depends on what an arm is: tests time simulated ones.
 """
 
 from __future__ import annotations
@@ -17,25 +17,29 @@ from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.measure.policy import Policy
 
 MIN_ROUNDS = 3
-"""Fewer rounds than this give no interval; so many are taken however little time there is."""
+"""The fewest rounds that give a confidence interval; at least this many are taken, even when time is up."""
 _LONG = 4.0
-"""Batches of so many times what is taken again are long enough for a rough time however much they are disturbed."""
+"""Batches longer than this multiple of `Policy.retaken_ns` give a rough time even when disturbed."""
 _SUDDEN = 4.0
-"""A batch that takes so many times as long as it should is timed again."""
+"""A batch that takes this multiple of its expected time is timed again."""
 _LATE_TRIES, _TRIES, _MOST_TRIES = 2, 8, 24
-"""Of doubling a batch: when time is up, for long intervals, and for short ones."""
+"""Most tries of the doubling check: when time is up, for long intervals, and for short ones."""
 _PLAUSIBLE = (1.7, 2.3)
 
 
 class Arm(Protocol):
-    """Something whose launches are timed."""
+    """Something that can be launched and timed."""
 
     def interval(self, batch: int) -> Interval:
         """Run `batch` launches back to back and time them together."""
 
 
 def choose_batch(arms: Sequence[Arm], *, policy: Policy, claim: float, quantum_ns: int) -> int:
-    """Launches a sample: enough for the fastest arm to fill the shortest interval, few enough for the slowest."""
+    """Return the number of launches in a sample, the same for all arms and at least 1.
+
+    It is the least with which the fastest arm fills the shortest interval that `claim` and the clock's `quantum_ns`
+    need, unless the slowest arm would then exceed the policy's longest interval.
+    """
     wanted_ns = max(policy.quantum_multiple * quantum_ns / claim, policy.min_interval_ns)
     times = [_launch_ns(arm, wanted_ns / 4, policy) for arm in arms]
     batch = math.ceil(wanted_ns / min(times))
@@ -43,8 +47,11 @@ def choose_batch(arms: Sequence[Arm], *, policy: Policy, claim: float, quantum_n
 
 
 def _launch_ns(arm: Arm, enough_ns: float, policy: Policy) -> float:
-    """A rough time of one launch, from a batch that doubles until it takes `enough_ns`, the shortest of a few where
-    threads waited or the time rose by far more than the batch: neighbours must not make a short launch look long."""
+    """Return a rough time of one launch in ns, from a batch that is doubled until it takes `enough_ns`.
+
+    A batch in which threads waited, or whose time rose by far more than its size, is timed again and the shortest time
+    counts, so that other processes do not make a short launch look long.
+    """
     batch, expected_ns = 1, 2 * arm.interval(1).ns
     while True:
         interval = arm.interval(batch)
@@ -58,16 +65,16 @@ def _launch_ns(arm: Arm, enough_ns: float, policy: Policy) -> float:
 
 
 def disturbed(ns: int, waited_ns: int, policy: Policy) -> bool:
-    """Whether threads waited for a core for more than a small share of an interval."""
+    """Return whether threads waited for a core for more than `Policy.max_wait_share` of an interval of `ns`."""
     return waited_ns > policy.max_wait_share * ns
 
 
 def calm(arm: Arm, batch: int, policy: Policy, shortest_ns: float = math.inf) -> tuple[Interval, int]:
-    """The first of a few intervals that nothing disturbed, else the shortest of them; and how many were taken.
+    """Return the first undisturbed interval of a few, else the shortest of them, and how many were taken.
 
-    Disturbed is what threads waited in, and what lasts much longer than `shortest_ns`, the arm's shortest so far:
-    others on a GPU, or on the host of a virtual machine, take time that no thread is seen to wait for. Whether an
-    interval is taken again does not depend on which arm it is of, so equal arms stay equal.
+    An interval is disturbed when threads waited for a core in it, or when it is much longer than `shortest_ns`, the
+    arm's shortest so far: other users of a GPU, or of a virtual machine's host, take time that no thread is seen to
+    wait for. The rule for taking an interval again is the same for every arm, so equal arms still compare equal.
     """
     best = arm.interval(batch)
     taken = 1
@@ -95,8 +102,11 @@ def run_rounds(
     quantum_ns: int,
     left: Callable[[], float] = lambda: math.inf,
 ) -> Samples:
-    """Time `arms` in `rounds` rounds, at one batch for all; in more while some were disturbed, and in fewer, but not
-    under `MIN_ROUNDS`, when no seconds are `left`."""
+    """Time `arms` in `rounds` interleaved rounds, with one batch size for all arms.
+
+    More rounds are taken while some were disturbed, up to the policy's limit; fewer, but at least `MIN_ROUNDS`, when
+    `left` returns no more seconds.
+    """
     batch = choose_batch(arms, policy=policy, claim=claim, quantum_ns=quantum_ns)
     generator = random.Random(seed)
     shortest = [math.inf] * len(arms)
@@ -118,7 +128,7 @@ def run_rounds(
                 taken=tuple(once + twice for (_, once), (_, twice) in pairs),
             )
         )
-        # More rounds of what cannot be undisturbed would not help, so they are counted as they come.
+        # Long intervals cannot be undisturbed, so more rounds would not help and these count as clean.
         clean += not any(
             one.ns <= policy.retaken_ns and disturbed(one.ns, one.waited_ns, policy)
             for pair in pairs
@@ -129,10 +139,10 @@ def run_rounds(
 
 
 def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float]) -> float:
-    """The shortest of a few intervals around twice the batch over the shortest around the batch.
+    """Return the shortest of a few intervals of twice the batch, divided by the shortest of the batch.
 
-    Contention only lengthens either. They alternate, because the clock of a shared core has been seen to change by half
-    within a second.
+    The shortest are used because contention only lengthens an interval. The two sizes alternate because the clock
+    frequency of a shared core was seen to change by half within a second.
     """
     once = twice = math.inf
     for tried in range(_MOST_TRIES):

@@ -1,6 +1,6 @@
-"""The harness judged by itself: equal arms must stay equal, a planted difference must be found, with the right sign.
+"""A test of the timing harness: equal arms must compare equal, and a planted difference must be found with its sign.
 
-The arms are given: simulated ones in the test suite, a real kernel on a real timer as a recipe.
+The caller supplies the arms: simulated ones in the test suite, a real kernel on a real timer in `bench/selftest.py`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.measure.statistics import contrast
 
 PLANTED = 0.02
-"""What the second of two unequal arms does more, unless told."""
+"""The default relative extra work of the second of two unequal arms."""
 MAX_FALSE = 0.096
-"""Share of equal pairs that may be called FASTER: 5 % and three standard errors of 200 trials."""
+"""The largest share of equal pairs that may be called FASTER: 5 % plus three standard errors at 200 trials."""
 MIN_FOUND = 0.9
+"""The smallest share of planted differences that must be called FASTER."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """What the harness claimed in `trials` trials of equal arms and as many of arms a planted difference apart."""
+    """The harness's claims in `trials` comparisons of equal arms and as many of arms with a planted difference."""
 
     trials: int
     false_faster: int
-    """Equal arms called FASTER."""
+    """Comparisons of equal arms that were called FASTER."""
     found: int
-    """The planted difference, found."""
+    """Planted differences that were called FASTER, as they should be."""
     reversed: int
-    """The planted difference, claimed with the wrong sign."""
+    """Planted differences that were called SLOWER, the wrong sign."""
 
     @property
     def ok(self) -> bool:
-        """Whether the harness may be trusted."""
+        """Whether few equal arms were called FASTER, most differences were found and none had the wrong sign."""
         few = self.false_faster <= MAX_FALSE * self.trials
         return few and self.found >= MIN_FOUND * self.trials and self.reversed == 0
 
@@ -49,9 +50,10 @@ def selftest(
     seed: int,
     planted: float = PLANTED,
 ) -> SelfTest:
-    """Compare pairs of arms; ``arms(d)`` gives two of which the second does 1 + d times the work of the first.
+    """Compare `trials` pairs of equal arms and `trials` pairs whose second arm does `planted` more work, and count.
 
-    Equal arms are compared with a claim of 0, so that every interval clear of 0 counts against the harness.
+    ``arms(d)`` returns two arms of which the second does 1 + d times the work of the first. Equal arms are compared
+    with a claim of 0, so that every interval that excludes 0 counts against the harness.
     """
 
     def verdict(difference: float, claim: float, number: int) -> str:

@@ -1,10 +1,10 @@
-"""Raw samples → verdicts: paired log ratios by round, a t interval with a Bonferroni level, and what is not claimed.
+"""From raw samples to comparisons: paired log ratios by round and a t interval with a Bonferroni level.
 
-A round says something about two arms when nothing stretched their intervals, or when they differ by more than the
-waiting that was seen in them can explain; what happened to a third arm does not matter. Rounds in which threads waited
-for a core may be many: leaving them out favours nobody, as long as enough are left. Nothing is claimed from a clock
-that does not measure (an interval around twice the work that is not twice as long), from processes that disagree in
-sign, when too few rounds count, or when too many are stretched by what nobody was seen to wait for.
+A round counts for two arms when nothing stretched their intervals, or when they differ by more than the waiting that
+was seen in them can explain; a third arm does not matter. Many rounds in which threads waited for a core may be left
+out: that favours no arm while enough are left. Nothing is claimed when the clock does not measure (an interval of twice
+the work is not twice as long), when processes disagree in sign, when too few rounds count, or when too many are
+stretched without any waiting that was seen.
 """
 
 from __future__ import annotations
@@ -21,43 +21,46 @@ from agentcompile.measure.rounds import MIN_ROUNDS, disturbed
 from agentcompile.measure.student import t_quantile
 
 CLEAR_ROUNDS = 5
-"""Kept rounds from which an overwhelming difference is claimed."""
+"""The fewest kept rounds from which an overwhelming difference is claimed."""
 TIMES_KEPT = 32
-"""Intervals that a measurement keeps: enough for a histogram, a tenth of what a trial takes on disk."""
+"""Number of intervals that a measurement keeps: enough for a histogram, a tenth of what a trial takes on disk."""
+# A false clock stays near 1; a neighbour on the host was seen to halve and double the bandwidth within a second.
 _DOUBLING = (1.25, 4.0)
-"""Where the ratio of a doubled batch must lie. A clock that lies stays near 1; a neighbour on the host moves it by the
-bandwidth that it takes, which was seen to halve and double within a second."""
+"""The valid range of the time of a doubled batch over that of a single one."""
 _DOUBLING_DISTURBED = (1.1, 16.0)
-"""The same where neighbours were seen to take cores from one of the two intervals and not from the other."""
+"""The valid range where other processes were seen to take cores from only one of the two intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """One arm against another: ln(time of the baseline / time of the arm), so that above 0 is faster."""
+    """The comparison of an arm with a baseline: ln(baseline time / arm time), so that above 0 the arm is faster."""
 
     log_ratio: float
     half_width: float
-    """Infinite when there are too few rounds for an interval."""
+    """Half the width of the interval of `log_ratio`; infinite when there are too few rounds for one."""
     comparison: Comparison
     why: str
-    """For INCONCLUSIVE: what stands in the way."""
+    """The reason for INCONCLUSIVE; empty otherwise."""
     rounds: int
-    """Kept."""
+    """Number of rounds that were kept."""
     dropped: int
     disturbed: float
     """Share of all rounds in which one of the two arms was disturbed."""
     arm_ns: float
-    """Time of a launch, the median over the rounds that count, or the quickest seen where too few do."""
+    """Time of a launch: the median over the kept rounds, or the quickest seen where too few were kept."""
     baseline_ns: float
 
 
 def contrast(
     timing: Timing, arm: int, baseline: int, *, claim: float, comparisons: int = 1, policy: Policy = POLICY
 ) -> Contrast:
-    """Compare two arms of one timing; ValueError when one of them failed.
+    """Compare two arms of one timing.
 
-    FASTER: mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons`: finalists times looks, planned
-    beforehand.
+    FASTER means mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons` the number of finalists
+    times that of looks, planned beforehand.
+
+    Raises:
+        ValueError: one of the arms failed.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     counted = [_counted(process, a, b, claim=claim, policy=policy) for process in timing.processes]
@@ -78,7 +81,7 @@ def contrast(
             if every is not None:
                 found = every
                 comparison, why = every.verdict(claim, "")
-    if found.rounds < MIN_ROUNDS:  # what is left to say is an estimate: the quickest that either arm was seen to be
+    if found.rounds < MIN_ROUNDS:  # too few for an interval: estimate from the quickest time of either arm
         found = replace(_Estimate.of(_quickest(timing, a, b), level), half=found.half, rounds=found.rounds)
     return Contrast(
         log_ratio=found.mean,
@@ -96,9 +99,11 @@ def contrast(
 def _overwhelming(
     timing: Timing, arms: tuple[int, int], claim: float, level: float, policy: Policy
 ) -> _Estimate | None:
-    """What all rounds say, disturbed as they are, of arms so far apart that unequal suffering cannot explain it; else
-    None. The ratio is that of the quickest intervals, which are the least disturbed; its interval is as wide as that of
-    all rounds, as far as it agrees with what they say."""
+    """Estimate from all rounds, disturbed ones too; None unless unequal disturbance cannot explain the difference.
+
+    The ratio is that of the quickest intervals, the least disturbed ones; its interval is as wide as that of all
+    rounds, but narrow enough to exclude twice `claim`.
+    """
     every = _Estimate.of([_every(process, *arms) for process in timing.processes], level)
     quickest = _Estimate.of(_quickest(timing, *arms), level)
     clear = every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed
@@ -109,7 +114,7 @@ def _overwhelming(
 
 
 _Pair = tuple[float, float]
-"""What one round says of a launch of two arms, in ns: of the arm, and of its baseline."""
+"""The times of one launch in one round, in ns: of the arm and of its baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +131,7 @@ class _Estimate:
 
     @staticmethod
     def of(pairs: Sequence[Sequence[_Pair]], level: float) -> _Estimate:
-        """Of the rounds that count, by process."""
+        """Estimate from `pairs`, the rounds that count of each process, at the significance `level`."""
         ratios = [[math.log(max(baseline, 1e-3) / max(arm, 1e-3)) for arm, baseline in part] for part in pairs]
         pooled = [ratio for process in ratios for ratio in process]
         mean = fmean(pooled) if pooled else 0.0
@@ -140,7 +145,7 @@ class _Estimate:
         )
 
     def verdict(self, claim: float, objection: str) -> tuple[Comparison, str]:
-        """What it says of a difference of `claim` unless something stands against it, and why it says nothing."""
+        """Compare with a difference of `claim`; INCONCLUSIVE on an `objection`. Also return why it is INCONCLUSIVE."""
         comparison = verdict(self.mean, self.half, claim)
         if objection:
             return "INCONCLUSIVE", objection
@@ -162,9 +167,10 @@ def measurement(
     comparisons: int = 1,
     policy: Policy = POLICY,
 ) -> Measurement:
-    """The `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
+    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
 
-    ValueError when either arm failed.
+    Raises:
+        ValueError: one of the arms failed.
     """
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     taken = timing.per_launch_ns(arm)
@@ -189,8 +195,13 @@ def measurement(
 
 
 def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
-    """Time of a launch of one arm when it is left alone: the median of the intervals in which no thread waited, or,
-    where there are few, the lower quartile of all. ValueError when the arm failed."""
+    """Return the undisturbed time of a launch: the median of the intervals without waiting, if there are enough.
+
+    Otherwise it is the lower quartile of all intervals, and 0 when there are none.
+
+    Raises:
+        ValueError: the arm failed.
+    """
     at = timing.live.index(arm)
     taken = [
         (ns / process.batch, _waited(timed, at, policy))
@@ -205,13 +216,13 @@ def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
 
 
 def evenly(values: Sequence[float], most: int) -> Sequence[float]:
-    """`values`, or `most` of them at equal distances, with the first and the last."""
+    """Return `values`, or `most` of them at equal distances, with the first and the last."""
     count = len(values)
     return values if count <= most else [values[at * (count - 1) // (most - 1)] for at in range(most)]
 
 
 def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
-    """Whether a time is below what the machine can do at that residency: the clock or the floor is wrong."""
+    """Return whether a time is clearly below the roofline floor, which means that the clock or the floor is wrong."""
     return median_ns < policy.floor_fraction * floor_ns
 
 
@@ -225,8 +236,10 @@ def judged(
     comparisons: int,
     rounds: int = 0,
 ) -> Measured | Impossible:
-    """The verdict on an arm that was timed beside arm 0, in `rounds` rounds of each process if time allowed: a time
-    that the machine cannot reach is quarantined."""
+    """Return the verdict on an arm timed beside arm 0: `Impossible` for a time that the machine cannot reach.
+
+    `rounds` is the number of rounds that each process was to take.
+    """
     found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
     found = replace(found, asked=rounds * found.processes)
     if impossible(found.median_ns, floor_ns):
@@ -236,19 +249,18 @@ def judged(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """What the rounds of one process say of two arms."""
+    """The rounds of one process that count in a comparison of two arms."""
 
     clean: list[_Pair]
-    """Of rounds in which nothing stretched either arm."""
+    """Times of the rounds in which nothing stretched either arm."""
     apart: list[_Pair]
-    """Of others whose arms differ by more than waiting explains, with all waiting taken off the slower one: they differ
-    at least so much."""
+    """Times, less all waiting of the slower arm, of other rounds whose difference waiting cannot explain."""
     unsteady: int
-    """Rounds that were dropped though no thread was seen to wait in them."""
+    """Number of rounds that were dropped although no thread was seen to wait in them."""
 
 
 def _counted(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> _Counted:
-    """The arms are named by their places in the process's rounds."""
+    """Sort the rounds of a process; `arm` and `baseline` are places in its rounds."""
     usual = {at: _usual_ns(process, at, policy) for at in (arm, baseline)}
     clean, apart, unsteady = list[_Pair](), list[_Pair](), 0
     for timed in process.rounds:
@@ -262,8 +274,7 @@ def _counted(process: Samples, arm: int, baseline: int, *, claim: float, policy:
 
 
 def _usual_ns(process: Samples, arm: int, policy: Policy) -> float:
-    """What an arm's interval takes when it is left alone: the lower quartile of those in which no thread waited, or,
-    where there are few, of all."""
+    """Return the lower quartile of an arm's intervals without waiting; of all intervals where those are few."""
     rounds = process.rounds
     calm = [ns for timed in rounds if not _waited(timed, arm, policy) for ns in timed.intervals_ns[arm]]
     taken = calm if len(calm) >= 2 * MIN_ROUNDS else [ns for timed in rounds for ns in timed.intervals_ns[arm]]
@@ -275,10 +286,9 @@ def _waited(timed: Round, arm: int, policy: Policy) -> bool:
 
 
 def _stretched(timed: Round, arm: int, usual_ns: float, policy: Policy) -> bool:
-    """Whether threads waited for much of an interval, or it is far above its usual length, or somewhat above it while
-    threads waited for a core.
+    """Return whether an arm's intervals are far above `usual_ns`, had much waiting, or had some and are above it.
 
-    A little waiting alone is no sign: threads also wait before and after the interval that is timed.
+    A little waiting alone does not count: threads also wait before and after the interval that is timed.
     """
     pair, waited = timed.intervals_ns[arm], timed.waited_ns[arm]
     stretch = max(pair) / max(usual_ns, 1.0) - 1.0
@@ -287,10 +297,11 @@ def _stretched(timed: Round, arm: int, usual_ns: float, policy: Policy) -> bool:
 
 
 def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = POLICY) -> float:
-    """The share of rounds in which some of `arms` (places among those that lived) was disturbed: threads waited for a
-    core for much of what was kept, its intervals had to be taken again and again, or they hold others' turns on a
-    shared GPU: those that are longer than a turn, or far longer than usual."""
+    """Return the share of rounds in which one of `arms` (places among the live ones) was disturbed.
 
+    Threads waited for a core for much of its kept intervals, these were taken again many times, or they are far longer
+    than usual or than a turn on a shared GPU, so that they include other processes' turns.
+    """
     total = sum(len(process.rounds) for process in timing.processes)
     hit = sum(
         _rounds_disturbed(process, arms, policy) for process in timing.processes if process.others > policy.others_share
@@ -299,7 +310,7 @@ def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = P
 
 
 def _rounds_disturbed(process: Samples, arms: Collection[int], policy: Policy) -> int:
-    """How many rounds of one process are, as `share_disturbed` says."""
+    """Count the rounds of one process that are disturbed in the sense of `share_disturbed`."""
     longest_ns = process.turn_ns / (1.0 + policy.max_stretch)
     usual = {at: min(_usual_ns(process, at, policy), longest_ns) for at in arms} if process.turn_ns else {}
 
@@ -312,7 +323,7 @@ def _rounds_disturbed(process: Samples, arms: Collection[int], policy: Policy) -
 
 
 def _quickest(timing: Timing, arm: int, baseline: int) -> list[list[_Pair]]:
-    """The shortest intervals of two arms by process: contention only lengthens."""
+    """Return the shortest time of each of two arms by process, since contention only lengthens intervals."""
 
     def shortest(process: Samples, at: int) -> float:
         return min(ns for timed in process.rounds for ns in timed.intervals_ns[at]) / process.batch
@@ -321,8 +332,10 @@ def _quickest(timing: Timing, arm: int, baseline: int) -> list[list[_Pair]]:
 
 
 def _apart(timed: Round, arm: int, baseline: int, factor: float, batch: int) -> _Pair | None:
-    """A round with all waiting taken off the slower arm, if the two still differ by `factor` and the slower one's
-    shorter interval is longer than the other's longer one; else None."""
+    """Return a round's times less all waiting of the slower arm, or None if the arms then differ by less than `factor`.
+
+    None, too, unless the slower arm's shorter interval exceeds the other's longer one by `factor`.
+    """
     slow, fast = sorted((arm, baseline), key=lambda at: -sum(timed.intervals_ns[at]))
     least = sum(timed.intervals_ns[slow]) - timed.waited_ns[slow]
     most = sum(timed.intervals_ns[fast])
@@ -333,12 +346,12 @@ def _apart(timed: Round, arm: int, baseline: int, factor: float, batch: int) -> 
 
 
 def _pair(timed: Round, arm: int, baseline: int, batch: int) -> _Pair:
-    """Each the median of two intervals, which is their mean."""
+    """Return the times of one launch in ns, each the median (here the mean) of the arm's two intervals."""
     return sum(timed.intervals_ns[arm]) / 2 / batch, sum(timed.intervals_ns[baseline]) / 2 / batch
 
 
 def _every(process: Samples, arm: int, baseline: int) -> list[_Pair]:
-    """All rounds, as they are."""
+    """Return the pairs of all rounds, disturbed ones too."""
     return [_pair(timed, arm, baseline, process.batch) for timed in process.rounds]
 
 
@@ -350,7 +363,7 @@ def _half_width(ratios: Sequence[float], level: float) -> float:
 
 
 def verdict(mean: float, half: float, claim: float) -> Comparison:
-    """What an interval of a log ratio, mean ± half, says of a relative difference of `claim`."""
+    """Compare the interval mean ± half of a log ratio with a relative difference of `claim`."""
     edge = math.log1p(claim)
     if mean - half > edge:
         return "FASTER"
@@ -360,13 +373,13 @@ def verdict(mean: float, half: float, claim: float) -> Comparison:
 
 
 def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy) -> str:
-    """Why the clock is not to be trusted; empty when it is."""
+    """Return why the clock cannot be trusted; empty when it can."""
     if any(min(pair) <= 0 for process in timing.processes for timed in process.rounds for pair in timed.intervals_ns):
         return "the clock does not measure: it stood still"
     least, most = _DOUBLING if share <= policy.max_dropped else _DOUBLING_DISTURBED
     for process in timing.processes:
         for arm in arms:
-            # What is too long to be left alone says nothing of the clock beside busy neighbours.
+            # Beside busy neighbours, an interval too long to be undisturbed says nothing about the clock.
             alone_ns = process.turn_ns // 2 or policy.retaken_ns
             hopeless = share > policy.max_dropped and _usual_ns(process, arm, policy) > alone_ns
             if not hopeless and not least <= process.clock.doubling[arm] <= most:
@@ -375,7 +388,7 @@ def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy)
 
 
 def _too_few(pairs: Sequence[Sequence[_Pair]], unsteady: int, total: int, policy: Policy) -> str:
-    """Why the rounds that count are no ground for a claim; empty when they are."""
+    """Return why the rounds that count do not allow a claim; empty when they do."""
     kept = sum(len(process) for process in pairs)
     if unsteady > policy.max_dropped * total:
         return f"{unsteady} of {total} rounds were stretched by something else than waiting for a core"

@@ -9,7 +9,7 @@ _TERMS = 300
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes, section 6.4)."""
+    """Return the regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes, sec. 6.4)."""
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
@@ -34,18 +34,22 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float) -> float:
-    """Keep a denominator off zero."""
+    """Return `value`, or a tiny number in place of one too close to zero, for use as a denominator."""
     return value if abs(value) > _TINY else _TINY
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """P(T <= t) with `freedom` degrees of freedom."""
+    """Return P(T <= t) of Student's t distribution with `freedom` degrees of freedom."""
     tail = 0.5 * incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
     return 1.0 - tail if t > 0 else tail
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """The t with P(T <= t) = p, for 0 < p < 1 and `freedom` > 0, by bisection; ValueError outside."""
+    """Return the t with P(T <= t) = p, found by bisection.
+
+    Raises:
+        ValueError: `p` is not between 0 and 1, or `freedom` is not above 0.
+    """
     if not 0.0 < p < 1.0 or freedom <= 0:
         raise ValueError(f"p = {p} must be inside (0, 1) and freedom = {freedom} above 0")
     if p < 0.5:

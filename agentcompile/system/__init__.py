@@ -1,1 +1,1 @@
-"""The machine below: what it is, its GPUs, the store, files that others wrote, bindings."""
+"""The machine: its description, its GPUs, the file store, files that others wrote, and NVIDIA's bindings."""

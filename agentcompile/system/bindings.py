@@ -1,4 +1,4 @@
-"""NVIDIA's Python bindings: loaded on first use, and their results, a status and values, checked."""
+"""NVIDIA's Python bindings: load them on first use, and check their results, which are a status and values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from agentcompile.errors import AgentCompileError, ExitCode
 
 
 def load(name: str, start: Callable[[Any], object], *, what: str, hint: str) -> Any:
-    """The module `name` of `cuda.bindings`, once `start` has run on it.
+    """Import the module `name` of `cuda.bindings`, call `start` on it, and return it.
 
-    Raises `AgentCompileError` (environment), which says `what` and `hint`, when it or the library behind it is not
-    there.
+    Raises:
+        AgentCompileError: the module or its library is missing, or `start` fails (environment); it says `what` and
+            `hint`.
     """
     try:
         found = importlib.import_module(f"cuda.bindings.{name}")
@@ -24,7 +25,11 @@ def load(name: str, start: Callable[[Any], object], *, what: str, hint: str) -> 
 
 
 def checked(result: tuple[Any, ...], what: str, hint: str) -> Any:
-    """What a call gave beside its status; None for nothing. Raises `AgentCompileError` (environment) on any failure."""
+    """Return the values of a call's `result` without its status: one value, a tuple of several, or None.
+
+    Raises:
+        AgentCompileError: the status is not success (environment); it says `what` and `hint`.
+    """
     status, *values = result
     if int(status) != 0:
         text = f"{what}: {getattr(status, 'name', status)}"

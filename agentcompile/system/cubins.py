@@ -1,7 +1,7 @@
-"""Cubins of several kernels as one file: a line of JSON, then the cubins one after another.
+"""Cubins of several kernels in one file: a line of JSON, then the cubins one after another.
 
-Some compilers make a cubin a kernel and decide by themselves how much shared memory it takes. What launches it must
-know, so the number travels with the code. A plain cubin is such a file too: of one image, whatever its entries.
+Some compilers make one cubin for each kernel and choose its shared memory themselves. A launch needs that number, so it
+is kept with the code. A plain cubin is a valid file, too: it is one image, however many entries it has.
 """
 
 from __future__ import annotations
@@ -11,29 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ANY = ""
-"""The entry of an image that may hold several: a plain cubin."""
+"""The entry name of a plain cubin, an image that may hold several kernels."""
 _ELF = b"\x7fELF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """Machine code of one kernel."""
+    """Machine code of one kernel, or a plain cubin."""
 
     entry: str
-    """Its name in the code, or `ANY`."""
+    """The kernel's name in the code, or `ANY`."""
     code: bytes
     shared_bytes: int = 0
-    """Dynamic shared memory that it must be started with, beside what a launch asks for."""
+    """Dynamic shared memory that the kernel needs in addition to what a launch asks for."""
 
 
 def pack(images: Sequence[Image]) -> bytes:
-    """The file of these images; equal images give equal bytes."""
+    """Return the bytes of a file that holds `images`; equal images give equal bytes."""
     head = [[image.entry, image.shared_bytes, len(image.code)] for image in images]
     return json.dumps(head).encode() + b"\n" + b"".join(image.code for image in images)
 
 
 def unpack(data: bytes) -> tuple[Image, ...]:
-    """The images of a file that `pack` made, or the one of a plain cubin. Raises ValueError for anything else."""
+    """Return the images of a file that `pack` made, or the one image of a plain cubin.
+
+    Raises:
+        ValueError: `data` is neither.
+    """
     if data.startswith(_ELF):
         return (Image(entry=ANY, code=data),)
     head, _, codes = data.partition(b"\n")

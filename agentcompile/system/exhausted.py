@@ -1,6 +1,6 @@
-"""Memory or disk that ran out while a whole model is checked: which of them, and what a user can do about it.
+"""Memory or disk that ran out while a whole model is checked: which of them it was, and what a user can do about it.
 
-PyTorch raises a plain RuntimeError for memory of the host, so that it is told by its words.
+PyTorch raises a plain RuntimeError when the host's memory runs out, which is recognised by the words of its message.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WORDS: tuple[tuple[str, Resource], ...] = (
     ("bad_alloc", "host"),
     ("no space left on device", "disk"),
 )
-"""What libraries say, in lower case; those of a device first, whose messages name memory in general, too."""
+"""Words of libraries' messages in lower case, with the resource; a GPU's come first, as they contain general ones."""
 
 
 def exhausted(error: BaseException) -> Resource | None:
-    """What ran out, by an error and what caused it; None when nothing did."""
+    """Return the resource that ran out, by an error and its causes; None when no resource did."""
     seen: BaseException | None = error
     for _ in range(8):
         if seen is None:
@@ -46,13 +46,13 @@ def exhausted(error: BaseException) -> Resource | None:
 
 
 def named(text: str) -> Resource | None:
-    """What ran out, by the words of a message or a log."""
+    """Return the resource that ran out, by the words of a message or a log; None when it names none."""
     lower = text.lower()
     return next((resource for words, resource in _WORDS if words in lower), None)
 
 
 def lacking(what: str, resource: Resource, detail: str) -> AgentCompileError:
-    """The error that says what `what` had too little of."""
+    """Return the error (environment) that says that `what` ran out of `resource`, with a hint and `detail`."""
     hints = {
         "host": f"the machine's memory is {_physical_gigabytes():.1f} GB: end what else uses it, or compile with a "
         "smaller --context, then run again: acknowledged trials are kept",
@@ -67,8 +67,11 @@ def lacking(what: str, resource: Resource, detail: str) -> AgentCompileError:
 
 @contextmanager
 def enough(what: str) -> Iterator[None]:
-    """Around work that needs much, `what` in words: raises AgentCompileError (environment) when memory or disk runs
-    out; everything else passes through."""
+    """Run the body, work that needs much memory or disk and that `what` names; other errors pass through.
+
+    Raises:
+        AgentCompileError: memory or disk ran out in the body (environment).
+    """  # noqa: DOC501
     try:
         yield
     except Exception as error:
@@ -78,7 +81,7 @@ def enough(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in short."""
+    """Return the first line of an error's message, or its class name when it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -1,8 +1,8 @@
 """NVIDIA GPUs as the driver reports them: its version, devices, their memory, clocks, and who else uses them.
 
-In: nothing but the machine. Out: `Driver` or None. Nothing here raises, and nothing makes a CUDA context: what a driver
-does not tell is None. It is read from NVML (``libnvidia-ml.so.1``), and where a container has no NVML the CUDA version
-from the driver library itself. Standard library only.
+The result is a `Driver`, or None without a driver. Nothing here raises or makes a CUDA context; what the driver does
+not report is None. The source is NVML (``libnvidia-ml.so.1``); where a container has no NVML, the CUDA version comes
+from the driver library itself. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 Load = Callable[[str], Any]
-"""Opens a shared library by name; raises OSError when there is none."""
+"""A function that opens a shared library by name and raises OSError when there is none."""
 
 _TEXT_BYTES = 96
 _CLOCK_SM = 1  # NVML_CLOCK_SM
@@ -26,7 +26,7 @@ _MOST_PROCESSES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Another process with a context on a GPU. In a container the number may be the host's."""
+    """Another process with a context on a GPU; in a container its `pid` may be the host's."""
 
     pid: int
     memory_bytes: int | None
@@ -34,7 +34,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device in the driver's order, which need not be that of CUDA."""
+    """One device; `index` is its place in the driver's order, which need not be CUDA's order."""
 
     index: int
     name: str
@@ -42,34 +42,34 @@ class Gpu:
     memory_bytes: int | None = None
     free_bytes: int | None = None
     clock_mhz: int | None = None
-    """Of the multiprocessors, now: low while the device is idle."""
+    """Current clock of the multiprocessors; low while the device is idle."""
     most_clock_mhz: int | None = None
     processes: tuple[Process, ...] | None = None
-    """Others with a context on it, this process left out."""
+    """Other processes with a context on the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A driver that answered, with the devices that it lets this machine see."""
+    """A driver that answered, with the devices that it shows to this machine."""
 
     version: str = ""
-    """``580.95.05``; empty without NVML."""
+    """The driver's version, like ``580.95.05``; empty without NVML."""
     cuda: tuple[int, int] | None = None
-    """The newest CUDA that it runs."""
+    """The newest CUDA version that the driver runs."""
     gpus: tuple[Gpu, ...] | None = None
-    """None when nobody could be asked."""
+    """The devices; None when NVML could not be asked."""
     problem: str = ""
-    """Why NVML did not answer."""
+    """Why NVML did not answer; empty when it did."""
 
 
 class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`."""
+    """NVML's `nvmlMemory_t`."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 class _ProcessInfo(ctypes.Structure):
-    """`nvmlProcessInfo_t` since its second version."""
+    """NVML's `nvmlProcessInfo_t`, its second version and later."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -80,7 +80,7 @@ class _ProcessInfo(ctypes.Structure):
 
 
 def find_driver(load: Load = ctypes.CDLL) -> Driver | None:
-    """Ask the driver of this machine; None when there is none. `load` opens its libraries."""
+    """Return what the driver of this machine reports, or None when there is none; `load` opens its libraries."""
     try:
         nvml = _Nvml(load(NVML))
     except OSError as error:
@@ -94,10 +94,10 @@ def find_driver(load: Load = ctypes.CDLL) -> Driver | None:
 
 
 class Meter:
-    """Which one a GPU is, and what it has drawn since its driver was loaded, as NVML counts it (Volta and later)."""
+    """A GPU's identity and the energy that it has drawn since its driver was loaded, from NVML (Volta and later)."""
 
     def __init__(self, device: str, visible: str | None, load: Load = ctypes.CDLL) -> None:
-        """`device` is ``cuda:N``, `visible` what CUDA_VISIBLE_DEVICES holds, or None."""
+        """Open `device` (``cuda:N``); `visible` is the value of CUDA_VISIBLE_DEVICES, or None when it is not set."""
         self._handle: ctypes.c_void_p | None = None
         try:
             self._nvml = _Nvml(load(NVML))
@@ -107,11 +107,11 @@ class Meter:
             self._handle = self._nvml.handle(*_device_of(device, visible))
 
     def identity(self) -> str:
-        """The device's own, as NVML has it; empty where nobody tells."""
+        """Return the device's UUID from NVML; empty where NVML does not report it."""
         return "" if self._handle is None else self._nvml.text("nvmlDeviceGetUUID", self._handle)
 
     def joules(self) -> float | None:
-        """Until now; None where nobody counts."""
+        """Return the energy in J that the device has drawn until now; None where NVML does not count it."""
         drawn_mj = ctypes.c_ulonglong(0)
         if self._handle is None:
             return None
@@ -120,7 +120,7 @@ class Meter:
 
 
 def _device_of(device: str, visible: str | None) -> tuple[int, str]:
-    """Number of a device in the driver's order, or its identity: the other one is -1 or empty."""
+    """Return a device's number in the driver's order and "", or -1 and its UUID when `visible` names UUIDs."""
     at = int(device.partition(":")[2] or 0)
     named = [word.strip() for word in visible.split(",")] if visible else []
     word = named[at] if at < len(named) else str(at)
@@ -128,7 +128,10 @@ def _device_of(device: str, visible: str | None) -> tuple[int, str]:
 
 
 def _without_nvml(load: Load, problem: str) -> Driver | None:
-    """What the driver library alone says. It is there in containers that compute and may not manage."""
+    """Return what the driver library alone reports; None without one.
+
+    Containers that may compute but not manage devices have only this library.
+    """
     version = ctypes.c_int(0)
     try:
         status = load(CUDA).cuDriverGetVersion(ctypes.byref(version))
@@ -138,23 +141,23 @@ def _without_nvml(load: Load, problem: str) -> Driver | None:
 
 
 def _version(number: int) -> tuple[int, int]:
-    """13020 is CUDA 13.2."""
+    """Return the major and minor version of CUDA's number: 13020 is (13, 2)."""
     return number // 1000, number % 1000 // 10
 
 
 class _Nvml:
-    """The library, whose functions return a status and write through pointers."""
+    """The NVML library, whose functions return a status and write through pointers."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
 
     def start(self) -> str:
-        """Initialise; what went wrong, or nothing."""
+        """Initialise NVML and return what went wrong, or an empty string."""
         status = self.call("nvmlInit_v2")
         return "" if status == 0 else f"{NVML}: {self._error(status)}"
 
     def call(self, name: str, *arguments: Any) -> int | None:
-        """The function's status, 0 for success; None when this driver does not have the function."""
+        """Call a function and return its status, 0 for success; None when this driver does not have the function."""
         try:
             return int(getattr(self._library, name)(*arguments))
         except AttributeError:
@@ -170,18 +173,18 @@ class _Nvml:
         return said.decode(errors="replace") if said else f"status {status}"
 
     def text(self, name: str, *arguments: Any) -> str:
-        """What a function writes as text; empty when it fails."""
+        """Return the text that a function writes; empty when it fails."""
         room = ctypes.create_string_buffer(_TEXT_BYTES)
         done = self.call(name, *arguments, room, ctypes.c_uint(_TEXT_BYTES)) == 0
         return room.value.decode(errors="replace") if done else ""
 
     def number(self, name: str, *arguments: Any) -> int | None:
-        """What a function writes as one unsigned integer."""
+        """Return the unsigned integer that a function writes; None when it fails."""
         value = ctypes.c_uint(0)
         return value.value if self.call(name, *arguments, ctypes.byref(value)) == 0 else None
 
     def handle(self, index: int, uuid: str) -> ctypes.c_void_p | None:
-        """A device by its identity, or where that is empty by its number."""
+        """Return the handle of the device with `uuid`, or with number `index` when `uuid` is empty; None on failure."""
         found = ctypes.c_void_p()
         if uuid:
             status = self.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(found))
@@ -190,12 +193,12 @@ class _Nvml:
         return found if status == 0 else None
 
     def cuda(self) -> tuple[int, int] | None:
-        """The newest CUDA that the driver runs."""
+        """Return the newest CUDA version that the driver runs; None when it does not say."""
         number = self.number("nvmlSystemGetCudaDriverVersion_v2")
         return _version(number) if number else None
 
     def gpus(self) -> tuple[Gpu, ...] | None:
-        """Every device that can be opened."""
+        """Return every device that can be opened; None when the driver does not say how many there are."""
         count = self.number("nvmlDeviceGetCount_v2")
         if count is None:
             return None
@@ -230,7 +233,7 @@ class _Nvml:
                 return tuple(_process(info) for info in infos[: count.value] if info.pid != os.getpid())
             if status != _TOO_SMALL:
                 return None
-            room *= 2  # more may start meanwhile, so the count that was given back is not trusted
+            room *= 2  # more processes may start meanwhile, so the returned count is not used
         return None
 
 

@@ -1,4 +1,4 @@
-"""Small measured facts that are dear to find again (a fallback's time, an admitted plan), kept in the store as JSON."""
+"""Small measured facts that are slow to find again (a fallback's time, an admitted plan), kept in the store as JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from agentcompile.system.store import Store
 
 _SUFFIX = ".note.json"
 SOURCE = ".source"
-"""What the text of a candidate's source ends in."""
+"""The suffix of files that hold the source text of a candidate."""
 
 
 class Notes:
-    """Facts by a digest of everything they depend on; a note that does not decode is as good as none."""
+    """Facts under the digest of everything they depend on; a note that does not decode counts as absent."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def get_json(self, key: str) -> Json:
-        """What was noted under `key`, or None."""
+        """Return the value noted under `key`, or None; a note that does not decode is deleted."""
         path = self._store.get(key, _SUFFIX)
         if path is None:
             return None
@@ -32,21 +32,21 @@ class Notes:
         return found
 
     def get(self, key: str) -> int | None:
-        """The integer noted under `key`, or None."""
+        """Return the integer noted under `key`, or None when nothing or something else was noted."""
         found = self.get_json(key)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     def keep_source(self, source: Source) -> None:
-        """Keep the text that a compiler sees, for people to read."""
+        """Keep the source text that the compiler sees (or the library call with its settings) for people to read."""
         settings = ", ".join(f"{name}={value}" for name, value in source.settings)
         self._store.write(source.digest, (source.text or f"{source.call}({settings})\n").encode(), SOURCE)
 
     def renew(self, key: str, value: Json) -> None:
-        """Note `value` under `key`; another value that is there is forgotten."""
+        """Note `value` under `key` in place of any other value."""
         if self.get_json(key) not in (None, value):
             self._store.path(key, _SUFFIX).unlink(missing_ok=True)
         self.put(key, value)
 
     def put(self, key: str, value: Json) -> None:
-        """Note `value` under `key`, atomically; what is there stays."""
+        """Note `value` under `key` atomically, unless a value is there already."""
         self._store.write(key, canonical(value), _SUFFIX)

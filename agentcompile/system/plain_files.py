@@ -1,6 +1,6 @@
-"""Reads files that others name: plain files of a bounded size alone, without ever waiting for one.
+"""Reading of files that others name: only plain files of a bounded size, and never with a wait.
 
-Standard library only. A FIFO that nobody writes to would block whoever opens it, a device may never end.
+A FIFO that nobody writes to would block its reader, and a device may never end. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from pathlib import Path
 
 
 class NotPlainError(OSError):
-    """What is there is no plain file, or a larger one than is read; `strerror` says which."""
+    """A path leads to something other than a plain file, or to one that is too large; `strerror` says which."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(0, reason)
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a plain file, which links may lead to.
+    """Return the bytes of a plain file; links are followed.
 
-    Raises `NotPlainError` for anything else (a folder, a FIFO, a device, a socket) and for a file of more than
-    `most_bytes`; OSError and ValueError (a NUL in the name) as `open` does.
+    Raises:
+        NotPlainError: it is something else (a folder, a FIFO, a device, a socket), or has more than `most_bytes`.
+        OSError: it cannot be opened or read.
+        ValueError: the path has a NUL byte.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -39,12 +41,12 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
 
 
 def special_in(folder: Path) -> str:
-    """The name and kind of the first thing in a folder, links followed, that is neither a file nor a folder; or ""."""
+    """Return the name and kind of the first entry, links followed, that is neither a file nor a folder; else ""."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         try:
             mode = entry.stat().st_mode
         except OSError:
-            continue  # a link that leads nowhere blocks nobody
+            continue  # a dangling link cannot block a reader
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             return f"{entry.name} is a {_kind(mode)}"
     return ""

@@ -1,6 +1,6 @@
-"""This machine as a `Target`: processor, extensions, caches, threads, versions. Nothing here runs generated code.
+"""The `Target` of this machine: processor, extensions, caches, threads, versions. Nothing here runs generated code.
 
-What it reads of the processor lies below one root, so that tests describe other machines with a directory of text
+All files about the processor are read below one `root`, so that tests can describe other machines with a folder of text
 files.
 """
 
@@ -22,16 +22,16 @@ from agentcompile.ir.target import Ceiling, Target
 from agentcompile.system.store import Store
 
 LIBRARIES = ("torch",)
-"""Whose versions shape references and library calls."""
+"""The libraries whose versions affect references and library calls."""
 _ROOT = Path("/")
 _SHARED_BYTES = 228 << 10
 """Shared memory of a multiprocessor of compute capability 9.0 and 10.0, where PyTorch does not say."""
 _SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
-"""Names of /proc/cpuinfo that the vocabulary spells differently."""
+"""Names in /proc/cpuinfo that have a different spelling here."""
 
 
 def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
-    """Describe this machine; `toolchain` is the compiler and its version, `threads` 0 means `default_threads`."""
+    """Describe this machine's CPU; `toolchain` is the compiler and its version, `threads` 0 means `default_threads`."""
     info = _cpuinfo(root)
     return Target(
         kind="cpu",
@@ -49,7 +49,8 @@ def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
 def probe_cuda(device: str, *, toolchain: str) -> Target:
     """Describe the CUDA device ``cuda:N``, as PyTorch sees it; `toolchain` is the compiler and its version.
 
-    Raises AgentCompileError (environment) when it is not there.
+    Raises:
+        AgentCompileError: the device is not there (environment).
     """
     import torch
 
@@ -77,37 +78,43 @@ def probe_cuda(device: str, *, toolchain: str) -> Target:
 
 
 def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Of those that are installed."""
+    """Yield the name and version of those distributions of `names` that are installed."""
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             yield name, metadata.version(name)
 
 
 def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
-    """One thread a physical core that this process may use (`allowed`: of those), at most its quota of CPUs."""
+    """Return the number of physical cores that this process may use, at least 1 and at most its quota of CPUs.
+
+    `allowed` restricts the count to these logical processors.
+    """
     cpus = allowed or frozenset(os.sched_getaffinity(0))
     cores = len({_core(root, cpu) for cpu in cpus})
     return max(1, min(cores, _quota(root) or cores))
 
 
 def cpus_at_once(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
-    """Logical processors that this process may keep busy (`allowed`: of those), at most its quota."""
+    """Return how many logical processors this process may keep busy, at least 1 and at most its quota of CPUs.
+
+    `allowed` restricts the count to these logical processors.
+    """
     cpus = len(allowed or os.sched_getaffinity(0))
     return max(1, min(cpus, _quota(root) or cpus))
 
 
 def others_running(*, root: Path = _ROOT) -> int:
-    """Threads of other processes that want the cores of this process now: running or ready to. 0 where nobody says."""
+    """Return how many threads of other processes run, or are ready to, on this process's cores now; 0 if unknown."""
     load, tasks = root / "proc/loadavg", root / "proc/self/task"
     try:
         ready = _ready(load)
-        if ready <= 1:  # this thread alone: the usual case costs one look
+        if ready <= 1:  # only this thread; the usual case costs one read
             return 0
         states = [(task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in tasks.iterdir()]
         ready = min(ready, _ready(load))  # threads of our own may just have gone to sleep
     except (OSError, ValueError, IndexError):
         return 0
-    # Where this process may use some cores alone, others are spread over all of them.
+    # Where this process may use only some cores, other processes' threads are assumed to spread over all.
     cores = len(os.sched_getaffinity(0))
     return round(max(ready - states.count(b"R"), 0) * cores / (os.cpu_count() or 1))
 
@@ -117,14 +124,14 @@ def _ready(load: Path) -> int:
 
 
 def ceiling_key(target: str) -> str:
-    """What ceilings are kept under, from the target's digest."""
+    """Return the store's key for the ceilings of a target, given its digest."""
     return digest("ceiling/1", target)
 
 
 def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:
-    """The ceilings of `target` from `store`, or measured now, and kept when the machine was calm.
+    """Return the ceilings of `target` from `store`, or call `measure` and keep the result if the machine was calm.
 
-    A damaged file is measured again.
+    A damaged file is deleted and its ceilings are measured again.
     """
     key = ceiling_key(target.digest)
     path = store.get(key, ".json")
@@ -141,7 +148,7 @@ def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Cei
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first processor's lines."""
+    """Return the first processor's entries of /proc/cpuinfo by name; empty when it cannot be read."""
     try:
         text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -151,14 +158,14 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _isa(info: dict[str, str]) -> tuple[str, ...]:
-    """Extensions that templates may ask for; ARM calls its list Features."""
+    """Return the extensions that templates may ask for; on ARM they are listed under `Features`."""
     words = set(info.get("flags", info.get("Features", "")).split())
     words |= {name for spelled, name in _SPELLED.items() if spelled in words}
     return tuple(sorted(words & set(ISA)))
 
 
 def _caches(root: Path) -> tuple[int, ...]:
-    """Data and unified caches of the first allowed core, nearest first; empty when the system does not say."""
+    """Return sizes of the first allowed core's data and unified caches, nearest first; empty when unknown."""
     sizes: dict[int, int] = {}
     for folder in sorted((root / "sys/devices/system/cpu").glob(f"cpu{_first_cpu(root)}/cache/index*")):
         if _text(folder / "type") in ("Data", "Unified"):
@@ -176,14 +183,14 @@ def _first_cpu(root: Path) -> int:
 
 
 def _core(root: Path, cpu: int) -> tuple[str, str]:
-    """Which physical core a logical processor belongs to; itself when the system does not say."""
+    """Return the package and physical core of a logical processor; one of its own when the system does not say."""
     topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
     core = _text(topology / "core_id")
     return (_text(topology / "physical_package_id"), core) if core else ("", f"cpu{cpu}")
 
 
 def _quota(root: Path) -> int:
-    """Whole CPUs that a control group (version 2, then 1) lets us use, at least 1; 0 when there is no limit."""
+    """Return how many whole CPUs a control group (version 2, then 1) allows, at least 1; 0 when there is no limit."""
     group = root / "sys/fs/cgroup"
     limit, _, period = _text(group / "cpu.max").partition(" ")
     if not limit:
@@ -201,7 +208,7 @@ def _text(path: Path) -> str:
 
 
 def _bytes(text: str) -> int:
-    """``48K`` and ``32M`` as sysfs spells them; 0 for anything else."""
+    """Return the bytes of a size in the notation of sysfs, like ``48K`` or ``32M``; 0 for anything else."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     return int(number) * unit if number.isdigit() else 0

@@ -1,7 +1,7 @@
-"""A content-addressed directory of files: immutable, written atomically, shared by several processes.
+"""A content-addressed directory of immutable files, written atomically and shared by several processes.
 
 A file is either whole or absent: it is written under a private name, synced, then renamed. Two processes that write
-one digest write the same bytes, so the last rename wins and nobody waits.
+one digest write the same bytes, so the last rename wins and no process waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Store:
-    """Files below `root` by digest: ``root/ab/abcdef….so``. Creating it makes the directory."""
+    """Files below `root` by digest: ``root/ab/abcdef….so``. Constructing a store makes the directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -33,16 +33,20 @@ class Store:
             root.mkdir(parents=True, exist_ok=True)
 
     def put(self, domain: str, data: bytes, suffix: str = "") -> Path:
-        """Keep `data` under the digest of its content in `domain`; a file that is there is left alone.
+        """Keep `data` under the digest of its content in `domain` and return its path; an existing file is left alone.
 
-        Raises `AgentCompileError` (environment) when the disk is full or the directory cannot be written.
+        Raises:
+            AgentCompileError: the disk is full or the directory cannot be written (environment).
         """
         return self.write(digest_bytes(domain, data), data, suffix)
 
     def write(self, digest: str, data: bytes, suffix: str = "") -> Path:
-        """Keep `data` under a digest that names how it was made (a binary under its source, flags and toolchain).
+        """Keep `data` under a digest of how it was made (a binary: its source, flags and toolchain); return its path.
 
-        Raises `AgentCompileError` (environment) when the disk is full or the directory cannot be written.
+        An existing file is left alone.
+
+        Raises:
+            AgentCompileError: the disk is full or the directory cannot be written (environment).
         """
         path = self.path(digest, suffix)
         if path.exists():
@@ -63,19 +67,27 @@ class Store:
         return path
 
     def get(self, digest: str, suffix: str = "") -> Path | None:
-        """The file kept under `digest`, or None."""
+        """Return the path of the file kept under `digest`, or None when there is none."""
         path = self.path(digest, suffix)
         return path if path.is_file() else None
 
     def path(self, digest: str, suffix: str = "") -> Path:
-        """Where the file of `digest` is or would be; ValueError for what is no digest."""
+        """Return the path at which the file of `digest` is or would be.
+
+        Raises:
+            ValueError: `digest` is not a digest.
+        """
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"{digest!r} is not a digest")
         return self.root / digest[:2] / f"{digest}{suffix}"
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A private directory on the store's own disk, removed at the end; raises as `put` does."""
+        """Yield a private directory on the store's own disk, removed at the end.
+
+        Raises:
+            AgentCompileError: the disk is full or the directory cannot be written (environment).
+        """
         with self._explained("write"):
             path = Path(tempfile.mkdtemp(dir=self.root, prefix=".work-"))
         try:
@@ -84,18 +96,26 @@ class Store:
             shutil.rmtree(path, ignore_errors=True)
 
     def prove(self) -> None:
-        """Raise as `put` does when the disk has no room for a binary, or cannot be written at all."""
+        """Check that a binary could be written, by writing and removing a file of 1 MiB.
+
+        Raises:
+            AgentCompileError: the disk has no room for a binary or cannot be written (environment).
+        """
         with self.scratch() as folder, self._explained("write"), (folder / "proof").open("wb") as file:
             file.write(bytes(_PROOF_BYTES))
             file.flush()
             os.fsync(file.fileno())
 
     def size_bytes(self) -> int:
-        """Bytes of all files, unfinished ones included."""
+        """Return the size of all files in bytes, unfinished ones included."""
         return sum(size for _, size in self._files())
 
     def prune(self, keep_bytes: int) -> int:
-        """Delete the least recently written files until at most `keep_bytes` remain; returns the bytes freed."""
+        """Delete the least recently written files until at most `keep_bytes` remain, and return the bytes freed.
+
+        Raises:
+            AgentCompileError: a file cannot be deleted (environment).
+        """
         files = sorted(self._files(), key=lambda item: _mtime_ns(item[0]))
         excess = sum(size for _, size in files) - keep_bytes
         freed = 0
@@ -115,7 +135,11 @@ class Store:
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
-        """Turn what the user can fix into an error that says so."""
+        """Turn an OSError of the body into an error that says what the user can do about it.
+
+        Raises:
+            AgentCompileError: the body raised OSError (environment).
+        """
         try:
             yield
         except OSError as error:

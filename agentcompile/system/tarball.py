@@ -1,7 +1,8 @@
-"""A few files as one: a tar in xz with sorted names, no times and no owners; the same files give the same bytes.
+"""A few files in one: a tar in xz with sorted names, no times and no owners; the same files give the same bytes.
 
-Standard library only. `unpack` takes files from others: nothing touches the disk, nothing is larger than `Limits`, and
-whatever `pack` would not have written is refused: links, devices, names that lead out, a name twice, bytes at the end.
+`unpack` takes files from others: it does not touch the disk, makes nothing larger than `Limits`, and refuses whatever
+`pack` would not have written: links, devices, names that lead out of the folder, a name twice, bytes at the end. Only
+the standard library is used.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ _BLOCK = 512
 _SLACK_BYTES = 64 << 10  # the end of a tar
 _UNXZ_MEMORY_BYTES = 80 << 20
 MAGIC = b"\xfd7zXZ\x00"
-"""What a file of xz begins with."""
+"""The first bytes of an xz file."""
 
 
 class TarballError(ValueError):
-    """What is wrong with a tarball, without its name."""
+    """A tarball is invalid; the message says why, without the tarball's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a tarball may take at most."""
+    """The largest sizes and the most files that a tarball may have."""
 
     packed_bytes: int = 16 << 20
     unpacked_bytes: int = 256 << 20
-    """Of all files together, and of each."""
+    """The limit of all files together, and of each."""
     files: int = 16
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """The tarball of `files` by name."""
+    """Return the tarball of `files`, whose contents are given by name."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(files):
@@ -46,12 +47,20 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, limits: Limits) -> dict[str, bytes]:
-    """The files of a tarball by name; raises `TarballError`."""
+    """Return the contents of a tarball's files by name.
+
+    Raises:
+        TarballError: it is damaged, exceeds `limits`, or holds what `pack` would not have written.
+    """
     return _members(_unpacked(data, limits), limits)
 
 
 def _unpacked(data: bytes, limits: Limits) -> bytes:
-    """The tar inside, of a bounded size whatever the tarball would unpack to."""
+    """Decompress the tar, to a bounded size whatever the tarball would unpack to.
+
+    Raises:
+        TarballError: the data is no whole xz stream, has bytes after its end, or unpacks to too much.
+    """
     most = limits.unpacked_bytes + _SLACK_BYTES + _BLOCK * 2 * limits.files
     xz = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_UNXZ_MEMORY_BYTES)
     try:
@@ -68,8 +77,14 @@ def _unpacked(data: bytes, limits: Limits) -> bytes:
 
 
 def _members(tar: bytes, limits: Limits) -> dict[str, bytes]:
-    """The files of a tar by name. Each header is looked at before anything after it: the standard library's reader
-    follows links, long names and extensions, none of which `pack` writes."""
+    """Return the contents of a tar's files by name.
+
+    Each header is checked before anything after it is read, because the standard library's reader follows links, long
+    names and extensions, none of which `pack` writes.
+
+    Raises:
+        TarballError: a header is damaged or refused, a file is cut off, twice there or one too many, or bytes follow.
+    """
     found: dict[str, bytes] = {}
     at = 0
     while any(tar[at : at + _BLOCK]):
@@ -91,7 +106,11 @@ def _members(tar: bytes, limits: Limits) -> dict[str, bytes]:
 
 
 def _check(info: tarfile.TarInfo, limits: Limits) -> None:
-    """Refuse a header that `pack` does not write."""
+    """Check that `pack` could have written a header.
+
+    Raises:
+        TarballError: the name leads out of the folder, it is not a plain file, or its size exceeds the limit.
+    """
     name, path = info.name[:100], PurePosixPath(info.name)
     if path.is_absolute() or ".." in path.parts:
         raise TarballError(f"{name!r}: a name that leads out of the folder")

@@ -1,1 +1,1 @@
-"""A busy machine: what our work takes beside other processes that want the same cores."""
+"""A busy machine: the times of compiling and generating beside other processes that use the same cores or GPU."""

@@ -1,7 +1,7 @@
-"""How long a compiled model generates on a quiet machine and beside spinning processes.
+"""The times of a compiled model's generations on a quiet machine and beside spinning processes.
 
-In: a lock. Out: quantiles of milliseconds for both, and the ratio of the medians. Quiet and busy generations take
-turns in blocks, so that a machine that changes its speed slowly does so for both.
+From a lock come quantiles in ms for both, and the ratio of the medians. Quiet and busy generations take turns in
+blocks, so that slow changes of the machine's speed affect both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .neighbours import neighbours
 
 _BLOCKS = 4
 _WARM = 2
-"""Generations at the beginning of a block that are not counted: caches, and a scheduler that still moves processes."""
+"""Generations at the start of a block that do not count: caches are cold and the scheduler still moves processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Of generations, in ms: 5 %, median and 95 %."""
+    """The 5 % quantile, the median and the 95 % quantile of generations, in ms."""
 
     count: int
     low_ms: float
@@ -33,26 +33,26 @@ class Quantiles:
 
     @staticmethod
     def of(times_ms: Sequence[float]) -> Quantiles:
-        """Of at least two times."""
+        """Return the quantiles of at least two times."""
         cuts = quantiles(times_ms, n=20, method="inclusive")
         return Quantiles(count=len(times_ms), low_ms=cuts[0], median_ms=median(times_ms), high_ms=cuts[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One lock's generations of `tokens` tokens, quiet and beside `spinning` processes."""
+    """The times of one lock's generations of `tokens` tokens, quiet and beside `spinning` processes."""
 
     tokens: int
     spinning: int
     quiet: Quantiles
     busy: Quantiles
     quiet_decode: Quantiles
-    """Without the prompt and the first token."""
+    """Times without the prompt and the first token, like `busy_decode`."""
     busy_decode: Quantiles
 
     @property
     def ratio(self) -> float:
-        """Busy median over quiet median."""
+        """The busy median over the quiet median."""
         return self.busy.median_ms / self.quiet.median_ms
 
     @property
@@ -62,7 +62,7 @@ class Generation:
 
 
 class Timed(Protocol):
-    """What is read of a completion."""
+    """The parts of a completion that are read here."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -82,8 +82,11 @@ def measure_lock(
     device: str = "cpu",
     options: Options,
 ) -> Generation:
-    """Load `lock` and measure it beside neighbours on `device`; raises what `agentcompile.load` raises. `options` name
-    the model, and the home where it was compiled: what was validated there is not validated again."""
+    """Load `lock` and measure its generations, quiet and beside neighbours on `device`.
+
+    `options` name the model, and the home where it was compiled, so that kernels validated there are not validated
+    again. What `agentcompile.load` raises passes through.
+    """
     import agentcompile
 
     loaded = agentcompile.load(lock, options=options)
@@ -97,9 +100,11 @@ def measure_lock(
 
 
 def measure(generate: Callable[[], Timed], *, spinning: int, runs: int, device: str = "cpu") -> Generation:
-    """Generate `runs` times quiet and as often beside `spinning` processes on `device`.
+    """Generate at least `runs` times quiet and as often beside `spinning` processes on `device`.
 
-    Raises ValueError for fewer than two runs in a block, and RuntimeError when the busy machine made other tokens.
+    Raises:
+        ValueError: `runs` gives fewer than two in a block.
+        RuntimeError: a generation made other tokens than the first.
     """
     each = -(-runs // _BLOCKS)
     if each < 2:

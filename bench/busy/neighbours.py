@@ -1,4 +1,4 @@
-"""Processes that do nothing but use a core, or a GPU, as neighbours of what is measured."""
+"""Processes that only use a core or a GPU, as neighbours of the process that is measured."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ for turn in range(1 << 60):
     torch.cuda.synchronize(a.device)
     time.sleep(turn % 7 * 1e-3)
 """
-"""Bursts of products and small kernels of changing length, with pauses: as of test processes that share a GPU."""
+"""Bursts of matrix products and small kernels of varying length with pauses, like test processes that share a GPU."""
 
 
 @contextmanager
 def neighbours(count: int, device: str = "cpu") -> Iterator[tuple[int, ...]]:
-    """Run `count` processes, pinned nowhere, within the block; gives their process ids.
+    """Run `count` processes, not pinned to cores, while the block runs, and yield their process ids.
 
-    Each spins on a core, or launches kernels on `device` where that is a GPU's name (``cuda:0``). All of them do so
-    when the block begins, and none is left when it ends, however it ends.
+    Each spins on a core, or launches kernels on `device` if that names a GPU (``cuda:0``). All have begun when the
+    block begins, and all are killed when it ends, however it ends.
     """
     command = [sys.executable, "-c", _SPIN] if device == "cpu" else [sys.executable, "-c", _LAUNCH, device]
     with ExitStack() as started:

@@ -39,28 +39,32 @@ PROMPT = "def main():"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One compile from fresh folders, and what its lock is worth on a quiet machine."""
+    """One compile with fresh folders, and its lock's speedup on a quiet machine."""
 
     spinning: int
     seconds: float
     """Wall time of the whole command."""
     searched_s: float
-    """Of it, search and step tuning: what `--seconds` bounds."""
+    """The part of it that `--seconds` bounds: search and step tuning."""
     candidates: int
     kernel_share: float
     """Share of the decode step's roofline floor that kernels serve."""
     contended: bool
     log_ratio: float
-    """Of the step beside PyTorch, as the compile measured it."""
+    """Log ratio of the decode step to PyTorch's, as the compile measured it."""
     half_width: float
     comparison: str
     speedup: float
-    """Generation beside PyTorch eager, the median of a few runs on the quiet machine."""
+    """Speedup of generation over PyTorch eager, the median of a few runs on the quiet machine."""
     tokens_per_s: float
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure, print, and write the result."""
+    """Measure, print and write the result file; return 0.
+
+    Raises:
+        AgentCompileError: the model's folder is missing (usage), or a command failed.
+    """
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
@@ -76,14 +80,14 @@ def run(arguments: Sequence[str]) -> int:
         model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
         if not model.is_dir():
             raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
-        # For one that is made any tokenizer will do: what is generated is not read. Somebody's own stays as it is.
+        # A made checkpoint gets any tokenizer, since nobody reads its text; a user's own is left as it is.
         if asked.model in MAKERS and not (model / "tokenizer.json").exists():
             for path in SAMPLE.glob("tokenizer*.json"):
                 shutil.copy(path, model)
         compiles: list[Compiled] = []
         for spinning in (0, asked.spinning):
             compiles.append(compiled(model, folder, spinning, asked))
-            _write(asked, arguments, begun, compiles)  # what was measured stays when the rest is not
+            _write(asked, arguments, begun, compiles)  # keeps what was measured if a later part fails
         generated = measure_lock(
             folder / "0.lock.toml",
             spinning=asked.spinning,
@@ -105,7 +109,7 @@ def _write(
     compiles: Sequence[Compiled],
     generated: Generation | None = None,
 ) -> None:
-    """Write what is known so far."""
+    """Write the results so far to the result file."""
     made = {**asdict(generated), "ratio": generated.ratio, "decode_ratio": generated.decode_ratio} if generated else {}
     result = {
         "version": VERSION,
@@ -122,7 +126,7 @@ def _write(
 
 
 def figures(compiles: Sequence[Compiled], generated: Generation | None) -> Mapping[str, float]:
-    """What the project holds itself to, as far as it was measured."""
+    """Return the figures that are printed, by name; empty before both compiles are done."""
     if len(compiles) < 2:
         return {}
     quiet, busy = compiles
@@ -146,7 +150,7 @@ def figures(compiles: Sequence[Compiled], generated: Generation | None) -> Mappi
 
 
 def compiled(model: Path, folder: Path, spinning: int, asked: argparse.Namespace) -> Compiled:
-    """Compile beside `spinning` neighbours, and generate when they are gone."""
+    """Compile beside `spinning` neighbours, and generate with the lock once they have ended."""
     say(f"compiles beside {spinning} processes that use {asked.target}")
     lock, home = folder / f"{spinning}.lock.toml", {"AGENTCOMPILE_HOME": str(folder / f"home-{spinning}")}
     words = ["compile", str(model), "--target", asked.target, "--seconds", str(asked.seconds), "--out", str(lock)]
@@ -179,7 +183,7 @@ _TIMED = ("search", "choose", "cover", "admit")
 
 
 def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]) -> float:
-    """Of the roofline floor of a plan's parts, what kernels serve."""
+    """Return the share of the roofline floor of a plan's parts that kernels serve."""
     rows = {row["region"]: row for row in regions}
 
     def floor(part: Mapping[str, Any]) -> float:
@@ -192,7 +196,11 @@ def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[s
 
 
 def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """The JSON of a command; AgentCompileError when it fails."""
+    """Run a command of agentcompile and return its JSON output.
+
+    Raises:
+        AgentCompileError: the command failed; the message has the end of its stderr.
+    """
     ran = subprocess.run(
         [*command_of("agentcompile", environment), *words],
         capture_output=True,

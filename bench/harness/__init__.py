@@ -1,7 +1,7 @@
-"""What recipes that measure share: arms in processes of their own, rounds, statistics, partial results, result files.
+"""The parts that measuring recipes share: arms in separate processes, rounds, statistics, partial and final results.
 
-Every arm lives in a process (`serving` speaks to it, `channel` is its side, `engines` are the arms), so that a crash is
-a row with a reason. `workload` says what is asked, `trial` runs the arms of a checkpoint, `rates` interleaves them,
-`times` runs the command line, `means` and `found` make medians and intervals of it, `result` is the file. `partial`
-keeps what was found, so that a run that is cut goes on; `identity` says which run that is.
+Every arm runs in a process of its own, so that a crash becomes a row with a reason: `serving` is our side of its pipe,
+`channel` the arm's side, `engines` the arms. `workload` describes the requests, `trial` runs the arms of a checkpoint,
+`rates` interleaves them, `times` runs the command line, `means` and `found` compute medians and intervals, `result` is
+the file. `partial` keeps results so that an interrupted run can be resumed; `identity` says which run they belong to.
 """

@@ -1,4 +1,4 @@
-"""Our own arm's lock, compiled on the way, with the times that a user waits for."""
+"""The compilation of our own arm's lock within a run, with the times that a user waits for."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ def build_of(
     fresh: bool = True,
     **more: Any,
 ) -> Build | None:
-    """Compile the checkpoint at `model`, called `name`, with nothing stored, again with everything stored, replay, and
-    generate; each in its own process.
+    """Time up to four commands on the checkpoint `model`, called `name`, each in a process; return the lock's `Build`.
 
-    What `progress` has is not done again, and a folder in `above` holds the lock and the store that this goes on with.
-    With a `context` the lock is for so many tokens, else for as many as by default; `seconds` bound the search. Without
-    `waits` only the first compilation is done, and unless it is `fresh`, with the user's store. `more` are other fields
-    of the `Build`. Raises AgentCompileError when lock or store are not what they were.
+    They are a compile with an empty store, a replay, on a CPU a second compile with the full store, and with a
+    tokenizer a `generate`. The result is None when the first compile made no lock. What `progress` has already is not
+    repeated; a folder in `above` holds its lock and its store. `context` is the lock's number of tokens (0: the
+    default), `seconds` bounds the search. Without `waits` only the first compile is done; without `fresh` it uses the
+    user's store. `more` are other fields of the `Build`.
+
+    Raises:
+        AgentCompileError: lock or store are not as the first compile left them (usage).
     """
     if FIRST_COMPILE not in progress.times:
         setup.pause()
-        # A folder of its own: a compiler that outlived a killed run may still write where that one put it.
+        # A fresh folder: a compiler that outlived a killed run may still write to that run's folder.
         progress.folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=above)).name
     folder = above / progress.folder
     given: dict[str, Any] = {"lock": folder / "first.lock.toml", "home": folder / "home" if fresh else None, **more}

@@ -1,7 +1,7 @@
-"""An arm's side of the pipe: requests in, replies out, a line of JSON each.
+"""An arm's side of the pipe: requests come in and replies go out, each as a line of JSON.
 
-Standard library alone, because an arm may live in another interpreter than ours. Whatever a library prints goes to
-stderr: the replies have the descriptor that was stdout to themselves.
+It needs only the standard library, because an arm may run in another interpreter than ours. Whatever a library prints
+goes to stderr; only replies go to the descriptor that was stdout.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 _SET_PARENT_DEATH_SIGNAL = 1
-"""`PR_SET_PDEATHSIG` of Linux."""
+"""The value of Linux's `PR_SET_PDEATHSIG`."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One greedy generation: `first_s` until the first new token was known, `rest_s` from then to the last."""
+    """One generation: `first_s` is the time until the first new token was known, `rest_s` from then to the last."""
 
     tokens: list[int]
     first_s: float
@@ -32,46 +32,46 @@ class Generation:
 
 
 class Engine(Protocol):
-    """What an arm can do, once it is loaded."""
+    """The methods of every loaded arm."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Versions and settings, for the record: scalars by name."""
+        """Versions and settings for the result file, scalars by name."""
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
         """Continue `ids` greedily by exactly `new` tokens, whatever they are."""
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The same tokens, untimed, and for each the `count` tokens of the largest logits it was chosen from."""
+        """Return the tokens of `generate`, untimed, and for each the `count` tokens with the largest logits."""
 
 
 class Whole(Protocol):
-    """What an arm can do besides whose own collecting is to be told from its work."""
+    """The additional method of an arm whose overhead of taking times is measured."""
 
     def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """The tokens of `generate`, or of `sample` with its settings, made without a look at any clock."""
+        """Return the tokens of `generate`, or of `sample` with its settings, made without reading any clock."""
 
 
 class Sampler(Protocol):
-    """What an arm that draws its tokens can do besides."""
+    """The additional method of an arm that can sample its tokens."""
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Continue `ids` by exactly `new` tokens that are drawn."""
+        """Continue `ids` by exactly `new` sampled tokens."""
 
 
 class Looker(Protocol):
-    """What an arm that knows where its decode step spends its time can do besides."""
+    """The additional method of an arm that can say where its decode step spends its time."""
 
     def look(self, ids: Sequence[int], new: int) -> Mapping[str, Any]:
-        """A `looks.Looked` of continuing `ids` by `new` tokens, as plain values."""
+        """Return a `looks.Looked` of continuing `ids` by `new` tokens, as plain values."""
 
 
 Known = dict[tuple[tuple[int, ...], int], list[int]]
-"""What a process generated greedily at first, by prompt and count: a long generation is made once a request."""
+"""By prompt and count, the first greedy tokens of a process, with which later requests' tokens are compared."""
 
 
 def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
-    """Load what the first request describes, then answer until the pipe closes."""
+    """Load the arm that the first request describes, then answer requests until the pipe closes."""
     _die_with_parent()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -98,13 +98,17 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
 
 
 def _die_with_parent() -> None:
-    """A stopped process would outlive a recipe that is killed, and keep its memory: have the kernel end it."""
+    """Have the kernel end this process with its parent: if it is stopped then, it would live on and keep its memory."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Known) -> dict[str, Any]:
-    """Generate again and again until `least_s` has passed, after a short warm-up; caches held others' data before."""
+    """Generate repeatedly until `least_s` has passed, after a short warm-up, as caches held other arms' data before.
+
+    Raises:
+        RuntimeError: the arm made another number of tokens than asked for.
+    """
     ids, new, drawn = request["ids"], request["new"], request.get("sampling")
 
     def make(ids: Sequence[int], new: int) -> Generation:
@@ -113,7 +117,7 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
             tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
             return Generation(tokens, 0.0, time.perf_counter() - begin)
         one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
-        if len(one.tokens) != new:  # else its time would be over tokens that nobody made
+        if len(one.tokens) != new:  # else the time per token would be wrong
             raise RuntimeError(f"made {len(one.tokens)} tokens where {new} were asked for")
         return _slowed(one, slower) if slower else one
 
@@ -125,7 +129,7 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
     first = done[0].tokens if drawn else known.setdefault((tuple(ids), new), done[0].tokens)
     return {
         "tokens": done[-1].tokens,
-        # Drawn tokens may differ: not every arm's generator begins anew.
+        # Sampled tokens may differ: not every arm seeds its generator for each generation.
         "same": bool(drawn) or all(one.tokens == first for one in done),
         "first_s": [one.first_s for one in done],
         "rest_s": [one.rest_s for one in done],
@@ -134,7 +138,7 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
 
 
 def _slowed(one: Generation, share: float) -> Generation:
-    """With what waiting for a share of either time takes on the same clock: a slow-down that is known beforehand."""
+    """Wait for `share` of each of the two times and add the wait to it: a slow-down of known size."""
     return Generation(one.tokens, *(took + _waited(share * took) for took in (one.first_s, one.rest_s)))
 
 
@@ -146,7 +150,7 @@ def _waited(seconds: float) -> float:
 
 
 def _peak_memory_bytes() -> int:
-    """Most that this process has held at once: of the GPU's memory where PyTorch uses one, else of the machine's."""
+    """Return this process's peak memory: of the GPU where PyTorch uses one, else of the host."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_reserved())

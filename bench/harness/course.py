@@ -1,4 +1,4 @@
-"""One run of a recipe that times arms: what is said, how it is cut and gone on with, and what its result says of it."""
+"""One run of a recipe that times arms: its messages, how it stops and is resumed, and the result file it writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_THE_RESUMED = ("--resume", "--retry-failed")
 
 
 def add_cutting(parser: argparse.ArgumentParser, *, retries: bool = True) -> None:
-    """The options of a run that may be cut and gone on with."""
+    """Add the options of a run that can stop and be resumed: --minutes, --resume; with `retries`, --retry-failed."""
     parser.add_argument("--minutes", type=float, metavar="M", help="stop between rounds once M minutes have gone")
     parser.add_argument("--resume", action="store_true", help="go on from what a run that was cut left in the cache")
     if retries:
@@ -44,20 +44,21 @@ def add_cutting(parser: argparse.ArgumentParser, *, retries: bool = True) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """One run, as it was asked for."""
+    """One run with its options, its machine and its deadline."""
 
     command: tuple[str, ...]
-    """What the user typed."""
+    """The command that the user typed."""
     asked: argparse.Namespace
     machine: Machine
     begun: Mapping[str, Any]
-    """The revision when it began."""
+    """The revision of the sources when the run began."""
     until_s: float | None
+    """The time of `time.monotonic` at which the run should stop; None for no limit."""
     cache: Path
 
     @classmethod
     def begin(cls, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> Course:
-        """A run on `target` from now on. `cache` is the folder within the user's cache, unless one was named."""
+        """Begin a run on `target` now; `cache` names a folder in the user's cache, unless --cache names another."""
         until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
         options = resolve({"threads": asked.threads, "target": target}).options
         made, begun = this_machine(options), revision()
@@ -67,8 +68,11 @@ class Course:
     def partial(
         self, jobs: Sequence[Job], more: Mapping[str, object], *, rounds: int, processes: int, lock: Path | None = None
     ) -> AbstractContextManager[PartialFile]:
-        """The partial result of this run, held while the block runs; `more` shapes its result besides. Where results
-        are written, who is kept quiet meanwhile and how the run is cut do not enter."""
+        """Return the partial result of this run as a context manager that holds it.
+
+        `more` are further settings that affect the result and so identify the run. Where results are written, which
+        processes are kept quiet meanwhile and when the run stops do not identify it.
+        """
         settings = {
             "device": self.machine.device,
             "seed": self.asked.seed,
@@ -83,9 +87,14 @@ class Course:
     def found(
         self, file: PartialFile, find: Callable[[Setup, WorkerEvaluator], T], *, cases: int = 1, **settings: Any
     ) -> T | None:
-        """What `find` makes of what is not in `file` yet; None, once it is said how to go on, when the run's own
-        minutes ended it before all rounds of its `cases` were timed. `settings` are those of the `Setup` beside what
-        every run has. Raises Stopped for a signal."""
+        """Return what `find` makes of what is not in `file` yet; None when the run's own minutes ended it early.
+
+        Then it prints how many of the rounds of its `cases` are done and how to resume. `settings` are fields of the
+        `Setup` besides those that every run has.
+
+        Raises:
+            Stopped: a signal ended the run; finished rounds are kept.
+        """
         words = [word for word in self.command if word not in _OF_THE_RESUMED]
         goes_on = "go on with: " + shlex.join([*words, "--resume"])
         try:
@@ -119,7 +128,11 @@ class Course:
     def write(
         self, file: PartialFile, cases: Sequence[Case], samples: Mapping[str, Samples], **more: Any
     ) -> tuple[SuiteResult, Path]:
-        """The result of a suite or a ladder, and the file of its single generations, both written."""
+        """Write the result of a suite or a ladder and, beside it, its single generations; return result and that path.
+
+        Raises:
+            AgentCompileError: a file cannot be written (environment).
+        """
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(nameless(self.command)),
@@ -139,17 +152,17 @@ class Course:
 
 
 def cache_of(asked: argparse.Namespace, name: str = "bench") -> Path:
-    """The folder for what can be made again: the one that was asked for, else `name` in the user's cache."""
+    """Return the folder for what can be made again, made if missing: --cache, else `name` in the user's cache."""
     folder: Path = (asked.cache or resolve({}).options.cache / name).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def threads_of(machine: Machine) -> int:
-    """Of every arm: on a GPU, where the host only feeds it, one a processor that this process may run on."""
+    """Return the number of threads of every arm: the target's on a CPU, one per allowed processor beside a GPU."""
     return machine.target.threads if machine.device == "cpu" else len(os.sched_getaffinity(0))
 
 
 def say(text: str) -> None:
-    """A line for whoever watches."""
+    """Print a line of progress to stderr."""
     print(text, file=sys.stderr, flush=True)

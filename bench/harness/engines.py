@@ -1,7 +1,7 @@
 """The arms that run in our own interpreter: PyTorch eager, PyTorch compiled, and agentcompile.
 
-Run as `python -m agentcompile.bench.harness.engines`; the first request names the arm, the checkpoint and the threads.
-PyTorch's arms get a cache that is just long enough, which is in their favour: they attend to all of it.
+It runs as `python -m agentcompile.bench.harness.engines`; the first request names the arm, the checkpoint and the
+threads. PyTorch's arms get a KV cache that is just long enough, which favours them, as they attend to all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .channel import Engine, Generation, serve
 
 
 class Eager:
-    """`generate` of transformers as a user calls it: a dynamic cache, sdpa attention, greedy."""
+    """`generate` of transformers as a user calls it: a dynamic KV cache, sdpa attention, greedy."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         import torch
@@ -28,7 +28,7 @@ class Eager:
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             request["model"], dtype=dtype, attn_implementation="sdpa"
         ).to(self._device)
-        # Exactly `new` tokens are wanted: nothing ends early, and nothing has to be suppressed for that.
+        # Exactly `new` tokens are wanted: without an EOS id no generation ends early, and none needs suppressing.
         self._model.generation_config.eos_token_id = None
         self.facts = {
             "torch": torch.__version__,
@@ -38,15 +38,15 @@ class Eager:
         }
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """One call; the streamer's calls give the times: the first is the prompt, then one a token."""
+        """Call `generate` once; a streamer, called with the prompt and then with every token, takes the times."""
         return self._timed(ids, new, do_sample=False)
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """The same call, drawing."""
+        """Make the same call with sampling."""
         return self._timed(ids, new, **self._drawn({"temperature": temperature, "top_p": top_p, "seed": seed}))
 
     def _drawn(self, how: Mapping[str, Any]) -> dict[str, Any]:
-        """What `generate` of transformers is told, after its generator was seeded; greedily for nothing."""
+        """Seed PyTorch's generator and return sampling arguments for `generate`; greedy ones when `how` is empty."""
         import torch
 
         if not how:
@@ -55,7 +55,7 @@ class Eager:
         return {"do_sample": True, "temperature": how["temperature"], "top_p": how["top_p"], "top_k": 0}
 
     def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """The same call without a streamer."""
+        """Make the same call without a streamer, and return the new tokens."""
         return self._call(ids, new, **self._drawn(how))[0, len(ids) :].tolist()  # type: ignore[no-any-return]
 
     def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
@@ -66,7 +66,7 @@ class Eager:
         return Generation(out[0, len(ids) :].tolist(), first - begin, stamps.seen[-1] - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """Raw logits of every step of one call."""
+        """Return the new tokens of one greedy call and, from each step's raw logits, the `count` likeliest tokens."""
         out = self._call(ids, new, do_sample=False, output_logits=True, return_dict_in_generate=True)
         tops = [logits[0].float().topk(count).indices.tolist() for logits in out.logits]
         return out.sequences[0, len(ids) :].tolist(), tops
@@ -75,28 +75,28 @@ class Eager:
         import torch
 
         prompt = torch.tensor([ids], device=self._device)
-        # The ids of a random prompt may hold the padding id: everything is to be attended to.
+        # The ids of a random prompt may hold the padding id, so the mask says that every token counts.
         mask = torch.ones_like(prompt)
         with torch.inference_mode():
             return self._model.generate(prompt, attention_mask=mask, max_new_tokens=new, **more)
 
 
 class _Stamps:
-    """A streamer that only looks at the clock."""
+    """A streamer that only reads the clock."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
 
     def put(self, value: object) -> None:
-        """Called once with the prompt, then with every token."""
+        """Record the time; called once with the prompt, then with every token."""
         self.seen.append(time.perf_counter())
 
     def end(self) -> None:
-        """Nothing is left to show."""
+        """Do nothing at the end of the generation."""
 
 
 class Compiled:
-    """The decode step over a static cache under `torch.compile` with frozen weights; the prompt runs eagerly."""
+    """The decode step over a static KV cache under `torch.compile` with frozen weights; the prefill runs eagerly."""
 
     def __init__(self, request: Mapping[str, Any], mode: str | None) -> None:
         import torch
@@ -126,22 +126,22 @@ class Compiled:
                 self.sample([1] * length, 8, **drawn)
 
     def _forward(self, token: Any) -> Any:
-        """Tokens [1, T] to the last one's logits [1, vocab]."""
+        """Map tokens [1, T] to the last one's logits [1, vocab]."""
         return self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[:, -1]
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """A plain loop around the compiled step, without what `generate` of transformers adds to it."""
+        """Generate greedily in a plain loop around the compiled step, without the overhead of HF `generate`."""
         return self._timed(ids, new, self._choosing(None))
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """The same loop around a step that draws."""
+        """Generate in the same loop around a compiled step that samples."""
         import torch
 
         torch.manual_seed(seed)
         return self._timed(ids, new, self._choosing({"temperature": temperature, "top_p": top_p}))
 
     def _choosing(self, sampling: Mapping[str, Any] | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        """Logits to the first token, and a token to the next with its logits; compiled once for every way to choose."""
+        """Return two functions, compiled once per `sampling`: logits to token, and a token to the next and logits."""
         import torch
 
         from .drawing import chooser
@@ -177,7 +177,7 @@ class Compiled:
             return Generation(tokens, first - begin, time.perf_counter() - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The logits that the compiled step returns."""
+        """Return the new tokens and the `count` likeliest tokens of each step, by the compiled step's logits."""
         import torch
 
         choose, step = self._choosing(None)
@@ -197,12 +197,12 @@ class Compiled:
         self._cache.reset()
         logits = self._forward(torch.tensor([ids], device=self._device))
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        # A tensor of the loop's own: the step's first input must not change its layout from one call to the next.
+        # A clone, since the layout of the step's first input must not change from one call to the next.
         return choose(logits).clone(), logits
 
 
 class Ours:
-    """A lock, loaded as a user loads it; the clock is this recipe's, not the model's own."""
+    """A lock, loaded as a user loads it; the times are taken here, not by the model."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         import torch
@@ -222,16 +222,16 @@ class Ours:
             self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """The stream of pieces: the first holds the first token, the last ends the generation."""
+        """Generate greedily through `stream`, whose first piece holds the first token and whose last ends it."""
         return self._timed(ids, new)
 
     def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """The same stream, of which only the tokens are kept."""
+        """Generate through the same stream without times, and return the new tokens."""
         pieces = self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how)
         return [token for piece in pieces for token in piece.tokens]
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """The same stream, drawing."""
+        """Generate through the same stream with sampling."""
         return self._timed(ids, new, temperature=temperature, top_p=top_p, seed=seed)
 
     def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
@@ -245,10 +245,10 @@ class Ours:
         return Generation(tokens, first - begin, last - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """Logits of the decode step over prompt and new tokens, teacher-forced."""
+        """Return greedy tokens and the `count` likeliest of each step, by teacher-forced logits of the decode step."""
         tokens = self.generate(ids, new).tokens
         forced = [*ids, *tokens[:-1]]
-        # The new ones' alone: the logits of a long prompt would be this process's peak memory.
+        # Only the new tokens' logits: those of a long prompt would set this process's peak memory.
         logits = self._model.logits(forced, range(len(ids) - 1, len(forced)))
         return tokens, logits.topk(count).indices.tolist()
 
@@ -273,7 +273,7 @@ ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "gpt-fast": _static("reduce-overhead", gpt_fast=True),
     "agentcompile": Ours,
 }
-"""By arm; `fp32` is the reference that the others' tokens are checked against."""
+"""The engine of each arm; `fp32` is the reference against which the other arms' tokens are checked."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all arms of a run share beside the machine itself: versions, threads, clocks."""
+"""The environment that all arms of a run share besides the machine itself: versions, threads, clocks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host(device: str) -> str:
-    """Which machine and GPU this is, as a short digest: another one of the same kind, or this one begun anew, has
-    another."""
+    """Return a short digest of this machine and GPU; another machine of the kind, or a reboot, gives another one."""
     told = {"name": platform.node(), "boot": "", "gpu": ""}
     with suppress(OSError):
         told["boot"] = _BOOT.read_text(encoding="ascii").strip()
@@ -30,7 +29,7 @@ def host(device: str) -> str:
 
 
 def environment(machine: Machine, threads: int) -> dict[str, str]:
-    """Facts by name; what is not there is left out."""
+    """Return versions and settings by name; those that are not there are left out."""
     found = {"python": sys.version.split()[0], "threads": str(threads)}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""From a trial's rounds to a case of the result: medians, tails, paired ratios, and how far from the floor."""
+"""From a trial's rounds to a case of the result: medians, tails, paired ratios, and ratios to the read floor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .workload import Workload
 UNDISTURBED = "no round was undisturbed"
 """Why an arm that works has no times."""
 Samples = dict[str, list[list[float]]]
-"""By arm: process, round of the process, seconds to the first token and from there to the last, a generation each."""
+"""By arm, a row for every generation: process, its round, seconds to the first token and from there to the last."""
 
 
 def case_of(
@@ -39,9 +39,12 @@ def case_of(
     cached: bool,
     compile_s: Mapping[str, float],
 ) -> tuple[Case, Samples]:
-    """The case, and its single generations. `absent` says why an arm was not asked, `compile_s` what ahead-of-time
-    compilation took, `cache_bytes` what a step reads of keys and values in the mean; `cached`: all that it reads stays
-    in the machine's caches, whose rate is then the ceiling's."""
+    """Return the case and its single generations.
+
+    `absent` says by arm why it was not asked, `compile_s` how long its ahead-of-time compilation took. A step reads
+    `cache_bytes` of keys and values in the mean. With `cached`, all that a step reads stays in the machine's caches,
+    and the read rate is that of `ceiling`.
+    """
     kept = [timed for timed in outcome.rounds if not timed.contended]
     reads = [timed.read_bytes_per_s for timed in kept or outcome.rounds]
     reads = [ceiling.cache_bytes_per_s] if cached and reads else reads
@@ -119,7 +122,7 @@ def _arm(
 
 
 def _joules_per_token(visits: Sequence[Visit], new: int) -> float | None:
-    """All that was drawn during the visits, prompts and warm-up included, over the new tokens of their generations."""
+    """Return the energy of the visits, prompts and warm-up included, over their new tokens; None if unknown."""
     drawn = [visit.joules for visit in visits if visit.joules is not None]
     return sum(drawn) / (new * sum(visit.generations for visit in visits)) if len(drawn) == len(visits) else None
 
@@ -135,7 +138,7 @@ def _state(absent: str, failed: str, wrong: str, timed: bool) -> tuple[State, st
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and 95th percentile (the nearest rank) of one or more values."""
+    """Return the median and the 95th percentile (nearest rank) of one or more values."""
     ordered = sorted(values)
     return Spread(median=median(ordered), p95=ordered[math.ceil(0.95 * len(ordered)) - 1], count=len(ordered))
 
@@ -154,8 +157,10 @@ def _times(timed: Round) -> RoundTimes:
 
 
 def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
-    """The cases with intervals that know how much processes differ, and the luck by quantity; as they are, and nothing,
-    where too few have more than one process."""
+    """Return the cases with intervals widened by how much processes differ, and the `luck_of` each quantity.
+
+    A quantity of which too few arms have more than one process has no entry, and its intervals stay as they are.
+    """
     luck: dict[str, float] = {}
     for quantity in QUANTITIES:
         if (factor := luck_of(speedups(cases, quantity))) is not None:
@@ -192,7 +197,7 @@ def _samples(rounds: Sequence[Round]) -> Samples:
 
 
 def region_shares(opened: Opened, ceiling: Ceiling, residency: Residency) -> tuple[RegionShare, ...]:
-    """What each region of the first decode plan of a lock takes, by the trials that the lock has as evidence."""
+    """Return the time of each region of a lock's first decode plan, longest first, from the lock's evidence."""
     lock = opened.lock
     known = {job.region.id: job.region for job in opened.jobs}
     measured = {one.region: one for one in lock.evidence.regions}

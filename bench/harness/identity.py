@@ -1,4 +1,4 @@
-"""What makes two runs the same, so that one can go on where the other was cut: every fact that shapes a result."""
+"""The identity of a run: every fact that affects its result, so that only an equal run resumes an interrupted one."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from agentcompile.lockfile import read_lock
 from .workload import Workload
 
 Identity = dict[str, str]
-"""Fact to value, both for people: what differs is named with both values."""
+"""Fact to value, both readable, since a message names each difference with both values."""
 SAME_SUBJECT = ("models", "device")
-"""Facts without which two runs have nothing to do with each other."""
+"""The facts that two runs must share to be worth comparing."""
 _SOURCES = {".py", ".cpp", ".h", ".cu", ".cuh", ".toml"}
 _SHOWN_CHARACTERS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One checkpoint, and the arms that are asked for on it."""
+    """One checkpoint's workload and the arms that run it."""
 
     workload: Workload
     arms: tuple[str, ...]
@@ -42,9 +42,10 @@ def identity_of(
     lock: Path | None,
     settings: Mapping[str, object],
 ) -> Identity:
-    """The facts of a run; `settings` are the plain ones (device, seed, rounds, …), by name, shown as text.
+    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text.
 
-    Raises AgentCompileError when there is a lock and it cannot be read.
+    Raises:
+        AgentCompileError: there is a lock and it cannot be read.
     """
     machine = encode(target)
     assert isinstance(machine, dict)
@@ -63,12 +64,12 @@ def identity_of(
 
 
 def key_of(identity: Identity) -> str:
-    """A short name for a run, fit for a file's."""
+    """Return a short digest of a run's identity for the name of its file."""
     return digest("figures-partial/1", dict(identity))[:SHORT]
 
 
 def differences(there: Identity, here: Identity) -> list[str]:
-    """A phrase for every fact that is not the same, with both values; empty for the same run."""
+    """Return a phrase with both values for every fact that differs; empty for the same run."""
     names = [*here, *(name for name in there if name not in here)]
     return [
         f"{name}: {_shown(there.get(name))} there, {_shown(here.get(name))} here"
@@ -90,13 +91,13 @@ def _of_job(job: Job) -> Identity:
 
 
 def _revision(revision: Mapping[str, Any]) -> str:
-    """The git revision; with the digest of the sources where it does not say what they are."""
+    """Return the git revision, with a digest of the sources where they changed since or there is no revision."""
     name = str(revision["revision"])
     return name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}"
 
 
 def _sources_digest() -> str:
-    """Of every source and setting of compiler, recipes and templates, by path."""
+    """Return the digest of every source and settings file of compiler, recipes and templates, by path."""
     compiler, recipes = Path(agentcompile.__file__).parent, Path(__file__).resolve().parents[1]
     with importlib.resources.as_file(importlib.resources.files("agentcompile.templates")) as templates:
         files = {

@@ -1,6 +1,6 @@
-"""The llama.cpp arm, through its C interface: no tokenizer, just decode and the largest logit, or its own samplers.
+"""The llama.cpp arm through its C interface: no tokenizer, only decode and the largest logit, or its own samplers.
 
-Runs in whatever interpreter has llama-cpp-python, gguf and numpy; needs nothing of ours but its neighbours here.
+It runs in any interpreter with llama-cpp-python, gguf and numpy, and needs nothing of ours but its sibling modules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .channel import Generation, serve
 
 
 class Llama:
-    """A context with as many threads as the others have, weights and head in bf16, cache in its default type."""
+    """A context with as many threads as the other arms, weights and head in bf16, KV cache in its default type."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         import llama_cpp
@@ -43,11 +43,11 @@ class Llama:
         }
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Decode the prompt as one batch, then one token at a time."""
+        """Decode the prompt as one batch, then greedily one token at a time."""
         return self._timed(ids, new, self._largest)
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """The same loop, each token from a chain of llama.cpp's samplers: temperature, top-p, the draw."""
+        """Generate in the same loop with llama.cpp's chain of samplers: temperature, top-p, the draw."""
         c = self._c
         chain = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
         try:
@@ -73,7 +73,7 @@ class Llama:
         return Generation(tokens, first - begin, time.perf_counter() - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The same loop, keeping the largest few of every step."""
+        """Return the greedy tokens and the `count` tokens with the largest logits of every step."""
         self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
         tokens: list[int] = []
         tops: list[list[int]] = []
@@ -89,7 +89,7 @@ class Llama:
             raise RuntimeError("llama_decode failed")
 
     def _logits(self) -> Any:
-        """[vocab] of the last token, a view."""
+        """Return a view of the last token's logits [vocab]."""
         import numpy as np
 
         return np.ctypeslib.as_array(self._c.llama_get_logits_ith(self._context, -1), (self._vocab,))

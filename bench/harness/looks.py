@@ -1,4 +1,4 @@
-"""Where a decode step spends its time, as an arm says it: parts of the step, and what a token takes meanwhile."""
+"""An arm's report on where its decode step spends its time: the parts of the step, and the time per token."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTime:
-    """One region of a step, or one section of a step that was written by hand; all its sites together."""
+    """The time of one region of a step, or of one section of a hand-written step, all its sites together."""
 
     kind: str
     ns: float
-    """That it takes of one token."""
+    """Time that it takes of one token."""
     sites: int
     covers: str = ""
-    """Which operators of the captured graph it stands for, as `ranges` writes them; empty where that is not known."""
+    """The operators of the captured graph that it replaces, as `ranges` writes them; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What an arm found in its own step."""
+    """An arm's report on its own decode step."""
 
     token_ns: float = 0.0
-    """From one new token to the next in the same generation, or right beside it."""
+    """Time from one new token to the next in the generation that was looked at, or in one right before or after it."""
     parts: tuple[PartTime, ...] = ()
-    """What none of them takes is between them: loops, launches, waits, and what ends a step."""
+    """The parts of the step; time that none of them takes is loops, launches, waits and the end of the step."""
     how: str = ""
     """How the parts were timed, for people."""
     reason: str = ""
-    """Why there are none."""
+    """Why there are no parts; empty when there are."""
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as runs: ``0-4,9``; `numbers_in` reads them."""
+    """Return numbers as the text of their runs, like ``0-4,9``, which `numbers_in` reads."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:
@@ -44,7 +44,11 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """What `ranges` wrote; ValueError for anything else."""
+    """Return the numbers in a text that `ranges` wrote.
+
+    Raises:
+        ValueError: the text is something else.
+    """
     return frozenset(_numbers(text))
 
 

@@ -1,8 +1,8 @@
-"""Means over rounds, and how sure they are: rounds → logarithms → means with intervals. Pure.
+"""Means over rounds with confidence intervals: rounds to logarithms to means. These functions are pure.
 
-Rounds of one process share its luck: where its memory lies, which kernels a compiler took. An interval that counts
-rounds as if they were independent is too narrow by what processes differ. How much that is no single case tells, as it
-has two or three processes; many cases of one run together do.
+Rounds of one process are not independent: they share the place of its memory and the kernels that a compiler chose. An
+interval that ignores how much processes differ is too narrow. A single case, with its two or three processes, cannot
+show how much that is; the many cases of one run together can.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from agentcompile.measure.student import t_quantile
 from .result import Case, Interval
 
 Quantity = Literal["token", "first"]
-"""Time per output token, time to the first token."""
+"""What is averaged: ``token``, the time per output token (TPOT), or ``first``, the time to the first token (TTFT)."""
 QUANTITIES: tuple[Quantity, ...] = ("token", "first")
 LEAST_MEANS = 8
-"""Means from which on their processes together say how much processes differ."""
+"""The fewest means from which the difference between processes is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean, the variance of its error, and the degrees of freedom that this variance has."""
+    """A mean, the variance of its error, and the degrees of freedom of this variance."""
 
     value: float
     error: float
     freedom: float
 
     def half_width(self, level: float) -> float:
-        """Of the two-sided interval that misses with chance `level`."""
+        """Return half the width of the two-sided interval that misses the true value with probability `level`."""
         return t_quantile(1 - level / 2, self.freedom) * math.sqrt(self.error)
 
     def ratio(self, rounds: int) -> Interval:
-        """Of a mean of logarithms over so many rounds: the ratio with its 95 % interval."""
+        """Return the ratio with its 95 % interval, for a mean of logarithms over `rounds` rounds."""
         half = self.half_width(POLICY.alpha)
         low, high = math.exp(self.value - half), math.exp(self.value + half)
         return Interval(value=math.exp(self.value), low=low, high=high, rounds=rounds)
@@ -46,22 +46,25 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """One logarithm a round, by process; NaN or infinite where the clock stood still."""
+    """One logarithm of each round, by process; NaN or infinite where the clock stood still."""
 
     by_process: tuple[tuple[float, ...], ...]
     total: int
-    """Rounds of the case, those left out included."""
+    """Number of rounds of the case, those left out included."""
 
     @property
     def pooled(self) -> list[float]:
-        """Of all processes."""
+        """The logarithms of all processes."""
         return [value for part in self.by_process for value in part]
 
     def mean(self, luck: float | None = None) -> Mean:
-        """Over all rounds, whose processes' luck makes its variance `luck` times what they say within processes; None
-        where that is not known, and rounds stand for themselves.
+        """Return the mean over all rounds; its variance is widened by `luck`, the design effect of `luck_of`.
 
-        ValueError for fewer than two rounds.
+        The widened variance is `luck` times that within processes, but at least the plain one. Rounds count as
+        independent when `luck` is None, or when there is no variance within processes to widen.
+
+        Raises:
+            ValueError: there are fewer than two rounds.
         """
         plain = mean_of(self.pooled)
         if luck is None or (within := self._within()) is None:
@@ -71,8 +74,11 @@ class Logs:
         return max(plain, widened, key=lambda mean: mean.error)
 
     def spread_of_processes(self) -> float | None:
-        """The variance between processes over that within, as of rounds (F of the analysis of variance; 1 is expected
-        where processes do not differ); None with one process, or where nothing varies within."""
+        """Return F of the analysis of variance: the variance between processes over that within them, per round.
+
+        It is scaled so that 1 is expected where processes do not differ; None with one process, or where nothing varies
+        within processes.
+        """
         if len(self.by_process) < 2 or not (within := self._within()):
             return None
         whole = fmean(self.pooled)
@@ -81,7 +87,7 @@ class Logs:
         return between / within * ((freedom - 2) / freedom if freedom > 2 else 1.0)
 
     def _within(self) -> float | None:
-        """The variance within processes; None with fewer than one degree of freedom."""
+        """Return the variance within processes; None without a degree of freedom or with values that are not finite."""
         freedom = len(self.pooled) - len(self.by_process)
         if freedom < 1 or not all(map(math.isfinite, self.pooled)):
             return None
@@ -89,7 +95,7 @@ class Logs:
 
 
 def logs_of(case: Case, quantity: Quantity, arm: str, beside: str = "") -> Logs:
-    """ln(time of `beside` / time of `arm`) of every kept round that has both; without `beside`, ln(1 s / time)."""
+    """Return ln(time of `beside` / time of `arm`) of every kept round with both; without `beside`, ln(1 s / time)."""
     parts: dict[int, list[float]] = {}
     for timed in case.rounds:
         times = timed.token_s if quantity == "token" else timed.first_s
@@ -104,17 +110,18 @@ def _ln(time_s: float) -> float:
 
 
 def luck_of(many: Iterable[Logs]) -> float | None:
-    """How many times what its rounds say the variance of a mean is, by how much processes differ in all of `many`.
+    """Estimate how many times larger the variance of a mean is than independent rounds would make it.
 
-    The design effect of sampling in clusters (L. Kish, Survey Sampling, Wiley 1965), from the mean F of the one-way
-    analyses of variance of all that have more than one process. At least 1; None from fewer than `LEAST_MEANS`.
+    This is the design effect of sampling in clusters (L. Kish, Survey Sampling, Wiley 1965), from the mean F of the
+    one-way analyses of variance of those of `many` with more than one process. It is at least 1, and None from fewer
+    than `LEAST_MEANS`.
     """
     found = [spread for logs in many if (spread := logs.spread_of_processes()) is not None]
     return max(1.0, fmean(found)) if len(found) >= LEAST_MEANS else None
 
 
 def speedups(cases: Sequence[Case], quantity: Quantity) -> Iterator[Logs]:
-    """Those of every measured arm over its case's baseline."""
+    """Yield the log speedups of every measured arm over its case's baseline."""
     for case in cases:
         for arm in case.arms:
             if arm.state == "measured" and arm.name != case.baseline:
@@ -122,14 +129,18 @@ def speedups(cases: Sequence[Case], quantity: Quantity) -> Iterator[Logs]:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Of independent values. ValueError for fewer than two."""
+    """Return the mean of independent values.
+
+    Raises:
+        ValueError: there are fewer than two values.
+    """
     if len(values) < 2:
         raise ValueError(f"{len(values)} values: an interval needs two")
     return Mean(value=fmean(values), error=variance(values) / len(values), freedom=float(len(values) - 1))
 
 
 def apart(a: Mean, b: Mean) -> Mean:
-    """`b` minus `a`, whose variances may differ.
+    """Return `b` minus `a`, whose variances may differ.
 
     B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
     Biometrika 34 (1947), 28–35, with the degrees of freedom of F. E. Satterthwaite, "An approximate distribution of

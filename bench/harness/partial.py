@@ -1,10 +1,10 @@
-"""What a run has found so far, kept on disk so that a run that was cut goes on.
+"""The partial result of a run, kept on disk so that an interrupted run can be resumed.
 
-    CACHE/figures-KEY.json       everything found, written whole after each round and each fact of the start
-    CACHE/figures-KEY/MODEL-…/   the lock that was compiled on the way, and the store it was compiled with
+    CACHE/figures-KEY.json       all results so far, rewritten after each round and each start-up time
+    CACHE/figures-KEY/MODEL-…/   the lock that was compiled in the run, and the store it was compiled with
 
-Invariant: the file is whole at any time, and what was found before `keep` returned is in it. The key is that of the
-run's identity, so that nothing is mixed which cannot be compared.
+Invariant: the file is whole at any time and holds everything found before `keep` returned. KEY is made from the run's
+identity, so that results that cannot be compared are never mixed.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ from .times import Build, Imported, Took
 from .trial import Outcome
 
 VERSION = 1
-"""Of the file; another one is refused."""
+"""The version of the file's format; files of other versions are refused."""
 FIRST_COMPILE = "first compile"
-"""The name of the start-up fact that leaves a lock."""
+"""The name of the start-up time whose command writes a lock."""
 
 Accuracy = dict[str, int | float | str | dict[str, float]]
-"""What `accuracy.measure` returns."""
+"""The result of `accuracy.measure`."""
 
 
 class OutOfTime(Exception):
-    """The run's own time has gone, and there is still something to do."""
+    """The run's own time is up and work is left."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What is known of one checkpoint."""
+    """The results so far for one checkpoint."""
 
     times: dict[str, Took] = field(default_factory=dict)
-    """What a user waits for, by name."""
+    """Times that a user waits for, by name."""
     folder: str = ""
-    """Where lock and store of the first compilation lie, by name in the file's folder."""
+    """Name of the folder, below the file's folder, with the lock and the store of the first compilation."""
     lock: str = ""
     """The digest of the bytes of the lock that was compiled; empty without one."""
     outcome: Outcome = field(default_factory=Outcome)
     accuracy: Accuracy | None = None
     accuracy_reason: str = ""
-    """Why there is none, once it was tried."""
+    """Why the accuracy could not be measured; empty when it was measured or not tried yet."""
 
     def check(self, build: Build) -> None:
-        """Raise AgentCompileError (usage) when lock or store are not there as the first compilation left them."""
+        """Check that lock and store are as the first compilation left them.
+
+        Raises:
+            AgentCompileError: the lock has changed, or the lock or the store is gone (usage).
+        """
         if digest_of_lock(build.lock) != self.lock:
             what = f"{build.lock}: is not the lock that was compiled and timed"
         elif build.home is not None and not build.home.is_dir():
@@ -67,7 +71,7 @@ class Progress:
         raise AgentCompileError(what, hint="restore it, or leave --resume out to begin anew")
 
     def forget_failures(self, rounds: int) -> None:
-        """What failed is tried again; an arm only when rounds are left of the `rounds` of all processes."""
+        """Forget failures so that they are tried again; those of arms only if some of all `rounds` are not done."""
         self.accuracy_reason = ""
         if len(self.outcome.rounds) < rounds:
             self.outcome.reasons = {}
@@ -77,8 +81,10 @@ class Progress:
         self.times = {name: took for name, took in self.times.items() if name == FIRST_COMPILE or not took.reason}
 
     def forget_others(self, machine: str, rounds: int) -> int:
-        """Unless all of its `rounds` are there, drop those of a trial that another machine began: what two machines
-        timed is not pooled. Returns how many."""
+        """Drop the rounds of an unfinished trial that another machine began, and return how many were dropped.
+
+        Rounds of two machines are not pooled. A trial that has all its `rounds` is kept.
+        """
         known = self.outcome.rounds
         if len(known) >= rounds or all(timed.machine == machine for timed in known):
             return 0
@@ -88,19 +94,19 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Partial:
-    """The file's content."""
+    """The content of a partial result's file."""
 
     version: int = VERSION
     identity: Identity
     resumed: int = 0
-    """How many times the run was gone on with."""
+    """How many times the run was resumed."""
     imported: Imported | None = None
     models: dict[str, Progress] = field(default_factory=dict)
-    """By name of the checkpoint."""
+    """The results by name of the checkpoint."""
 
 
 class PartialFile:
-    """The one writer of a run's partial result. Change `content`, then `keep`."""
+    """The only writer of a run's partial result: change `content`, then call `keep`."""
 
     def __init__(
         self,
@@ -118,15 +124,19 @@ class PartialFile:
 
     @property
     def folder(self) -> Path:
-        """Beside the file, for what belongs to it."""
+        """The folder beside the file, for locks and stores that belong to it."""
         return self.path.with_suffix("")
 
     def progress(self, model: str) -> Progress:
-        """What is known of a checkpoint, to be added to."""
+        """Return the results of a checkpoint, which the caller may add to; made empty when there are none."""
         return self.content.models.setdefault(model, Progress())
 
     def write(self) -> None:
-        """Replace the file with the content. Raises AgentCompileError (environment) when that is impossible."""
+        """Replace the file with the content.
+
+        Raises:
+            AgentCompileError: the file cannot be written (environment).
+        """
         try:
             write_atomically(self.path, json.dumps(encode(self.content), indent=1, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
@@ -135,21 +145,28 @@ class PartialFile:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def keep(self) -> None:
-        """Something was found, and is on disk when this returns. Raises as `write` does."""
+        """Write the content after something was found; it is on disk when this returns.
+
+        Raises:
+            AgentCompileError: the file cannot be written (environment).
+        """
         self.write()
         self._kept += 1
 
     def pause(self) -> None:
-        """Called before anything that takes long. Raises OutOfTime when the run's own time has gone.
+        """Stop here if the run's own time is up; to be called before anything that takes long.
 
-        Never before something was kept: a run that is gone on with again and again gets to its end, however short its
-        turns are.
+        It never stops before something was kept, so that a run that is resumed again and again gets to its end, however
+        short its turns are.
+
+        Raises:
+            OutOfTime: the run's own time is up, and something was kept in this turn.
         """
         if self._until_s is not None and self._kept and self._clock() >= self._until_s:
             raise OutOfTime
 
     def remove(self) -> None:
-        """The run has its result: nothing is left of the partial one."""
+        """Delete the partial result and its folder, once the run has its final result."""
         self.path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -158,11 +175,15 @@ class PartialFile:
 def open_partial(
     cache: Path, identity: Identity, *, resume: bool, until_s: float | None, say: Callable[[str], None]
 ) -> Iterator[PartialFile]:
-    """A run's partial result, held (flock) while the block runs: what a cut run left with `resume`, else empty.
+    """Yield a run's partial result, locked (flock) while the block runs.
 
-    `until_s` is the time (of `time.monotonic`) when the run should stop. Raises AgentCompileError when the file is
-    damaged (usage), when there is only one of a run on the same checkpoints and device that differs (usage; it names
-    the differences), and when another process holds it or the folder cannot be written (environment).
+    With `resume` it is what the interrupted run left, or empty when none was interrupted; else it is empty. `until_s`
+    is the time of `time.monotonic` at which the run should stop.
+
+    Raises:
+        AgentCompileError: the file is damaged, or the only one for these checkpoints and this device is of a run that
+            differs, in ways that the message names (both usage); another process holds the file, or it cannot be
+            written (environment).
     """
     path = cache / f"figures-{key_of(identity)}.json"
     with _held(path.with_suffix("")) as folder:
@@ -182,7 +203,11 @@ def open_partial(
 
 
 def read_partial(path: Path) -> Partial:
-    """Read a partial result; raises AgentCompileError (usage) when it is damaged or of another version."""
+    """Read a partial result.
+
+    Raises:
+        AgentCompileError: it cannot be read, is damaged, or has another version (usage).
+    """
     hint = "remove it, or leave --resume out: either begins anew"
     try:
         raw: Json = json.loads(path.read_text(encoding="utf-8"))
@@ -199,12 +224,16 @@ def read_partial(path: Path) -> Partial:
 
 
 def digest_of_lock(lock: Path) -> str:
-    """Of a lock's bytes; empty when there is no such file."""
+    """Return the digest of a lock file's bytes; empty when there is no such file."""
     return digest_bytes("figures-lock/1", lock.read_bytes()) if lock.is_file() else ""
 
 
 def _content(path: Path, identity: Identity) -> Partial | None:
-    """What a run of this identity left; None when no run like it left anything."""
+    """Return what an interrupted run of this identity left; None when no run on its checkpoints and device left any.
+
+    Raises:
+        AgentCompileError: the file is damaged, or only runs that differ from this one left something (usage).
+    """
     if path.exists():
         content = read_partial(path)
         found = [(path, differences(content.identity, identity))]
@@ -218,9 +247,9 @@ def _content(path: Path, identity: Identity) -> Partial | None:
 
 
 def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
-    """Partial results on the same checkpoints and device, each with what is different there."""
+    """Yield the partial results for the same checkpoints and device, each with its differences from `identity`."""
     for path in sorted(cache.glob("figures-*.json")):
-        with suppress(AgentCompileError):  # a damaged one is nothing to go on from, and not what was asked for
+        with suppress(AgentCompileError):  # a damaged file of another run is skipped
             there = read_partial(path).identity
             if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
                 yield path, differences(there, identity)
@@ -228,7 +257,11 @@ def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """Keep every other process of the same run out; the kernel lets go when this one dies."""
+    """Make the folder and lock it against other processes of the same run; the kernel unlocks it if this one dies.
+
+    Raises:
+        AgentCompileError: another process has locked it (environment).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -240,13 +273,13 @@ def _held(folder: Path) -> Iterator[Path]:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
         yield folder
     finally:
-        with suppress(OSError):  # there is something in it, or it was removed with the file
+        with suppress(OSError):  # the folder is not empty, or it was removed with the file
             folder.rmdir()
         os.close(handle)
 
 
 def _empty(folder: Path) -> None:
-    """The folder itself stays: it is what is held."""
+    """Delete everything in the folder, but not the folder itself, which is locked."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Decode rates of all arms, interleaved: rounds of one random order of the arms and then its reverse, in which those
-whose visit took long are left out.
+"""Decode rates of all arms, interleaved: each round visits them in a random order and then in the reverse order.
 
-A visit is one request to one arm, which generates until enough time has passed. A visit in which others took processor
-time is made again; a round in which that does not help is dropped whole, so that dropping favours nobody.
+A visit is one request to one arm, which generates until enough time has passed; after a long visit, the arm's second
+one in the round is left out. A visit in which other processes took processor time is repeated; a round in which that
+does not help is dropped whole, so that dropping favours no arm.
 """
 
 from __future__ import annotations
@@ -25,102 +25,106 @@ WARM_TOKENS = 8
 TRIES = 4
 LIMIT_S = 300.0
 CALM_SHARE = 0.05
-"""Of all processors: the machine counts as calm, and a visit as undisturbed, when others use less."""
+"""The share of all processors that other processes may use in an undisturbed visit, or on a calm machine."""
 FED_SHARE = 0.5
-"""The same where arms run on a GPU: the host only feeds it, from one core, and finds one while half of them idle."""
+"""The same share where arms run on a GPU: the host needs one core to feed it, which it finds while half are idle."""
 CALM_LIMIT_S = 15.0
 LONG_S = 5.0
-"""Seconds of generating from which on one visit of a round is enough: it is a mean over more time than two short ones
-and what lies between them."""
+"""Seconds of generating from which one visit in a round is enough.
+
+It is then a mean over more time than two short visits and the time between them.
+"""
 VARIES = "its tokens differ from one generation to the next"
-"""The note on a peer whose greedy tokens do: of ours it is a failure."""
+"""The note on a peer whose greedy tokens vary between generations; our own arm fails instead."""
 _LOOK_S = 0.2
 
 Tops = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
-"""New tokens, and for each the likeliest few that it was chosen from, likeliest first."""
+"""The new tokens, and for each of them the likeliest few tokens at its step, likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """Medians over the generations of one visit."""
+    """The result of one visit; times are medians over its generations."""
 
     first_s: float
-    """Until the first new token."""
+    """Time to the first new token."""
     token_s: float
-    """From one new token to the next."""
+    """Time from one new token to the next."""
     generations: int
     waited: float
-    """Share of the visit's time that its threads were ready and had no core: its own doing where nobody else worked."""
+    """Time that its threads were ready and had no core, over the visit's time; its own doing if no others ran."""
     others: float
-    """Share of all processors that everyone else took meanwhile, the host's other guests included."""
+    """Share of all processors that other processes took meanwhile, the host's other guests included."""
     tries: int
     firsts_s: tuple[float, ...] = ()
-    """Until the first new token, of every generation."""
+    """Time to the first new token of every generation."""
     rests_s: tuple[float, ...] = ()
-    """From the first new token to the last."""
+    """Time from the first new token to the last of every generation."""
     peak_memory_bytes: int = 0
     joules: float | None = None
-    """That the GPU drew from the request to the answer; None where nobody counts."""
+    """Energy that the GPU drew from the request to the answer; None where it is not measured."""
     bearable: float = CALM_SHARE
-    """What others may take of all processors without disturbing it."""
+    """The share of all processors that other processes may take without disturbing the visit."""
     same: bool = True
-    """Whether every generation of the visit, those of disturbed tries too, gave the tokens of its process's first."""
+    """Whether every generation, those of disturbed tries too, gave the tokens of the first one of its process."""
 
     @property
     def contended(self) -> bool:
-        """Whether other work on the machine disturbed the visit."""
+        """Whether other processes on the machine disturbed the visit."""
         return self.others > self.bearable
 
     @property
     def long(self) -> bool:
-        """Whether its generations took `LONG_S` together."""
+        """Whether its generations took at least `LONG_S` together."""
         return sum(self.firsts_s) + sum(self.rests_s) >= LONG_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Two visits to every arm that was alive, or a long one, and the read bandwidth of the machine meanwhile."""
+    """Two visits to every live arm, or one long visit, and the machine's read bandwidth meanwhile."""
 
     process: int
     visits: dict[str, tuple[Visit, ...]]
     read_bytes_per_s: float
-    """Mean of the ceilings measured right before each visit to the arm that is held against it."""
+    """Mean of the read bandwidths measured right before each visit to our own arm, or the only one without it."""
     machine: str = ""
-    """Which one it was timed on."""
+    """A short digest of the machine that timed the round."""
 
     @property
     def contended(self) -> bool:
-        """Dropped whole when one of its visits was disturbed."""
+        """Whether one of its visits was disturbed, so that the whole round is dropped."""
         return any(visit.contended for both in self.visits.values() for visit in both)
 
     def token_s(self, arm: str) -> float:
-        """The arm's time a token in this round."""
+        """Return the arm's mean time per token in this round."""
         return fmean(visit.token_s for visit in self.visits[arm])
 
 
 def first_s(timed: Round, arm: str) -> float:
-    """The arm's time to the first token in a round."""
+    """Return the arm's mean time to the first token in a round."""
     return fmean(visit.first_s for visit in timed.visits[arm])
 
 
 def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
-    """Whether every generation of each of the arm's processes gave the same tokens, in dropped rounds too."""
+    """Return whether all generations of each of the arm's processes gave the same tokens, in dropped rounds too."""
     return all(visit.same for timed in rounds for visit in timed.visits.get(arm, ()))
 
 
 def note_of(told: str, *, same: bool) -> str:
-    """What is told of an arm's row; unless its tokens were the `same`, also that they vary."""
+    """Return the note on an arm's row: `told` and, unless its tokens were the `same`, that they vary."""
     return told if same else "; ".join(filter(None, (told, VARIES)))
 
 
 def bearable_on(device: str) -> float:
-    """What others may take of all processors without disturbing an arm on this device."""
+    """Return the share of all processors that other processes may take without disturbing an arm on this device."""
     return CALM_SHARE if device == "cpu" else FED_SHARE
 
 
 def wait_for_calm(share: float = CALM_SHARE, limit_s: float = CALM_LIMIT_S) -> None:
-    """Return when others take at most `share` of all processors, as it should be between two visits, or after the
-    limit; at once where the machine keeps no count. All arms are stopped meanwhile: whoever is busy is somebody else.
+    """Wait until other processes take at most `share` of all processors, or for `limit_s`.
+
+    All arms are stopped between visits, so that whatever is busy is not an arm. It returns at once where the machine
+    does not count processor time.
     """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -132,7 +136,7 @@ def wait_for_calm(share: float = CALM_SHARE, limit_s: float = CALM_LIMIT_S) -> N
 
 
 def _ticks() -> tuple[int, int]:
-    """Busy and all ticks of all processors together, since the machine started."""
+    """Return the busy ticks and all ticks of all processors since the machine started; 0 where they are not counted."""
     with suppress(OSError, ValueError):
         ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
@@ -155,10 +159,10 @@ def run_round(
     limit_s: float = LIMIT_S,
     bearable: float = CALM_SHARE,
 ) -> tuple[Round, dict[str, str]]:
-    """One round; also why arms failed in it, by name. An arm that failed is not in the round.
+    """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
 
-    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to `beside`, or
-    once when that arm is not there. `steady` says of an arm's name whether it fails when its tokens vary.
+    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to the arm
+    `beside`, or once when that arm is absent. `steady(name)` says whether an arm fails when its tokens vary.
     """
     order = list(arms)
     generator.shuffle(order)
@@ -178,7 +182,7 @@ def run_round(
                 )
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
-                arm.close()  # one that hangs would disturb the others for the rest of the round
+                arm.close()  # a hanging arm would disturb the others for the rest of the round
     visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
     return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads)), failed
 
@@ -195,10 +199,12 @@ def visit(
     limit_s: float = LIMIT_S,
     bearable: float = CALM_SHARE,
 ) -> Visit:
-    """Ask one arm to generate, again while others disturb it; the last try counts. Raises ArmFailed, for a `steady` one
-    also when its tokens vary.
+    """Ask one arm to generate, up to `TRIES` times while other processes disturb it; the last try counts.
 
-    With `whole` nothing looks at a clock within a generation, and `rests_s` are the times from its begin to its end.
+    With `whole` no clock is read within a generation, and `rests_s` are the times of whole generations.
+
+    Raises:
+        ArmFailed: the arm failed, or it is `steady` and its tokens vary.
     """
     request = {
         "do": "generate",
@@ -242,7 +248,7 @@ def visit(
 
 
 def own_ticks(pid: int) -> int:
-    """Processor time of a process since it began, in the ticks of `_ticks`; 0 where nobody counts."""
+    """Return the processor time of a process since it began, in kernel clock ticks; 0 where it is not counted."""
     with suppress(OSError, ValueError, IndexError):
         # The name in parentheses may hold anything, spaces and parentheses included.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
@@ -251,7 +257,7 @@ def own_ticks(pid: int) -> int:
 
 
 def waited_s(pid: int) -> float:
-    """How long a process's live threads were ready and had no core, since each began; 0 where nobody counts."""
+    """Return the total time that a process's live threads were ready and had no core; 0 where it is not counted."""
     total = 0
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -261,12 +267,15 @@ def waited_s(pid: int) -> float:
 
 
 def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Interval | None:
-    """Time of the baseline over time of the arm, paired by round; None without both or with too few rounds."""
+    """Estimate the baseline's time per token over the arm's, paired by round; None when fewer than 3 have both."""
     return estimate([math.log(r.token_s(baseline) / r.token_s(arm)) for r in _kept(rounds, arm, baseline)])
 
 
 def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Interval | None:
-    """Bytes a second that the arm's rate means at least, over the read bandwidth measured in the same round."""
+    """Estimate the bytes per second that the arm must read, over the read bandwidth measured in the same round.
+
+    None with fewer than 3 rounds.
+    """
     return estimate([math.log(token_bytes / r.token_s(arm) / r.read_bytes_per_s) for r in _kept(rounds, arm)])
 
 
@@ -275,14 +284,15 @@ def _kept(rounds: Sequence[Round], *arms: str) -> Iterator[Round]:
 
 
 def estimate(logs: Sequence[float]) -> Interval | None:
-    """Mean and interval of logarithms, as ratios; None for fewer than three."""
+    """Return the mean of `logs` and its interval, as ratios; None for fewer than three."""
     return None if len(logs) < 3 else mean_of(logs).ratio(len(logs))
 
 
 def agrees(reference: Tops, other: Tops) -> str:
-    """The mutual top-5 rule at the first token that differs; empty when it holds, else what is wrong.
+    """Return what breaks the mutual top-5 rule at the first token that differs; empty when the rule holds.
 
-    Each side's token must be among the five that the other found likeliest. What follows is another text: not compared.
+    Each side's token must be among the other side's five likeliest. Later tokens continue different texts, so they are
+    not compared.
     """
     for index, (ours, theirs) in enumerate(zip(reference[0], other[0], strict=True)):
         if ours != theirs:

@@ -1,4 +1,4 @@
-"""What a result file says of how it was made: the command, the revision of the sources, the machine."""
+"""The header of a result file: the command that made it, the revision of the sources, the machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SOURCES = (
     ":/constraints.txt",
     ":(top,exclude)bench/results",
 )
-"""What a result comes from: a new file there is a change too, and a result that is written there is none."""
+"""The paths whose changes count as changed sources: a new file does, a written result file does not."""
 
 
 def write_record(
     out: Path, words: Sequence[str], begun: Mapping[str, Any], target: Target, found: Mapping[str, Any]
 ) -> None:
-    """Write what a recipe found as JSON, after the command (the recipe and its `words`), the revision, the machine."""
+    """Write what a recipe `found` as JSON, headed by the command (its `words`), the revision and the machine."""
     command = " ".join(["agentcompile", "bench", *nameless(words)])
     record = {"format": 1, "command": command, **begun, "machine": encode(target), **found}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def write_record(
 
 
 def nameless(words: Sequence[str]) -> list[str]:
-    """A command's words without this machine's paths: a file that is committed names no folder of whoever made it."""
+    """Return a command's words with every path cut to its last part, so that committed files name no user's folder."""
     return [_nameless(word) for word in words]
 
 
@@ -43,10 +43,10 @@ def _nameless(word: str) -> str:
 
 
 def revision() -> dict[str, Any]:
-    """The git revision of the sources, and whether they were changed since; nothing for an installed package.
+    """Return the git revision of the sources and whether they changed since; empty for an installed package.
 
-    Sources that were carried to another machine without their repository have it from the file bench/REVISION, a hash
-    with a `+` behind it when they were changed.
+    Sources that were copied to another machine without their repository have the file bench/REVISION: a hash, followed
+    by `+` if they were changed.
     """
     here = Path(__file__).resolve().parent
 
@@ -55,7 +55,7 @@ def revision() -> dict[str, Any]:
         return ran.stdout.strip() if ran.returncode == 0 else ""
 
     carried = here.parent / "REVISION"
-    if carried.exists():  # a repository around the copy is not theirs
+    if carried.exists():  # a git repository around the copy is not that of the sources
         name = carried.read_text(encoding="utf-8").strip()
         return {"revision": name.rstrip("+"), "changed_since": name.endswith("+")}
     name = git("rev-parse", "HEAD")

@@ -1,7 +1,7 @@
-"""What a run of the suite found, as one versioned JSON file, and how such a file is read back.
+"""The result of a suite's run as one versioned JSON file, with functions that write and read it.
 
-Times are seconds, rates per second, sizes bytes. A ratio above 1 says that the arm is faster than the baseline. The
-single generations that medians come from lie in a file beside, whose digest is here.
+Times are in seconds, rates per second, sizes in bytes. A ratio above 1 means that the arm is faster than the baseline.
+The single generations behind the medians are in a second file, whose digest is in the first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 
 FORMAT = 4
-"""The version of the file; a greater one is refused."""
+"""The version of the file's format; files with a greater one are refused."""
 Mode = Literal["greedy", "sampled"]
 State = Literal["measured", "absent", "failed", "wrong"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of one quantity over the generations of all kept rounds."""
+    """Median and 95th percentile of one quantity over the generations of all kept rounds."""
 
     median: float
     p95: float
@@ -33,8 +33,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A ratio as the mean of logarithms, paired by round, with a two-sided 95 % t interval, widened by the run's
-    `luck` where that is known."""
+    """A ratio, the mean of logarithms paired by round, with a two-sided 95 % t interval.
+
+    The interval is widened by the run's `luck` where that is known.
+    """
 
     value: float
     low: float
@@ -44,87 +46,87 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """One arm in one case."""
+    """The result of one arm in one case."""
 
     name: str
     state: State
-    """``absent``: not installed here; ``failed``: it crashed, hung or ran out of memory; ``wrong``: its output is."""
+    """``absent``: not installed here; ``failed``: crashed, hung or out of memory; ``wrong``: its output is wrong."""
     reason: str = ""
-    """Why it is not measured; empty when it is."""
+    """Why it was not measured; empty when it was."""
     facts: dict[str, str] = field(default_factory=dict)
     """Versions and settings."""
     first_s: Spread | None = None
-    """Until the first new token."""
+    """Time to the first new token (TTFT)."""
     token_s: Spread | None = None
-    """Time per output token: of one generation after its first token, over the tokens after it."""
+    """Time per output token (TPOT): a generation's time after its first token, over the tokens after it."""
     total_s: Spread | None = None
     tokens_per_s: float | None = None
     """1 / the median time per output token."""
     peak_memory_bytes: int | None = None
     load_s: tuple[float, ...] = ()
-    """Of every process that loaded alone."""
+    """Load times of all processes that loaded while no other did."""
     compile_s: float | None = None
     joules_per_token: float | None = None
     agrees: str | None = None
     """Empty: its greedy tokens hold the mutual top-5 rule against fp32; None: not compared; else what is wrong."""
     same: bool = True
-    """Whether every generation of a process gave the same tokens; of our own arms, one that does not has failed."""
+    """Whether all generations of each process gave the same tokens; our own arms fail when they do not."""
     times_floor: float | None = None
     """Its median time per output token over the time that reading the case's bytes takes."""
     speedup: Interval | None = None
-    """Of its time per output token beside the case's baseline; None for the baseline itself."""
+    """Speedup of the time per output token over the case's baseline; None for the baseline itself."""
     first_speedup: Interval | None = None
-    """Of its time to the first token."""
+    """Speedup of the time to the first token over the case's baseline."""
 
     @property
     def away(self) -> str:
-        """What became of it, for people; empty for one that is measured."""
+        """The state and the reason in words, for people; empty for a measured arm."""
         return "" if self.state == "measured" else ": ".join(filter(None, (self.state, self.reason)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTimes:
-    """One round: the mean of an arm's visits, by arm."""
+    """The times of one round, by arm the mean of its visits."""
 
     process: int
     kept: bool
-    """False: others disturbed it, and it is in no median and no interval."""
+    """False when other processes disturbed the round, which then counts in no median and no interval."""
     token_s: dict[str, float]
     first_s: dict[str, float]
     read_bytes_per_s: float
     machine: str = ""
-    """Which one it was timed on, as a short digest; empty where nobody asked."""
+    """A short digest of the machine that timed it; empty where it was not recorded."""
     others: float = 0.0
-    """Most that others took of all processors during one of its visits."""
+    """The largest share of all processors that other processes took during one of its visits."""
     waited: dict[str, float] = field(default_factory=dict)
-    """By arm, the largest share of a visit that its threads were ready and had no core."""
+    """By arm, the largest share of a visit's time that the arm's threads were ready and had no core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What a token must read at least, and how fast this machine reads in the same process."""
+    """The bytes that a token must read at least, and how fast this machine reads them in the same process."""
 
     weight_bytes: int
     cache_bytes: int
-    """Keys and values at the mean context of the generation."""
+    """Bytes of keys and values at the mean context of the generation."""
     read_bytes_per_s: float
     flops_per_s: float
 
     @property
     def token_s(self) -> float:
-        """Seconds a token takes at least."""
+        """The least time of a token in seconds."""
         return (self.weight_bytes + self.cache_bytes) / self.read_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionShare:
-    """What one region of the decode step takes, by its own trial."""
+    """The time of one region of the decode step, from its own trial."""
 
     name: str
     kind: str
     sites: int
     ns: float
-    """Of one site."""
+    """Time of one site."""
     floor_ns: float
     choice: str
     """The template with its parameters, or ``pytorch``."""
@@ -132,20 +134,20 @@ class RegionShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A lock that the suite's own arm ran."""
+    """A lock that our own arm ran."""
 
     lock: str
-    """Its content hash."""
+    """The lock's content hash."""
     compile_s: float | None
-    """None: it was given, not compiled in this run."""
+    """Time of its compilation; None when the lock was given and not compiled in this run."""
     regions: tuple[RegionShare, ...]
     weights: str = ""
-    """SHA-256 of the checkpoint's weights, as the lock has it."""
+    """SHA-256 of the checkpoint's weights, from the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindShare:
-    """What all regions of a kind take of a rung's token."""
+    """The share of a rung's time per token that all regions of a kind take."""
 
     kind: str
     sites: int
@@ -154,7 +156,7 @@ class KindShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who owns a part of a gain: operators that are whole regions in both rungs, or the change itself."""
+    """The owner of a part of a gain: operators that are whole regions in both rungs, or the change itself."""
 
     name: str
     before_s: float
@@ -162,42 +164,42 @@ class Owner:
 
     @property
     def gain_s(self) -> float:
-        """Seconds of a token that it takes less; below 0 when it takes more."""
+        """The time per token that it saves in seconds; below 0 when it takes more."""
         return self.before_s - self.after_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What a rung gains over the nearest one below it that was measured, in seconds of a token."""
+    """The gain of a rung over `over`, the nearest measured rung below it, in seconds per token."""
 
     over: str
     before_s: float
     after_s: float
     owners: tuple[Owner, ...]
-    """With `rest` they sum to the whole gain."""
+    """Parts of the gain, which together with `rest` sum to all of it."""
     rest: Owner
-    """What no region takes."""
+    """The part of the time that no region takes."""
     speedup: Interval | None = None
-    """Paired by round."""
+    """Speedup over that rung, paired by round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One rung of a ladder; its times are those of the arm of its name."""
+    """One rung of a ladder; its times are those of the arm with its name."""
 
     name: str
     about: str
-    """What runs, precisely."""
+    """A precise description of what runs."""
     choose: str = ""
-    """The rule of choice of its lock; empty: it runs none."""
+    """The value of `--choose` that its lock was compiled with; empty when it runs no lock."""
     lock: str = ""
     """The lock's content hash."""
     shares: tuple[KindShare, ...] = ()
-    """Of the time a token takes, by kind of region, largest first."""
+    """Shares of the time per token by kind of region, largest first."""
     rest: float | None = None
-    """The share that no region takes; None where nobody looked."""
+    """The share that no region takes; None where shares were not measured."""
     looked: str = ""
-    """How shares were found, or why there are none."""
+    """How the shares were measured, or why there are none."""
     gain: Gain | None = None
 
 
@@ -211,38 +213,38 @@ class Case:
     prompt_tokens: int
     new_tokens: int
     baseline: str
-    """The arm that speed-ups are beside."""
+    """The arm that speedups are relative to."""
     floor: Floor | None
     arms: tuple[ArmResult, ...]
     rounds: tuple[RoundTimes, ...]
     prompt: str = ""
-    """SHA-256 of the prompt's token ids; empty in files that are older than it."""
+    """SHA-256 of the prompt's token ids; empty in files older than this field."""
     checked_tokens: int = 0
-    """How many of the new tokens were held against fp32's, at most."""
+    """The largest number of new tokens that were compared with fp32's; 0 when none were."""
     reference: str = ""
-    """Why fp32 said nothing to hold outputs against; empty when it did."""
+    """Why fp32 gave no tokens to compare with; empty when it did."""
     samples: str = ""
-    """SHA-256 of this case's entry in the file of samples."""
+    """SHA-256 of this case's entry in the file of single generations."""
     rungs: tuple[Rung, ...] = ()
-    """Of a ladder, from the lowest to the highest; none for a case of arms that are peers."""
+    """A ladder's rungs from the lowest to the highest; empty for a case whose arms are peers."""
 
     @property
     def key(self) -> str:
-        """For people and for pairing two files: ``MODEL/WORKLOAD/MODE``."""
+        """The case's name for people and for pairing two files: ``MODEL/WORKLOAD/MODE``."""
         return f"{self.model}/{self.workload}/{self.mode}"
 
     def arm(self, name: str) -> ArmResult | None:
-        """The arm called `name`, or None."""
+        """Return the arm called `name`, or None."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """One run of the suite."""
+    """The result of one run of the suite."""
 
     format: int = FORMAT
     made: str
-    """UTC, ISO 8601."""
+    """When it was made: UTC, in ISO 8601."""
     command: str
     revision: str
     changed_since: bool
@@ -256,23 +258,33 @@ class SuiteResult:
     resumed: int = 0
     cases: tuple[Case, ...]
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    """By model."""
+    """The lock of our own arm by model."""
     luck: dict[str, float] = field(default_factory=dict)
-    """By ``token`` and ``first``: how many times what rounds say the variance of a mean is, by how much processes
-    differ; empty where there are too few processes to tell, and intervals know of rounds alone."""
+    """By ``token`` and ``first``, the factor by which differences between processes widen the variance of a mean.
+
+    Empty where there are too few processes to estimate it, so that intervals contain the variance of rounds alone.
+    """
 
     def sources(self, digits: int | None = None) -> str:
-        """The revision for people, `digits` of it, and whether the sources were changed since."""
+        """Return the first `digits` of the revision (None: all), and in words whether the sources changed since."""
         return self.revision[:digits] + (" with changes" if self.changed_since else "")
 
 
 def write_result(path: Path, result: SuiteResult) -> None:
-    """Write `result` as JSON. Raises as `write_text` does."""
+    """Write `result` as JSON.
+
+    Raises:
+        AgentCompileError: the file cannot be written (environment).
+    """
     write_text(path, json.dumps(encode(result), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of a run. Raises AgentCompileError (environment) when that is impossible."""
+    """Write a file of a run, and its folder if that is missing.
+
+    Raises:
+        AgentCompileError: the file cannot be written (environment).
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -284,7 +296,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_result(path: Path) -> SuiteResult:
-    """Read a result file. Raises AgentCompileError for one that is missing, damaged or of a newer format."""
+    """Read a result file.
+
+    Raises:
+        AgentCompileError: it is missing, damaged or of a newer format (usage).
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -307,5 +323,5 @@ def read_result(path: Path) -> SuiteResult:
 
 
 def samples_digest(samples: object) -> str:
-    """Identity of a case's single generations."""
+    """Return the digest of a case's single generations."""
     return digest("suite-samples/1", encode(samples))

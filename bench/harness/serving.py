@@ -1,6 +1,6 @@
-"""Our side of the pipe to an arm: start it, ask it, and stop it while others are timed.
+"""Our side of the pipe to an arm: start it, send it requests, and stop it while other arms are timed.
 
-A process that dies, hangs or refuses becomes `ArmFailed` with the end of what it said.
+A process that dies, hangs or refuses raises `ArmFailed` with the end of its log.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ from typing import Any
 from .times import Build
 
 LOAD_LIMIT_S = 2400.0
-"""Compiling 28 layers takes PyTorch minutes on two cores; the second time its cache has them."""
+"""The time limit of loading: PyTorch takes minutes to compile 28 layers on two cores; later its cache has them."""
 _TAIL_CHARACTERS = 400
-# `agentcompile.bench` here, `bench` where only the folder is there: the neighbours are found either way.
+# `agentcompile.bench` when installed, `bench` when only the folder is there; sibling modules are found either way.
 _BENCH = (__package__ or "bench.harness").rpartition(".")[0]
 
 
 class ArmFailed(Exception):
-    """Why an arm has no row."""
+    """An arm failed; the message is the reason that its row shows."""
 
 
 def own_command(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Run a module below `bench`, as ``harness.engines``, in our interpreter, with settings in the environment."""
+    """Return the command that runs a module below `bench`, like ``harness.engines``, in our interpreter.
+
+    `settings` are added to the environment.
+    """
     return command_of(f"{_BENCH}.{module}", settings)
 
 
 def command_of(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Run a module in our interpreter, with settings added to the environment."""
+    """Return the command that runs a module in our interpreter with `settings` added to the environment."""
     return [*_environment(settings), sys.executable, "-m", module]
 
 
 def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> list[str]:
-    """Run a sibling module in another interpreter, which has none of our packages.
+    """Return the command that runs a sibling module in another interpreter, which has none of our packages.
 
-    The folder above `bench` goes to the end of its path, so that nothing of ours hides anything of its own.
+    The folder above `bench` goes to the end of its path, so that our modules hide none of its own.
     """
     above = Path(__file__).resolve().parents[2]
     run = f"runpy.run_module('bench.harness.{module}', run_name='__main__')"
@@ -56,7 +59,7 @@ def _environment(settings: Mapping[str, str]) -> list[str]:
 
 
 class Arm:
-    """One arm's process. It is stopped (SIGSTOP) from the end of one request to the start of the next."""
+    """One arm's process, stopped (SIGSTOP) from the end of one request to the start of the next."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -69,13 +72,21 @@ class Arm:
         self._pending = b""
 
     def load(self, request: Mapping[str, Any], limit_s: float) -> float:
-        """Load the arm; seconds that it says it took. Raises ArmFailed."""
+        """Load the arm and return the seconds that it reports for loading.
+
+        Raises:
+            ArmFailed: the process ended or did not answer within the limit.
+        """
         reply = self.ask(request, limit_s)
         self.facts = reply["facts"]
         return float(reply["load_s"])
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """One request, one reply. Raises ArmFailed when the process ends, or says nothing within the limit."""
+        """Send one request and return its reply.
+
+        Raises:
+            ArmFailed: the process ended or did not answer within the limit.
+        """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
@@ -90,11 +101,11 @@ class Arm:
 
     @property
     def pid(self) -> int:
-        """Of the process that the arm runs in."""
+        """The id of the process that the arm runs in."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the process and whatever it started; may be called twice."""
+        """Kill the process and whatever it started; may be called twice."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -117,7 +128,7 @@ class Arm:
         return line
 
     def _reason(self) -> str:
-        """How it ended, and the last line of what it said."""
+        """Return how the process ended, and the last line of its log."""
         code = self._process.wait()
         ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -131,7 +142,11 @@ class Arm:
 def load_alone(
     name: str, build: Build, logs: Path, *, context: int, prompts: Sequence[int], **settings: str
 ) -> tuple[Arm, float]:
-    """An arm of our interpreter outside a trial, and the seconds that it took to load. Raises ArmFailed."""
+    """Load an arm of our interpreter outside a trial; return it and the seconds that loading took.
+
+    Raises:
+        ArmFailed: the arm cannot be loaded.
+    """
     settings |= {"HF_HUB_OFFLINE": "1", **build.settings}
     arm = Arm(name, own_command("harness.engines", settings), logs / f"{name}.log")
     request = {

@@ -1,10 +1,11 @@
-"""A decoder as a specialist would write it for `torch.compile` on a GPU: static cache, merged projections, no host.
+"""A decoder as a specialist writes it for `torch.compile` on a GPU: static KV cache, merged projections, no host sync.
 
-Qwen3 and Llama checkpoints. The decode step is one compiled graph with CUDA graphs under it, and hands its token and
-position on to itself; the prompt has a compiled graph of its own for each length. This is the peer to beat.
+It runs Qwen3 and Llama checkpoints. The decode step is one compiled graph with CUDA graphs under it, whose next token
+and position are its next inputs; prefill has a compiled graph for each length of the prompt. This is the strongest
+PyTorch peer.
 
 It is also the arm of gpt-fast's protocol (pytorch-labs/gpt-fast, generate.py): the same decoder with that project's
-settings, one token at a time on the device, and a prompt of any length in one graph of dynamic shapes.
+settings, one token at a time on the device, and one graph of dynamic shapes for prompts of any length.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .drawing import Choose, chooser
 
 
 class Layer(nn.Module):
-    """One decoder layer; the cache is [1, kv_heads, context, head_dim] for keys and for values."""
+    """One decoder layer; its KV cache is [1, kv_heads, context, head_dim] for keys and for values."""
 
     def __init__(
         self, at: Checkpoint, number: int, shape: Mapping[str, int], eps: float, context: int, device: str
@@ -56,7 +57,7 @@ class Layer(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """x [1, T, hidden] at positions [T]; mask [1, 1, T, context]."""
+        """Map `x` [1, T, hidden] at `positions` [T] with `mask` [1, 1, T, context] to [1, T, hidden]."""
         w = dict(self.named_buffers(remove_duplicate=False))
         sizes = [self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim]
         merged = F.linear(F.rms_norm(x, x.shape[-1:], w["before"], self.eps), w["qkv"])
@@ -69,8 +70,10 @@ class Layer(nn.Module):
 def attended(
     layer: Layer, w: Mapping[str, Tensor], qkv: Sequence[Tensor], cos: Tensor, sin: Tensor, mask: Tensor, at: Tensor
 ) -> Tensor:
-    """The heads' results [1, T, heads × head_dim] of q, k and v, [1, T, heads × head_dim] each, at positions `at` [T];
-    the cache is written."""
+    """Return attention's output [1, T, heads × head_dim], and write k and v to the KV cache.
+
+    q, k and v are [1, T, number of their heads × head_dim] each, at positions `at` [T].
+    """
     tokens = qkv[0].shape[1]
     q, k, v = (t.view(1, tokens, -1, layer.head_dim) for t in qkv)
     if layer.normed:
@@ -81,7 +84,7 @@ def attended(
     w["keys"].index_copy_(2, at, k)
     w["values"].index_copy_(2, at, v)
     grouped = layer.heads != layer.kv_heads
-    if tokens > 1:  # a prompt begins the cache: what is causal needs no mask, and the fused kernels like none
+    if tokens > 1:  # prefill begins the cache: causal attention needs no mask, and fused kernels want none
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     else:
         y = F.scaled_dot_product_attention(q, w["keys"], w["values"], mask, enable_gqa=grouped)
@@ -94,7 +97,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """The whole model."""
+    """The whole model, from tokens to logits."""
 
     def __init__(self, path: Path, context: int, device: str) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class Decoder(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, token: Tensor, positions: Tensor) -> Tensor:
-        """Tokens [1, T] at positions [T] to the last one's logits [1, vocab]."""
+        """Map tokens [1, T] at `positions` [T] to the last one's logits [1, vocab]."""
         w = dict(self.named_buffers(recurse=False, remove_duplicate=False))
         x = F.embedding(token, w["table"])
         mask, cos, sin = w["causal"][None, None, positions], w["cos"][positions], w["sin"][positions]
@@ -143,13 +146,13 @@ class Decoder(nn.Module):
 
 
 _Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""A token [1, 1] and its position [1] to the next token, the next position, and logits [1, vocab]."""
+"""A function from a token [1, 1] and its position [1] to the next token, the next position and logits [1, vocab]."""
 GPT_FAST = "gpt-fast: decode reduce-overhead fullgraph, prompt dynamic, coordinate descent; its rate is of the whole"
-"""What the arm of that name says it is: gpt-fast counts new tokens over the whole generation, the prompt included."""
+"""The protocol that the gpt-fast arm reports: gpt-fast's rate is new tokens over the time with the prompt included."""
 
 
 class Static:
-    """The arm: `mode` is one of `torch.compile`; `gpt_fast` takes the settings of that project instead of our own."""
+    """The arm; `mode` is one of `torch.compile`, and `gpt_fast` selects that project's settings instead of our own."""
 
     def __init__(self, request: Mapping[str, Any], mode: str, *, gpt_fast: bool = False) -> None:
         import torch._inductor.config as inductor
@@ -178,16 +181,16 @@ class Static:
             self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """A plain loop around the compiled step; nothing is asked of the device before the last token."""
+        """Generate greedily in a plain loop around the compiled step, without a host sync after the first token."""
         return self._timed(ids, new, None)
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """The same loop around a step that draws, within its graph."""
+        """Generate in the same loop around a step that samples within its graph."""
         torch.manual_seed(seed)
         return self._timed(ids, new, {"temperature": temperature, "top_p": top_p})
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The logits that the compiled step returns."""
+        """Return the new tokens and the `count` likeliest tokens of each step, by the compiled step's logits."""
         choose, step = self._choosing(None)
         with torch.inference_mode():
             token, position, logits = self._prompt(ids, choose)
@@ -217,7 +220,7 @@ class Static:
             return Generation(made, first - begin, time.perf_counter() - first)
 
     def _choosing(self, sampling: Mapping[str, float] | None) -> tuple[Choose, _Step]:
-        """Logits to the first token, and the whole step; compiled once for every way to choose."""
+        """Return two functions, compiled once per `sampling`: from logits to a token, and the whole step."""
         key = json.dumps(sampling, sort_keys=True)
         if key not in self._steps:
             choose = chooser(sampling)
@@ -231,14 +234,20 @@ class Static:
         return self._steps[key]
 
     def _attention(self) -> AbstractContextManager[object]:
-        """gpt-fast has the compiler write the attention of a decode step, instead of calling a kernel that PyTorch
-        brings; its prompt calls one."""
+        """Return the context of a decode step that selects its attention.
+
+        With gpt-fast's settings the compiler writes the attention of a decode step, instead of calling one of PyTorch's
+        kernels as prefill does.
+        """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         return sdpa_kernel(SDPBackend.MATH) if self._gpt_fast else nullcontext()
 
     def _prompt(self, ids: Sequence[int], choose: Choose) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a length that was warmed up; each has a graph of its own, but gpt-fast's graph is of any length."""
+        """Run prefill and return the first new token, its position and the logits.
+
+        Each length, which is to be warmed up before, has a graph of its own; gpt-fast's graph takes any length.
+        """
         length = len(ids)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         positions = torch.arange(length, device=self._device)

@@ -1,4 +1,4 @@
-"""A CUDA lock's decode step on the device, whole and in parts, by graph replays."""
+"""Timing of a CUDA lock's decode step on the device, whole and in parts, by graph replays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from agentcompile.worker.gpu_timing import Stopwatch
 _UNROLL = 4
 _REPLAYS = 40
 POSITION = 256
-"""Where in the cache a step stands, unless somebody asks for another place."""
+"""The default position in the KV cache at which a step is timed."""
 
 
 class Bench:
-    """A lock's decode program on the device, whole and in parts."""
+    """A lock's decode programs on the device, ready to be timed whole and in parts."""
 
     def __init__(self, opened: Opened) -> None:
         here, captured = opened.here, opened.model.captured
@@ -37,7 +37,7 @@ class Bench:
         self._modules = {digest: Module(Path(binary.path)) for digest, binary in built.items()}
         self._alone = opened.alone
         self.batches = [program for regime, program in opened.decode if regime.batch > 1]
-        """Steps of several sequences; their bytes are given as for one, whose weights they share."""
+        """Programs for several sequences; their bytes are counted as for one, since sequences share the weights."""
         self.full = self.serving(POSITION)
         self._overlap = overlaps_launches(here.target.arch)
         self._memory = Memory(
@@ -50,11 +50,14 @@ class Bench:
         self._regions: Mapping[str, Region] = {job.region.id: job.region for job in opened.jobs}
 
     def serving(self, position: int) -> Program:
-        """The program of the plan that serves a step at `position`."""
+        """Return the program of the plan that serves a step at `position`."""
         return next((one for regime, one in self._alone if position < regime.context[1]), self._alone[-1][1])
 
     def bytes(self, position: int) -> int:
-        """Bytes that a step at `position` must read: weights once, a row of a table, and the cache up to there."""
+        """Return the bytes that a step at `position` must read: weights once and the KV cache up to there.
+
+        Embedding and position tables are left out, since a step reads a row of each.
+        """
         total = 0
         gathered = {"embedding", "position-table", "position-tables"}
         for call in self.full.calls:
@@ -71,7 +74,7 @@ class Bench:
         return total
 
     def time(self, program: Program, position: int, overlap: bool = True) -> float:
-        """Median ns of a step."""
+        """Return the median time of a step of `program` at `position` in ns."""
         self._memory.positions.fill_(position)
         self._memory.tokens.fill_(1)
         step = DeviceStep(program, self._memory, self._modules, overlap=overlap and self._overlap)
@@ -80,7 +83,7 @@ class Bench:
         return statistics.median(watch.elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))
 
     def trace(self, steps: int) -> None:
-        """Run steps launch by launch, each region in an NVTX range of its name: `nsys profile --trace=cuda,nvtx`."""
+        """Run steps launch by launch for `nsys profile --trace=cuda,nvtx`, each region in its NVTX range."""
         names = {id: region.name for id, region in self._regions.items()}
         step = DeviceStep(self.full, self._memory, self._modules, overlap=self._overlap)
         for _ in range(steps):
@@ -88,7 +91,7 @@ class Bench:
         torch.cuda.synchronize()
 
     def ladder(self) -> Iterator[tuple[str, Program, bool]]:
-        """The same launches, as a plain graph and with what lets them overlap."""
+        """Yield name, program and overlap of the same launches in a plain graph, overlapped, and with early reads."""
         calls = [
             replace(call, overlaps=call.overlaps and not call.launch.early) if isinstance(call, NativeCall) else call
             for call in self.full.calls
@@ -98,7 +101,7 @@ class Bench:
         yield "overlapped, with early reads", self.full, True
 
     def without(self) -> Iterator[tuple[Region, Program, int]]:
-        """For every region of the plan: the program without its launches, and how many sites that are."""
+        """Yield every region of the plan with the program without its launches and the number of its sites."""
         for id, region in self._regions.items():
             sites = sum(call.region == id for call in self.full.calls)
             if sites:
@@ -107,5 +110,5 @@ class Bench:
 
 
 def _first(program: Program, call: NativeCall) -> Any:
-    """The first launch of the call's source: a region of several launches reads its weights once."""
+    """Return the first launch of the call's source: a region of several launches counts its weights only there."""
     return next(one.launch for one in program.calls if isinstance(one, NativeCall) and one.source == call.source)

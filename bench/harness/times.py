@@ -1,4 +1,4 @@
-"""What a user waits for, on the command line: importing, compiling, compiling again, replaying, the first token."""
+"""Times that a user waits for on the command line: import, compile, second compile, replay, first token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IMPORT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """Wall time of one command, or why there is none."""
+    """Wall time of one command in s, or None and why there is none."""
 
     seconds: float | None
     reason: str = ""
@@ -31,27 +31,27 @@ class Took:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Where a lock is, or is to be, and what compiling it leaves behind."""
+    """A lock that exists or is to be compiled: its paths and the settings of its compilation."""
 
     model: Path
     lock: Path
     home: Path | None
-    """The folder of store and database; None: the user's own."""
+    """The folder of store and trial database; None for the user's own."""
     threads: int
     target: str = "cpu"
-    """``cpu`` or ``cuda:N``."""
+    """The device, ``cpu`` or ``cuda:N``."""
     context: int = 0
-    """Tokens of the cache; 0: as many as by default."""
+    """Tokens of the KV cache; 0 for the default."""
     seconds: float = 0
-    """That the search may spend; 0: any."""
+    """Seconds that the search may spend; 0 for no limit."""
     budget: int = 0
-    """Trials that the search may spend; 0: as many as by default."""
+    """Trials that the search may spend; 0 for the default."""
     choose: str = ""
-    """The rule of choice; empty: the usual one."""
+    """The value of `--choose`, the rule by which kernels are chosen; empty for the default."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """For the environment of whatever uses the lock."""
+        """Environment variables for processes that use the lock."""
         home = {"AGENTCOMPILE_HOME": str(self.home)} if self.home else {}
         own = {"AGENTCOMPILE_THREADS": str(self.threads)} if self.target == "cpu" else {}
         return {**home, **own, "AGENTCOMPILE_MODEL": str(self.model), "AGENTCOMPILE_TARGET": self.target}
@@ -59,7 +59,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Import times of fresh processes, in ms, and whether PyTorch came along."""
+    """Import times of fresh processes in ms, and whether one of them imported PyTorch, too."""
 
     median_ms: float
     samples_ms: tuple[float, ...]
@@ -67,7 +67,7 @@ class Imported:
 
 
 def import_time(processes: int = 10) -> Imported:
-    """`import agentcompile` in fresh processes, after one that fills the page cache."""
+    """Time `import agentcompile` in fresh processes, after one that fills the page cache."""
     samples, torch = [], False
     for _ in range(processes + 1):
         run = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, timeout=60, check=True)
@@ -78,7 +78,7 @@ def import_time(processes: int = 10) -> Imported:
 
 
 def compile_once(build: Build, out: Path) -> Took:
-    """`agentcompile compile` to `out`."""
+    """Time `agentcompile compile` with the lock written to `out` and its log beside it."""
     context = ["--context", str(build.context)] if build.context else []
     seconds = ["--seconds", f"{build.seconds:g}"] if build.seconds else []
     budget = ["--budget", str(build.budget)] if build.budget else []
@@ -88,12 +88,12 @@ def compile_once(build: Build, out: Path) -> Took:
 
 
 def replay_once(build: Build) -> Took:
-    """`agentcompile replay`: rebuild and validate the lock."""
+    """Time `agentcompile replay`, which rebuilds and validates the lock."""
     return _took(build, ["replay", str(build.lock), "--quiet"], build.lock.with_suffix(".replay.log"))
 
 
 def first_token(build: Build) -> Took:
-    """From the start of `agentcompile generate` to the first text beyond the prompt on its stdout."""
+    """Time from the start of `agentcompile generate` to the first text beyond the prompt on its stdout."""
     text = "def main():"
     words = ["generate", str(build.lock), "--prompt", text, "--max-new-tokens", "64", "--quiet"]
     log = build.lock.with_suffix(".generate.log")
@@ -138,7 +138,7 @@ def _took(build: Build, words: Sequence[str], log: Path) -> Took:
 
 
 def _last_line(log: Path) -> str:
-    """The error in what a command said: its line, else the last one."""
+    """Return the last line of a log that starts with `error:`, else its last line, 300 characters at most."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or [""])[-1][-300:]

@@ -1,7 +1,7 @@
-"""One checkpoint's arms: started, checked against fp32, timed in rounds over several fresh processes each.
+"""One checkpoint's arms: they are started, checked against fp32, and timed in rounds over several fresh processes.
 
-A trial goes on from what an earlier one found: finished rounds and facts stay, and a process that was cut has its
-missing rounds made by fresh ones.
+A trial continues from the outcome of an interrupted one: finished rounds and facts are kept, and a fresh process takes
+the rounds that are missing.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from .twins import kind_of, slower
 from .workload import Workload
 
 LEAST_S = 0.3
-"""How long a visit generates at least, in seconds, unless a recipe says otherwise."""
+"""The shortest time in seconds that a visit generates, unless a recipe says otherwise."""
 TOPS = 5
 CHECKED_TOKENS = 256
-"""Held against fp32 at most: a long generation's first ones, as the rule looks at the first that differs alone."""
+"""The most tokens of a generation that are compared with fp32's: the rule needs only the first difference."""
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
-"""Why that arm has no row."""
+"""The reason that the llama.cpp arm gives without an interpreter."""
 VLLM = "vllm"
 _VLLM_SETTINGS = {
-    # In the arm's own process: what it takes of the processors is then its own, and stopping it stops all of it.
+    # One process: its use of the processors then counts as the arm's, and SIGSTOP stops all of it.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
 OURS = "agentcompile"
 FP32 = "fp32"
-"""Not an arm: the reference that their tokens are checked against."""
+"""The reference that the arms' tokens are checked against; not an arm itself."""
 
 Fact = str | int | float | bool | None
 
 
 def vllm_lacks(device: str, python: Path | None) -> str:
-    """Why vLLM has no row on this device with this interpreter (None: our own); empty when it may have one."""
+    """Return why vLLM cannot run on this device with this interpreter (None: our own); empty when it can."""
     if device != "cuda:0":
         return f"vLLM runs on cuda:0, not on {device}: --target cuda:0, with CUDA_VISIBLE_DEVICES naming the GPU"
     if python is None and importlib.util.find_spec("vllm") is None:
@@ -55,11 +55,11 @@ def vllm_lacks(device: str, python: Path | None) -> str:
 
 
 def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
-    """What starts the process of an arm, or of the reference."""
+    """Return the command that starts the process of an arm or of the reference."""
     settings = {
         "TORCHINDUCTOR_CACHE_DIR": str(setup.cache / "inductor"),
         "OMP_NUM_THREADS": str(setup.threads),
-        # A peer that asks the network for a newer checkpoint would wait for nothing.
+        # Without it, a peer would wait for the network to look for a newer checkpoint.
         "HF_HUB_OFFLINE": "1",
     }
     kind = kind_of(name)
@@ -75,99 +75,99 @@ def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What all arms of a run share."""
+    """The settings that all arms of a run share."""
 
     threads: int
     device: str
-    """``cpu`` or ``cuda:0``."""
+    """The device, ``cpu`` or ``cuda:0``."""
     rounds: int
     processes: int
     seed: int
     cache: Path
-    """Holds what can be made again: compiled artefacts of PyTorch, GGUF files."""
+    """The folder of files that can be made again: PyTorch's compiled artefacts, GGUF files."""
     logs: Path
     llama_python: Path | None
     vllm_python: Path | None = None
-    """None: our own interpreter, where it has vLLM."""
+    """The interpreter with vLLM; None for our own, if it has it."""
     quiet: Callable[[], AbstractContextManager[object]]
     bandwidth: Callable[[], float]
     say: Callable[[str], None]
     keep: Callable[[], None]
-    """Called after everything that was found: it is in the outcome, and worth being kept."""
+    """Called after every new result, which is in the outcome by then, to store it."""
     pause: Callable[[], None]
-    """Called before what takes long: the place to raise, when the run should not go on."""
+    """Called before anything that takes long; it raises when the run should stop."""
     command: Callable[[str, Build | None, Setup], list[str]] = command_of
     calm: Callable[[float], None] = wait_for_calm
-    """Waits until others take no more of all processors than so."""
+    """Waits until other processes take at most the given share of all processors."""
     joules: Callable[[], float | None] = lambda: None
-    """What the device has drawn until now."""
+    """Returns the energy that the device has drawn until now, or None where it is not measured."""
     load_limit_s: float = LOAD_LIMIT_S
-    """What loading may take, compiling included."""
+    """The time limit of loading, compiling included."""
     limit_s: float = LIMIT_S
-    """What the answer to one request may take; one for the likeliest tokens, twice as long."""
+    """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
-    """Locks of arms by name, of those that have one of their own."""
+    """Locks by name of arm, for arms with a lock of their own."""
     machine: str = ""
-    """Which one this is, as a short digest: its rounds are not pooled with another's."""
+    """A short digest of this machine, whose rounds are not pooled with another machine's."""
     looks: bool = False
-    """Whether arms are asked, once each, where their decode step spends its time."""
+    """Whether every arm is asked once where its decode step spends its time."""
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
-        """Of the device."""
+        """The kind of the device."""
         return "cpu" if self.device == "cpu" else "cuda"
 
     def steady(self, name: str) -> bool:
-        """Whether an arm promises one prompt the same tokens every time: ours does, by any lock and under any name."""
+        """Return whether an arm must give the same tokens for a prompt every time: arms that run a lock must."""
         return kind_of(name) == OURS or name in self.builds
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of every arm, and the rounds of those that lived."""
+    """The state of every arm, and the rounds of the live ones."""
 
     facts: dict[str, dict[str, Fact]] = field(default_factory=dict)
     load_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of every process that loaded alone, also of one that was cut before its first round."""
+    """Load times of all processes that loaded alone, also of one that was stopped before its first round."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why an arm has no row, or not all of its rounds."""
     agreement: dict[str, str] = field(default_factory=dict)
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
-    """What fp32 says."""
+    """The tokens and likeliest tokens of fp32."""
     looked: dict[str, Looked] = field(default_factory=dict)
     """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
-    """In the order they were timed: those of one process after those of the process before it."""
+    """All rounds in the order they were timed, process after process."""
 
     def done(self, process: int) -> int:
-        """Rounds of a process that are finished."""
+        """Return the number of finished rounds of a process."""
         return sum(timed.process == process for timed in self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One of the ways in which the processes of a trial generate from their prompt: greedily, or drawing."""
+    """One of the two ways in which a trial's processes generate from their prompt: greedily or with sampling."""
 
     workload: Workload
     outcome: Outcome
-    """Added to."""
+    """The outcome that the trial adds to."""
 
 
 def run_trial(
     names: Sequence[str], workload: Workload, build: Build | None, least_s: float, setup: Setup, outcome: Outcome
 ) -> Outcome:
-    """`run_trials` of one part; its outcome."""
+    """Call `run_trials` with one part, and return its outcome."""
     run_trials(names, [Part(workload=workload, outcome=outcome)], build, least_s, setup)
     return outcome
 
 
 def run_trials(names: Sequence[str], parts: Sequence[Part], build: Build | None, least_s: float, setup: Setup) -> None:
-    """Time `names` on all of `parts` until every process has its rounds, going on from their outcomes.
+    """Time the arms `names` on all of `parts` until every process has its rounds, continuing from their outcomes.
 
-    They have one prompt and one context, so a process that loaded serves them all, one after another; an arm that
-    one of them lost is loaded again for the next. What fails becomes a reason, never an exception; what `setup.keep`
-    and `setup.pause` raise ends the trial, with all processes gone and the outcomes as they were last kept.
+    All parts have one prompt and one context, so a loaded process serves them one after another; an arm that failed
+    in one part is loaded again for the next. A failure becomes a reason, never an exception; what `setup.keep` and
+    `setup.pause` raise ends the trial, with all processes ended and the outcomes as they were last kept.
     """
     drawn = next((part.workload.sampling for part in parts if part.workload.sampling), None)
     for process in range(setup.processes):
@@ -195,7 +195,7 @@ def run_trials(names: Sequence[str], parts: Sequence[Part], build: Build | None,
 
 
 def _share(part: Part, parts: Sequence[Part]) -> None:
-    """Of the processes that serve them all, `part` knows the newest; greedy tokens are the same, however one draws."""
+    """Copy `part`'s facts to the other parts, and share references, agreements and load times: all have one prompt."""
     own = part.outcome
     for other in (one.outcome for one in parts):
         other.facts |= own.facts
@@ -207,7 +207,7 @@ def _share(part: Part, parts: Sequence[Part]) -> None:
 
 
 def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
-    """What is left of a process's rounds of one part; the arms that live."""
+    """Time a process's missing rounds of one part, and return the arms that are still live."""
     outcome, workload = part.outcome, part.workload
     first = outcome.done(process)
     for number in range(first, setup.rounds):
@@ -218,7 +218,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             arms,
             workload,
             least_s=least_s,
-            # One of the round's own: where a run was cut does not change the order of what comes after.
+            # A generator for each round: where a run was interrupted does not change the order of later rounds.
             generator=random.Random(f"{setup.seed}/{process}/{number}"),
             quiet=setup.quiet,
             bandwidth=setup.bandwidth,
@@ -238,7 +238,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
 
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
-    """What an arm's process must know to load."""
+    """Return the first request to an arm's process, from which it loads."""
     build = setup.builds.get(name, build)
     return {
         "arm": kind_of(name),
@@ -258,10 +258,10 @@ def request_for(name: str, workload: Workload, build: Build | None, setup: Setup
 def _start(
     names: Sequence[str], workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[Arm]
 ) -> None:
-    """Start and load `names`; those that live are added to `arms`, the others get a reason.
+    """Start and load the arms `names`; loaded ones are added to `arms`, the others get a reason.
 
-    One after another, as their load times are told; side by side on a GPU once every one has loaded so before, from
-    what it has compiled by then: a load is minutes of one core.
+    They load one after another, so that their load times count; on a GPU, once each has loaded alone and its compiled
+    code is cached, they load side by side, since a load takes minutes of one core.
     """
     chosen = list[str]()
     for name in names:
@@ -289,7 +289,7 @@ def _start(
             return failure
 
     together = setup.kind == "cuda" and all(name in outcome.load_s for name in chosen)
-    # Processes begin in this thread, with which they end; where loads are timed, each when its turn comes.
+    # Processes start in this thread, as they die with their parent thread; timed loads start one at a time.
     begun = [begin(name) for name in chosen] if together else map(begin, chosen)
     with ThreadPoolExecutor(max(len(chosen), 1)) as loading:
         try:
@@ -310,12 +310,12 @@ def _start(
                 setup.keep()
         except BaseException:
             for arm in arms:
-                arm.close()  # so that no load is waited for
+                arm.close()  # so that leaving the pool waits for no load
             raise
 
 
 def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | None:
-    """fp32's tokens and their nearest rivals, once, from a process that is gone before anything is timed."""
+    """Return fp32's tokens and likeliest tokens, asked once of a process that ends before anything is timed."""
     if outcome.reference is not None or FP32 in outcome.reasons:
         return outcome.reference
     arms: list[Arm] = []
@@ -333,7 +333,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
 
 
 def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
-    """Hold every arm's tokens against the reference's, once: fresh processes of an arm make the same."""
+    """Compare every arm's tokens with the reference's, once, as its processes give the same; return the live arms."""
     failed: dict[str, str] = {}
     for arm in arms:
         if arm.name in outcome.agreement:
@@ -352,7 +352,7 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
 
 
 def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
-    """Ask every arm where its step spends its time, once. One that dies of it has no rounds in this process alone."""
+    """Ask every arm once where its step spends its time; one that fails at it has no rounds in this process only."""
     failed: dict[str, str] = {}
     for arm in arms:
         if arm.name not in outcome.looked:

@@ -1,7 +1,7 @@
-"""Names of arms: an arm may be asked for a second time, to be held against itself, as it is or slowed down.
+"""Names of arms and their twins: a second process of an arm, as it is or slowed down, to compare the arm with itself.
 
-``agentcompile=again`` is a process of its own of the same arm; ``agentcompile=slow:0.03`` is one that waits 3 % longer
-than it worked, so that a verdict of the suite can be judged on the real clock.
+``agentcompile=again`` is a second process of the same arm; ``agentcompile=slow:0.03`` is one that waits an extra 3 % of
+its working time, so that the suite's comparisons can be tested on the real clock.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ MOST_SLOWER = 10.0
 
 
 def kind_of(name: str) -> str:
-    """The arm that `name` is, or is a twin of."""
+    """Return the arm that `name` is, or is a twin of."""
     return name.partition("=")[0]
 
 
 def slower(name: str) -> float:
-    """How much longer than it worked an arm of this name waits, as a share of that; 0 for one that is left alone."""
+    """Return how long a twin waits, as a share of its working time; 0 for an arm that is not slowed down."""
     share = _share(name)
     return float(share) if share else 0.0
 
 
 def fault(name: str) -> str:
-    """What is wrong with a twin's name; empty when nothing is."""
+    """Return what is wrong with a twin's name; empty when nothing is."""
     _, given, alias = name.partition("=")
     if not given:
         return ""

@@ -1,7 +1,7 @@
-"""The vLLM arm: its offline engine, one sequence, bf16, no cache of prefixes, asked for one step at a time.
+"""The vLLM arm: its offline engine with one sequence in bf16, without prefix caching, run one step at a time.
 
-Runs in whatever interpreter has vLLM (0.9 or later); needs nothing of ours but its neighbours here. The engine's own
-`step` is what `LLM.generate` calls: between its calls the clock can be read when the first token is there.
+It runs in any interpreter with vLLM (0.9 or later), and needs nothing of ours but its sibling modules. It calls the
+engine's `step` as `LLM.generate` does, so that it can read the clock when the first token is there.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 from .channel import Generation, serve
 
 _CACHE_BYTES, _ROOM_BYTES = 1 << 30, 6 << 30
-"""Given to its cache of keys and values (one sequence of 4,608 tokens of Qwen3-4B takes 0.7 GB), and to what it
-compiles, captures and profiles: its own default is nine tenths of a GPU that other arms share."""
+"""Memory for its KV cache (a sequence of 4,608 tokens of Qwen3-4B takes 0.7 GB), and for compiling and capturing.
+
+vLLM's own default is nine tenths of the GPU, which other arms share.
+"""
 _MOST = 0.9
 
 
 class Vllm:
-    """An engine with the checkpoint's weights; token ids in, token ids out."""
+    """An engine with the checkpoint's weights that maps token ids to token ids."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         import torch
@@ -54,18 +56,18 @@ class Vllm:
                 self.sample([1] * length, 8, **sampling)
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """One request, greedily."""
+        """Generate greedily with one request."""
         return self._timed(ids, new, temperature=0.0)
 
     def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """One request, drawing with the engine's generator.
+        """Generate with one request that samples with the engine's generator.
 
-        A seed of the request's own would take the sampler off its fast path, so `seed` was the engine's at load.
+        `seed` is not used here but when the engine loads: a request with a seed would leave the sampler's fast path.
         """
         return self._timed(ids, new, temperature=temperature, top_p=top_p)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The same tokens with the log-probabilities that the engine gives beside them."""
+        """Return the greedy tokens and the `count` likeliest tokens of each step, by the engine's log-probabilities."""
         tokens: list[int] = []
         tops: list[list[int]] = []
         for output in self._steps(ids, new, temperature=0.0, logprobs=count):
@@ -86,7 +88,7 @@ class Vllm:
         return Generation(tokens, first - begin, last - first)
 
     def _steps(self, ids: Sequence[int], new: int, **how: Any) -> Iterator[Any]:
-        """What every step of the engine adds: token ids, and log-probabilities where they are asked for."""
+        """Yield the output that each engine step adds: token ids, and log-probabilities where `how` asks for them."""
         self._made += 1
         params = self._params(max_tokens=new, ignore_eos=True, detokenize=False, output_kind=self._delta, **how)
         self._engine.add_request(str(self._made), {"prompt_token_ids": list(ids)}, params)

@@ -1,4 +1,4 @@
-"""What every arm is asked to do: a checkpoint, a prompt, so many new tokens; and the bytes that a token must read."""
+"""The request to every arm: a checkpoint, a prompt and a number of new tokens; and the bytes that a token must read."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from agentcompile.options import DEFAULT_CONTEXT
 PROMPT_TOKENS = {"cpu": 32, "cuda": 128}
 NEW_TOKENS = {"cpu": 64, "cuda": 128}
 CONTEXT = {"cpu": 128, "cuda": 256}
-"""Tokens of cache that the peers get: the next power of two from what is used on."""
+"""Tokens of KV cache that peers get by default: prompt and new tokens, rounded up to a power of two."""
 _ROOM = 128
-"""Tokens that a cache is longer by at a time: what an attention kernel takes at once."""
+"""The multiple to which other lengths of the KV cache are rounded up: an attention kernel's block of tokens."""
 CACHE_ITEM_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One checkpoint with its prompt; batch 1."""
+    """One checkpoint with its prompt, for batch 1."""
 
     name: str
     model: Path
     ids: tuple[int, ...]
     new: int
     context: int
-    """Tokens of cache that the peers get."""
+    """Tokens of KV cache that the peers get."""
     token_bytes: int
-    """Read by one decode step at least, at the mean context of the generation."""
+    """Bytes that one decode step reads at least, at the mean context of the generation."""
     weight_bytes: int
-    """Of all tensors of the checkpoint."""
+    """Bytes of all tensors of the checkpoint."""
     cache_bytes: int
-    """Of our cache, for one sequence at the context that a lock has by default unless a lock says otherwise."""
+    """Bytes of our KV cache for one sequence, at a lock's default context unless a lock says otherwise."""
     parameters: int
     sampling: dict[str, float | int] | None = None
-    """How tokens are drawn (temperature, top_p, seed); None: greedily."""
+    """The sampling settings (temperature, top_p, seed); None for greedy."""
 
 
 def make_workload(
@@ -53,7 +53,7 @@ def make_workload(
 ) -> Workload:
     """Read a checkpoint's header and choose its prompt: text where there is a tokenizer, else random ids.
 
-    `tokens` are those of the prompt and the new ones, by default `PROMPT_TOKENS` and `NEW_TOKENS`.
+    `tokens` is the number of prompt tokens and of new tokens, by default those of `PROMPT_TOKENS` and `NEW_TOKENS`.
     """
     checkpoint = Checkpoint.open(model)
     wanted, new = tokens or (PROMPT_TOKENS[kind], NEW_TOKENS[kind])
@@ -76,9 +76,10 @@ def make_workload(
 
 
 def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt: int, new: int) -> int:
-    """Bytes a decode step reads: every weight once, of an embedding that is not also the head one row, and the cache.
+    """Return the bytes that a decode step reads: every weight once, and the mean of the KV cache.
 
-    The cache is read up to the token itself; the steps after the first new token stand at prompt … prompt + new − 2.
+    Of an embedding that is not also the head it reads one row. The cache is read up to and with the token itself; the
+    steps after the first new token are at positions prompt … prompt + new − 2.
     """
     total = sum(tensors.values())
     table = "model.embed_tokens.weight"
@@ -89,20 +90,20 @@ def token_bytes(config: Mapping[str, Any], tensors: Mapping[str, int], *, prompt
 
 
 def mean_cache_bytes(config: Mapping[str, Any], *, prompt: int, new: int) -> int:
-    """Keys and values that a decode step of the generation reads, in the mean."""
+    """Return the bytes of keys and values that a decode step of the generation reads in the mean."""
     steps = range(prompt, prompt + new - 1)
     mean_context = sum(position + 1 for position in steps) / max(len(steps), 1)
     return round(CACHE_ITEM_BYTES * per_position(config) * mean_context)
 
 
 def per_position(config: Mapping[str, Any]) -> int:
-    """Elements of keys and values that one position takes, over all layers."""
+    """Return the number of elements of keys and values that one position takes over all layers."""
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     return 2 * int(config["num_hidden_layers"]) * int(config["num_key_value_heads"]) * int(head_dim)
 
 
 def prompt(model: Path, vocab: int, seed: int, count: int) -> list[int]:
-    """`count` ids: the head of one of our own sources, or random ones for a model without a tokenizer."""
+    """Return `count` ids: the head of one of our own sources, or random ids for a model without a tokenizer."""
     generator = random.Random(seed)
     if (model / "tokenizer.json").is_file():
         from agentcompile.runtime.text import Tokenizer
@@ -117,7 +118,7 @@ def prompt(model: Path, vocab: int, seed: int, count: int) -> list[int]:
 
 
 def own_sources() -> Iterator[str]:
-    """The text of every module of the compiler, in order of its path: Python that no checkpoint was trained on."""
+    """Yield the text of every module of the compiler in order of path: Python that no checkpoint was trained on."""
     import agentcompile
 
     root = Path(agentcompile.__file__).parent

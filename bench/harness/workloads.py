@@ -1,4 +1,4 @@
-"""The suite's workloads and suites, read from ``workloads.toml``."""
+"""The benchmark's workloads and suites, read from ``workloads.toml``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ WORKLOADS = Path(__file__).resolve().parents[1] / "workloads.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One workload: tokens of the prompt and tokens that are made."""
+    """One workload: the number of tokens of its prompt and the number of new tokens."""
 
     name: str
     prompt: int
     new: int
     about: str
     small: str = ""
-    """The workload that it is a scaled-down twin of."""
+    """The workload that it is a scaled-down version of; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a sampled case draws its tokens."""
+    """The settings with which a sampled case draws its tokens."""
 
     temperature: float
     top_p: float
@@ -38,7 +38,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What is run together."""
+    """The models, workloads, modes and arms that are run together."""
 
     name: str
     kind: Literal["cpu", "cuda"]
@@ -48,32 +48,43 @@ class Suite:
     arms: tuple[str, ...]
     baseline: str
     rounds: int
-    """Of every process."""
+    """Number of rounds of every process."""
     processes: int
     context: int
-    """Tokens of the cache that our arm is compiled for."""
+    """Tokens of the KV cache that our arm is compiled for."""
     lock: dict[str, str] = field(default_factory=dict)
-    """By model, a lock in the project that is timed where it holds; elsewhere one is compiled."""
+    """By model, a committed lock that is timed where it is valid; elsewhere one is compiled."""
     fresh: bool = True
-    """Whether our lock is compiled with nothing stored, as its time is told; else with the user's store."""
+    """Whether our lock is compiled with an empty store, so that its time is that of a first compile.
+
+    Otherwise the user's store is used.
+    """
     bounds: bool = False
-    """Whether its result is held against the committed bounds unasked."""
+    """Whether its result is compared with the committed bounds by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workloads:
-    """The file."""
+    """The content of the file."""
 
     workload: tuple[Shape, ...]
     sampling: Sampling
     suite: tuple[Suite, ...]
 
     def shape(self, name: str) -> Shape:
-        """The workload called `name`; AgentCompileError naming the nearest."""
+        """Return the workload called `name`.
+
+        Raises:
+            AgentCompileError: there is none; the hint names the nearest (usage).
+        """
         return _named(self.workload, name, "--workload")
 
     def of(self, name: str) -> Suite:
-        """The suite called `name`; AgentCompileError naming the nearest."""
+        """Return the suite called `name`.
+
+        Raises:
+            AgentCompileError: there is none; the hint names the nearest (usage).
+        """
         return _named(self.suite, name, "--suite")
 
 
@@ -89,7 +100,11 @@ def _named(known: tuple[T, ...], name: str, option: str) -> T:
 
 @functools.cache
 def load_workloads(path: Path = WORKLOADS) -> Workloads:
-    """Read and check the file. Raises AgentCompileError with file, key and value."""
+    """Read and check the file.
+
+    Raises:
+        AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
+    """
     import tomllib
 
     try:
@@ -103,7 +118,7 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
 
 
 def _underscored(value: object) -> object:
-    """Keys are written with dashes; those of a table of locks are names of models."""
+    """Replace the dashes of all keys by underscores, but not in a table of locks, whose keys are names of models."""
     if isinstance(value, dict):
         return {key.replace("-", "_"): item if key == "lock" else _underscored(item) for key, item in value.items()}
     return [_underscored(item) for item in value] if isinstance(value, list) else value
@@ -115,7 +130,7 @@ def _faults(read: Workloads) -> list[str]:
     found += [f"suite: {name}: is defined twice" for name in _twice([suite.name for suite in read.suite])]
     for one in read.workload:
         found += _less(f"workload: {one.name}", "prompt", one.prompt, 1)
-        found += _less(f"workload: {one.name}", "new", one.new, 2)  # the time per token is of those after the first
+        found += _less(f"workload: {one.name}", "new", one.new, 2)  # TPOT is the time of the tokens after the first
         if one.small and one.small not in names:
             found.append(f"workload: {one.name}: small: {one.small!r} is no workload")
     for suite in read.suite:

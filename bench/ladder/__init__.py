@@ -1,6 +1,6 @@
 """The ladder: from PyTorch eager to the normal compile in rungs that differ by one thing each, timed side by side.
 
-`rungs` names them, `engines` runs each in a process of its own (`decoder` is the one written by hand, `insides` looks
-into steps of locks), `locks` compiles what the upper ones need, `climb` times them all, `gains` says which region
-gained what. Rounds, checks against fp32, results and resuming are those of the harness.
+`rungs` defines them, `engines` runs each in a process of its own (`decoder` is the hand-written one, `insides` times
+the parts of a lock's step), `locks` compiles the locks of the upper rungs, `climb` times all rungs, and `gains` shares
+each gain out to regions. Rounds, checks against fp32, results and resuming are those of the harness.
 """

@@ -1,4 +1,4 @@
-"""One climb: the locks that the rungs need, the rounds of all rungs, and what each gains over the one below it."""
+"""One run of the ladder: the rungs' locks, the rounds of all rungs, and the gain of each over the one below it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from .locks import Locks
 from .rungs import RungSpec
 
 CONTEXT = 512
-"""Tokens that a lock's cache holds at least: as many as one plan serves on a GPU."""
+"""The least number of tokens in a lock's KV cache, as many as one plan serves on a GPU."""
 
 
 def context_of(workload: Workload) -> int:
-    """Tokens of the locks' caches: no more than the model's own, and no less than the workload needs."""
+    """Return the tokens of the locks' KV caches: at most the model's maximum, and at least what the workload needs."""
     config = json.loads((workload.model / "config.json").read_text(encoding="utf-8"))
     needed = len(workload.ids) + workload.new
     return max(needed, min(max(CONTEXT, workload.context), int(config.get("max_position_embeddings", CONTEXT))))
 
 
 def command_of(name: str, build: Build | None, setup: Setup) -> list[str]:
-    """What starts the process of a rung, or of the reference."""
+    """Return the command that starts the process of a rung or of the reference."""
     settings = {"OMP_NUM_THREADS": str(setup.threads), "HF_HUB_OFFLINE": "1"}
     return own_command("ladder.engines", {**settings, **(build.settings if build else {})})
 
@@ -57,8 +57,10 @@ def climb(
     ceiling: Ceiling,
     target: Target,
 ) -> tuple[Case, Samples]:
-    """Time `rungs` on a workload; what fails becomes a row with its reason. Raises what `setup.keep` and `setup.pause`
-    raise."""
+    """Time `rungs` on a workload, and return the case and its single generations.
+
+    A failure becomes a row with its reason; what the setup's `keep` and `pause` raise passes through.
+    """
     kind = locks.setup.kind
     outcome = locks.file.progress(workload.name).outcome
     rules: dict[str, Rule] = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}
@@ -92,7 +94,10 @@ def climb(
 
 
 def _covering(looked: Mapping[str, Looked], locks: Locks) -> dict[str, Looked]:
-    """With what the sections of the decoders that are written by hand stand for in the captured graph."""
+    """Add to the sections of hand-written decoders the operators of the captured graph that they replace.
+
+    When the model cannot be captured, the looks with such sections are left out.
+    """
     unknown = [one for one in looked.values() if any(not part.covers for part in one.parts)]
     if not unknown:
         return dict(looked)
@@ -100,7 +105,7 @@ def _covering(looked: Mapping[str, Looked], locks: Locks) -> dict[str, Looked]:
         options = resolve({"target": locks.setup.device, "home": str(locks.home) if locks.home else None}).options
         here = this_machine(options)
         captured = load_model(locks.model, locks.context, here.store, here.hashes).captured
-    except AgentCompileError as error:  # the times stand without them, and a gain has its change for an owner
+    except AgentCompileError as error:  # the times are valid without; the rung's change then owns its gain
         locks.setup.say(f"{locks.name}: the sections of the decoder written by hand have no regions: {error}")
         return {name: one for name, one in looked.items() if one not in unknown}
     regime = Regime(phase="decode", context=(1, locks.context))

@@ -1,7 +1,7 @@
-"""The rungs that are written by hand: a decode step in sections, run eagerly or as a CUDA graph.
+"""The hand-written rungs: a decode step in sections, run eagerly or as a CUDA graph.
 
-The weights are those of the static decoder that is compiled elsewhere; a section is called by the kind of region that
-covers it, so that its time can stand beside that region's.
+The weights are those of the static decoder that other arms compile. A section has the name of the kind of region that
+covers it, so that the two times can be compared.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from ..harness.static_decoder import Decoder, Layer, attended
 
 Made = TypeVar("Made")
 LEAST_S = 0.5
-"""How long a look at a CPU's step generates at least, in seconds."""
+"""The shortest time in seconds that a CPU generates to time the parts of its step."""
 _STEPS, _ROUNDS = 8, 15
-"""Of a look at a GPU's step: steps in a sample, and samples of every arm in turn."""
+"""Steps in a sample and samples of each section, when the parts of a GPU's step are timed."""
 
 
 class Sections:
-    """Runs the sections of a step: all of them, all but one, or with a look at the clock after each."""
+    """The runner of a step's sections: all of them, all but one, or with a clock reading after each."""
 
     def __init__(self) -> None:
         self.without = ""
-        """The section that is left out; what it made before stands in for it."""
+        """The section that is left out and replaced by its kept result; empty for none."""
         self.spent_ns: Counter[str] | None = None
-        """Where times are added up, by section."""
+        """The sums of times by section; None when sections are not timed."""
         self.keeps = False
-        """Whether what is made now may stand in later."""
+        """Whether results are kept, to replace a section that is left out later."""
         self._kept: dict[tuple[str, int], Any] = {}
         self._seen: Counter[str] = Counter()
         self._last_ns = 0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step: reset the counts of sections and the clock."""
         self._seen.clear()
         self._last_ns = time.perf_counter_ns()
 
     @property
     def sites(self) -> Mapping[str, int]:
-        """How often each section was there in the last step."""
+        """How often each section ran in the last step."""
         return dict(self._seen)
 
     def __call__(self, name: str, make: Callable[..., Made], *given: Any) -> Made:
-        """What `make` gives for `given`."""
+        """Return `make(*given)`, or the kept result when the section is left out; keep and time it as configured."""
         at = (name, self._seen[name])
         self._seen[name] += 1
         if name == self.without:
@@ -69,7 +69,7 @@ class Sections:
 
 
 class Stepwise:
-    """One decoder with its cache; `merged` says whether q, k and v are one product, and gate and up another."""
+    """One decoder with its KV cache; with `merged`, q, k and v are one product, and gate and up another one."""
 
     def __init__(self, path: Path, context: int, device: str, *, merged: bool) -> None:
         self.device, self._merged = device, merged
@@ -79,7 +79,7 @@ class Stepwise:
         self.sections = Sections()
 
     def __call__(self, token: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [1, T] at positions [T] to the next token [1, 1] and its logits [1, vocab]."""
+        """Map tokens [1, T] at `positions` [T] to the next token [1, 1] and its logits [1, vocab]."""
         section, own = self.sections, self._own
         section.begin()
         x = section("embedding", F.embedding, token, own["table"])
@@ -98,7 +98,7 @@ class Stepwise:
         return own["causal"][None, None, positions], own["cos"][positions], own["sin"][positions]
 
     def _projected(self, w: _Weights, x: Tensor) -> tuple[Tensor, ...]:
-        """x [1, T, hidden] to q, k and v, [1, T, heads × head_dim] each."""
+        """Map `x` [1, T, hidden] to q, k and v, [1, T, number of their heads × head_dim] each."""
         x = F.rms_norm(x, x.shape[-1:], w.of["before"], w.layer.eps)
         if self._merged:
             return torch.split(F.linear(x, w.of["qkv"]), w.sizes, dim=-1)
@@ -126,14 +126,14 @@ class _Weights:
 
 
 class Replayed(Protocol):
-    """A captured step."""
+    """A captured step that can be replayed."""
 
     def replay(self) -> None:
-        """Enqueue it."""
+        """Enqueue the step."""
 
 
 def cuda_graph(body: Callable[[], None]) -> Replayed:
-    """What `body` enqueues, as a CUDA graph."""
+    """Capture what `body` enqueues as a CUDA graph."""
     from agentcompile.runtime.device_step import captured
 
     graph: Replayed = captured(body)
@@ -141,7 +141,7 @@ def cuda_graph(body: Callable[[], None]) -> Replayed:
 
 
 class ByHand:
-    """The arm: a plain loop around the step, or, with `capture`, around replays of it."""
+    """The arm: a plain loop around the step, or with `capture` around replays of the captured step."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class ByHand:
             self.generate([1] * length, 4)
 
     def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Nothing is asked of a device between the first token and the last."""
+        """Generate greedily, without a host sync between the first token and the last."""
         with torch.inference_mode():
             begin = time.perf_counter()
             self._prompt(ids)
@@ -188,7 +188,7 @@ class ByHand:
             return Generation(tokens, first - begin, time.perf_counter() - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """The logits that each token was chosen from."""
+        """Return the greedy tokens and the `count` tokens with the largest logits of each step."""
         with torch.inference_mode():
             self._prompt(ids)
             tokens, tops = list[int](), list[list[int]]()
@@ -201,8 +201,11 @@ class ByHand:
         return tokens, tops
 
     def look(self, ids: Sequence[int], new: int) -> dict[str, Any]:
-        """On a CPU with a look at the clock after each section of a generation; on a GPU by what a step takes less
-        when a section is left out of it."""
+        """Return a `looks.Looked` as plain values.
+
+        On a CPU the clock is read after each section of generations; on a GPU a section's time is how much faster the
+        step is without it.
+        """
         with torch.inference_mode():
             return self._clocked(ids, new) if self._device == "cpu" else self._left_out(ids, new)
 
@@ -223,8 +226,8 @@ class ByHand:
         if self._graph is None:
             token, position = self._token.clone(), int(self._position)
             self._graph = self._capture(self._one)
-            self._held = self._logits  # where every replay leaves them
-            self._stand(token, position)  # capturing ran it
+            self._held = self._logits  # the tensor that every replay writes
+            self._stand(token, position)  # capturing ran the step, which changed both
         self._graph.replay()
         self._logits = self._held
 
@@ -272,11 +275,11 @@ class ByHand:
         }
 
     def _still(self) -> None:
-        """A step whose token goes nowhere."""
+        """Run a step and drop its token."""
         self._step(self._token, self._position)
 
     def _runs(self, without: str) -> Callable[[], None]:
-        """What makes a step without one section."""
+        """Return a function that runs a step without one section, captured if the arm captures its step."""
         sections = self._step.sections
 
         def body() -> None:
@@ -292,7 +295,7 @@ def _part(kind: str, ns: float, sites: int) -> dict[str, Any]:
 
 
 def _took_ns(run: Callable[[], None], device: str) -> float:
-    """Of one of `_STEPS` steps that are enqueued at once."""
+    """Return the ns of one step, from `_STEPS` steps that are enqueued at once."""
     wait: Callable[[], None] = torch.cuda.synchronize if device != "cpu" else lambda: None
     run()
     wait()

@@ -1,7 +1,7 @@
-"""The rungs' processes.
+"""The engines of the rungs, each run in a process of its own.
 
-Run as `python -m agentcompile.bench.ladder.engines`; the first request names the rung, the checkpoint, the threads, and
-the lock where the rung has one.
+It runs as `python -m agentcompile.bench.ladder.engines`; the first request names the rung, the checkpoint, the threads,
+and the lock where the rung has one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from .decoder import LEAST_S, ByHand, cuda_graph
 
 
 class Locked(Ours):
-    """A lock, loaded as a user loads it, that can look into its step."""
+    """A lock, loaded as a user loads it, that can say where its decode step spends its time."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         super().__init__(request)
         self._request = request
 
     def look(self, ids: Sequence[int], new: int) -> dict[str, Any]:
-        """On a CPU from a generation with the clock of the step's calls running; on a GPU beside one."""
+        """Return a `looks.Looked` as plain values.
+
+        On a CPU the times come from generations in which every call of the step is timed. On a GPU they come from steps
+        without each region in turn, and the time per token from a separate generation.
+        """
         from agentcompile.options import resolve
         from agentcompile.replay.open import open_lock
 
@@ -31,7 +35,7 @@ class Locked(Ours):
 
         request = self._request
         target = request.get("device", "cpu")
-        # `cpu` would find a lock of several threads on this machine wanting: the lock's own are taken.
+        # `open_lock` uses the lock's own number of threads, whatever this machine's default is.
         opened = open_lock(Path(request["lock"]), resolve({"model": request["model"], "target": target}).options)
         middle = len(ids) + new // 2
         if (clock := self._model.clock) is None:
@@ -61,7 +65,7 @@ def _by_hand(*, merged: bool, captured: bool = False) -> Callable[[Mapping[str, 
 
 
 def _no_python(request: Mapping[str, Any]) -> Engine:
-    """On a CPU a lock without kernels, on a GPU the step in a graph."""
+    """Return the engine of the rung: on a CPU a lock without kernels, on a GPU the step in a CUDA graph."""
     return Locked(request) if request["device"] == "cpu" else _by_hand(merged=True, captured=True)(request)
 
 
@@ -75,7 +79,7 @@ LOADERS: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "searched-templates": Locked,
     "agentcompile": Locked,
 }
-"""By rung; `fp32` is the reference that the others' tokens are checked against."""
+"""The engine of each rung; `fp32` is the reference that their tokens are checked against."""
 
 
 if __name__ == "__main__":

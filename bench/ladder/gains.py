@@ -1,8 +1,8 @@
-"""Which region gained what from one rung to the next. Pure arithmetic; times are seconds of one token.
+"""The gain of each region from one rung to the next; pure arithmetic, with times in seconds of one token.
 
-Two rungs may cut a step differently, so they are compared by the smallest sets of operators that are whole regions in
-both: a set's gain is what its regions took before, less what they take after. What no region takes, before and after,
-is the rest. All gains together with that of the rest are the whole gain, always.
+Two rungs may cut a step into different regions, so they are compared by the smallest sets of operators that are whole
+regions in both: the gain of a set is its regions' time before minus their time after. Time that no region takes is the
+rest. The gains of all sets and of the rest always sum to the whole gain.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..harness.looks import Looked, PartTime, numbers_in
 from ..harness.result import Gain, KindShare, Owner
 
 REST = "between the regions"
-"""What no region takes: loops, launches, waits, and what ends a step."""
+"""The name of the time that no region takes: loops, launches, waits and the end of a step."""
 
 
 def shares(looked: Looked) -> tuple[tuple[KindShare, ...], float]:
-    """The share of a token's time by kind of region, largest first, and the share that no region takes."""
+    """Return the shares of a token's time by kind of region, largest first, and the share that no region takes."""
     if looked.token_ns <= 0:
         return (), 0.0
     ns: dict[str, float] = {}
@@ -38,15 +38,15 @@ def gain(
     after: Looked | None,
     change: str,
 ) -> Gain:
-    """The gain of a rung over the one called `over`, by owner, largest first.
+    """Return the gain of a rung over the one called `over`, by owner, largest first.
 
-    Where one of them cannot say where its time goes, the whole gain is that of `change`.
+    Where one of the two cannot say where its time goes, `change` owns the whole gain.
     """
     if before is None or after is None or not before.parts or not after.parts:
         rest = Owner(name=REST, before_s=0.0, after_s=0.0)
         owners: tuple[Owner, ...] = (Owner(name=change, before_s=before_s, after_s=after_s),)
     else:
-        # What the parts took in the generation that was looked into, as shares of the rounds' time per token.
+        # Scales the parts' times from the generation that was looked at to the rounds' time per token.
         was, now = before_s / before.token_ns, after_s / after.token_ns
         spent: dict[str, tuple[float, float]] = {}
         for name, first, second in _blocks(before.parts, after.parts):
@@ -60,7 +60,7 @@ def gain(
 
 
 def _blocks(before: Sequence[PartTime], after: Sequence[PartTime]) -> Iterator[tuple[str, float, float]]:
-    """Name, ns before and ns after of every smallest set of operators that is whole parts on both sides."""
+    """Yield name, ns before and ns after of every smallest set of operators that is whole parts on both sides."""
     blocks: list[tuple[set[int], list[PartTime], list[PartTime]]] = []
     for side, parts in enumerate((before, after)):
         for part in parts:
@@ -79,7 +79,7 @@ def _blocks(before: Sequence[PartTime], after: Sequence[PartTime]) -> Iterator[t
 
 
 def _named(before: Sequence[PartTime], after: Sequence[PartTime]) -> str:
-    """By the kinds of the side that says it in fewer words."""
+    """Return the kinds of the side that has fewer, joined by +; of `after` when both have as many."""
     sides = [list(dict.fromkeys(part.kind for part in side)) for side in (after, before) if side]
     names: list[str] = sides[-1] if len(sides[-1]) < len(sides[0]) else sides[0]
     return " + ".join(names)

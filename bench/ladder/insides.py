@@ -1,7 +1,7 @@
-"""Where the decode step of a lock spends its time, region by region, and what each region stands for in the graph.
+"""The time of each region of a lock's decode step, and the operators of the graph that each region replaces.
 
-On a CPU the executor's clock says it, call by call, in a real generation. On a GPU, where launches overlap, a region's
-part is what the step takes less without its launches.
+On a CPU the executor times every call in a real generation. On a GPU, where launches overlap, a region's time is how
+much faster the step is without its launches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..harness.looks import ranges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One site of a step: its region, how many calls of the program it is, and its operators."""
+    """One site of a step: its region, the number of the program's calls that run it, and its operators."""
 
     region: Region
     calls: int
@@ -35,7 +35,7 @@ class Stage:
 
 
 def stages(opened: Opened, position: int) -> tuple[Program, tuple[Stage, ...]]:
-    """The decode program that serves one sequence at `position`, and its sites in the order they run."""
+    """Return the decode program that serves one sequence at `position`, and its sites in the order they run."""
     lock = opened.lock
     plan = next(one for one in lock.plan if one.phase == "decode" and one.batch == 1 and position < one.context[1])
     program = next(program for regime, program in opened.alone if regime.context == plan.context)
@@ -57,8 +57,10 @@ def stages(opened: Opened, position: int) -> tuple[Program, tuple[Stage, ...]]:
 
 
 def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
-    """What the sections of a decoder that is written by hand stand for: by kind, the operators of the cover with the
-    fewest regions."""
+    """Return by kind the operators of the cover with the fewest regions, as `looks.ranges` writes them.
+
+    They are the operators that the sections of a hand-written decoder replace.
+    """
     same = Fallback(reason="counted")
     options = {region.id: (Option(cost_ns=1.0, choice=same),) for region in cut.regions}
     regions, order = {region.id: region for region in cut.regions}, _order(graph)
@@ -71,7 +73,7 @@ def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
 
 
 def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) -> list[dict[str, Any]]:
-    """`looks.PartTime`s as plain values, one a site, from what every call of a CPU's step took over `steps` steps."""
+    """Return one `looks.PartTime` per site as plain values, from each call's total time in `steps` steps on a CPU."""
     parts, at = [], 0
     for stage in stages(opened, position)[1]:
         parts.append(_part([stage], sum(spent_ns[at : at + stage.calls]) / steps))
@@ -80,8 +82,10 @@ def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) 
 
 
 def left_out(opened: Opened, position: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """`looks.PartTime`s as plain values, one a region, from a GPU's step without each in turn; and the kinds that
-    cannot be left out, because PyTorch runs them or what reads them."""
+    """Time a GPU's step without each region in turn; return one `looks.PartTime` per region as plain values.
+
+    Also return the kinds that cannot be left out, because PyTorch runs them or the operators that read their outputs.
+    """
     from ..harness.stepping import Bench
 
     program, sites = stages(opened, position)
@@ -92,7 +96,7 @@ def left_out(opened: Opened, position: int) -> tuple[list[dict[str, Any]], list[
 def parted(
     program: Program, sites: Sequence[Stage], time_ns: Callable[[Program], float]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """As `left_out`, with a clock that times a program's step in ns."""
+    """Do the work of `left_out` with a given program, its sites, and a function that times a program's step in ns."""
     whole, parts, kept = time_ns(program), list[dict[str, Any]](), list[str]()
     by_region: dict[str, list[Stage]] = {}
     for stage in sites:
@@ -104,7 +108,7 @@ def parted(
         without = replace(program, calls=tuple(call for call in program.calls if call.region != id))
         try:
             parts.append(_part(own, max(whole - time_ns(without), 0.0)))
-        except KeyError:  # PyTorch reads what it leaves, and finds no buffer of that name
+        except KeyError:  # PyTorch reads the region's output and finds no such buffer
             kept.append(own[0].region.kind)
     return parts, kept
 

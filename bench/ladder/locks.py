@@ -1,7 +1,7 @@
-"""The locks of the upper rungs, compiled one after another from one store and one database of measurements.
+"""The locks of the upper rungs, compiled one after another with one store and one trial database.
 
-What one compilation has built, checked or timed the next one takes as it is: three locks cost little more than one, and
-differ by what was chosen, not by what was measured.
+Each compilation reuses what earlier ones built, validated and timed: three locks cost little more than one, and they
+differ in what was chosen, not in what was measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..harness.trial import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locks:
-    """Where locks of one checkpoint come from, and where they are kept until the run has its result."""
+    """The settings with which locks of one checkpoint are compiled, and the file that records them during the run."""
 
     name: str
     model: Path
@@ -32,17 +32,18 @@ class Locks:
     budget: int = 0
     seconds: float = 0
     stored: bool = False
-    """Whether the user's store and database are used, and not empty ones."""
+    """Whether the user's store and trial database are used instead of empty ones."""
 
     @property
     def home(self) -> Path | None:
-        """The folder of store and database; None: the user's own."""
+        """The folder of store and trial database; None for the user's own."""
         return None if self.stored else self.file.folder / "home"
 
     def of(self, rule: Rule) -> Build | None:
-        """The lock by this rule, compiled unless it is there; None when that failed.
+        """Return the lock that `rule` chooses, compiled if needed; None when that failed.
 
-        Raises AgentCompileError when it is not what was compiled.
+        Raises:
+            AgentCompileError: the lock is not as it was compiled (usage).
         """
         progress = self.progress(rule)
         build = build_of(
@@ -61,21 +62,25 @@ class Locks:
         return None if progress.times[FIRST_COMPILE].reason else build
 
     def progress(self, rule: Rule) -> Progress:
-        """What is known of a rule's lock."""
+        """Return the results so far for a rule's lock."""
         return self.file.progress(f"{self.name}, choose = {rule}")
 
     def compile_s(self, rule: Rule) -> float | None:
-        """What compiling took, with what the compilations before it left; None when it failed or was not done."""
+        """Return the seconds of compiling, which reuses earlier results; None when it failed or was not done."""
         took = self.progress(rule).times.get(FIRST_COMPILE)
         return took.seconds if took else None
 
     def failure(self, rule: Rule) -> str:
-        """Why there is no lock."""
+        """Return why there is no lock."""
         took = self.progress(rule).times.get(FIRST_COMPILE)
         return f"compile --choose {rule}: {took.reason}" if took and took.reason else "there is no lock"
 
     def copied(self, rules: Sequence[Rule], folder: Path) -> Iterator[Path]:
-        """Copies of the locks in `folder`, for whoever replays them; AgentCompileError when it cannot be written."""
+        """Copy the locks to `folder`, so that users can replay them, and yield the copies' paths.
+
+        Raises:
+            AgentCompileError: the folder cannot be written (environment).
+        """
         for rule in rules:
             build = self.of(rule)
             if build is None:

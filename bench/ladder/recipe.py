@@ -40,7 +40,7 @@ _EXIT_CODES = "exit codes: 0 finished, also when a rung failed or is slower; 7 -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be climbed."""
+    """The checkpoint, the workload and the rungs to be timed."""
 
     model: str
     path: Path
@@ -52,10 +52,13 @@ class Asked:
 def run(
     arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm, rungs: Sequence[RungSpec] = RUNGS
 ) -> int:
-    """Climb, from the start or, with --resume, from where the run was cut. Returns 0 or 7.
+    """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up.
 
-    `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
-    what the user can fix, and Stopped for a signal.
+    `calm` is called before every visit and waits until other processes leave the machine alone.
+
+    Raises:
+        AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
+        Stopped: a signal ended the run.
     """
     asked = _parse(arguments, rungs)
     course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)

@@ -1,4 +1,4 @@
-"""The rungs in order, each the one before it and one thing more."""
+"""The rungs in order; each does one thing more than the one before it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from agentcompile.ir.trial import Rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungSpec:
-    """What a rung is, before anything is timed."""
+    """The definition of a rung."""
 
     name: str
-    """Of its arm."""
+    """The name of its arm."""
     change: str
-    """The one thing that it does and the rung before it does not: who owns a gain that no region can be given."""
+    """The one thing that it does and the rung before it does not; it owns gains that belong to no region."""
     about: Mapping[str, str]
-    """What runs, by kind of device."""
+    """A description of what runs, by kind of device."""
     rule: Mapping[str, Rule]
-    """By kind of device the rule of choice of the lock that it runs; none where it runs none."""
+    """By kind of device, the `--choose` rule of the lock that it runs; no entry where it runs no lock."""
 
 
 def _by_kind(told: Any) -> dict[str, Any]:
-    """A text that stands once is about both kinds of device."""
+    """Return a table by kind of device; a single text applies to both kinds."""
     return told if isinstance(told, dict) else {"cpu": told, "cuda": told}
 
 
@@ -34,4 +34,4 @@ _ROWS = tomllib.loads(Path(__file__).with_name("rungs.toml").read_text(encoding=
 RUNGS: tuple[RungSpec, ...] = tuple(
     RungSpec(**{**row, "about": _by_kind(row["about"]), "rule": _by_kind(row.get("rule", {}))}) for row in _ROWS
 )
-"""From the lowest to the highest."""
+"""All rungs from the lowest to the highest."""

@@ -1,1 +1,1 @@
-"""A result of the suite or of a ladder for people: Markdown, plots and one HTML page."""
+"""Reports of a suite's or a ladder's result for people: Markdown, plots and one HTML page."""

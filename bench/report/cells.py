@@ -1,4 +1,4 @@
-"""Text of a report's cells: numbers with so many telling digits, and names on one line."""
+"""Text of a report's cells: numbers with some significant digits, and names on one line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ NOTHING = "-"
 
 
 def plain(text: str) -> str:
-    """`text` on one line, with a sign for what no text can hold: control characters, halves of a pair."""
+    """Return `text` on one line, with U+FFFD for characters that cannot be printed (control, lone surrogate)."""
     return "".join(
         sign if sign.isprintable() else " " if sign.isspace() else "\N{REPLACEMENT CHARACTER}" for sign in text
     )
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """`value` with so many telling digits and no exponent; a dash for what is not known."""
+    """Return `value` with `digits` significant digits and no exponent; a dash for None and for what is not finite."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -24,6 +24,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def short(text: str, letters: int) -> str:
-    """`text` on one line of at most so many letters."""
+    """Return `text` on one line of at most `letters` characters, cut with an ellipsis."""
     text = plain(text)
     return text if len(text) <= letters else f"{text[: letters - 1]}…"

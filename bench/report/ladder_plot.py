@@ -1,4 +1,4 @@
-"""A ladder as one figure: what a token takes on each rung, and which kinds of region take it."""
+"""A ladder as one figure: the time per token on each rung, and the kinds of region that take it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _REST, _OTHERS = "between the regions", "other kinds"
 _KINDS = 11
-"""Kinds of region that have a colour of their own; the table has all."""
+"""The most kinds of region that get a colour of their own; the table has all."""
 _LEAST = 0.02
-"""Of a token's time on some rung: a kind that never takes as much is one of the others."""
+"""The share of the time per token that a kind must reach on some rung to get a colour of its own."""
 
 
 def climb(title: str, under: str, case: Case) -> Figure:
-    """Two panels of the same rows: a fall from rung to rung, and bars of shares."""
+    """Draw two panels with a row per rung: the time falling from rung to rung, and bars of shares."""
     kinds = _kinds(case)
     looks = _looks(kinds)
     under = f"{under}; left: what is gained over the rung above it in orange, lost in grey; right: of a token's time"
@@ -49,7 +49,7 @@ def climb(title: str, under: str, case: Case) -> Figure:
 
 
 def _kinds(case: Case) -> list[str]:
-    """Kinds with a colour of their own, by the most that they ever take."""
+    """Return the kinds with a colour of their own, by their largest share on any rung."""
     most: dict[str, float] = {}
     for rung in case.rungs:
         for one in rung.shares:
@@ -120,7 +120,7 @@ def _bars(axes: Axes, case: Case, looks: dict[str, Look], kinds: list[str]) -> N
             look = looks[kind]
             axes.barh(at, share, 0.72, left, color=look.colour, hatch=look.hatch, edgecolor=PAPER, linewidth=0)
             left += share
-        if rung.rest < 0:  # launches that overlap take more apart than together
+        if rung.rest < 0:  # overlapping launches take longer one by one than together
             at_right(axes, at, f"{left:.0%}")
     name_rows(axes, [""] * len(case.rungs))
     axes.set_xlim(0, max(1.0, *(1 - min(rung.rest or 0.0, 0.0) for rung in case.rungs)))

@@ -1,4 +1,4 @@
-"""A ladder's rungs and gains as tables. Pure: every number is the result's."""
+"""A ladder's rungs and gains as tables; every number comes from the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABOUT_GAINS = (
 
 
 def rungs_table(case: Case) -> Table:
-    """The rungs as they were timed."""
+    """Return the table of rungs with their times and speedups."""
     rows = []
     for rung in case.rungs:
         arm = case.arm(rung.name)
@@ -55,7 +55,7 @@ def rungs_table(case: Case) -> Table:
 
 
 def shares_table(case: Case) -> Table:
-    """Kinds of region by rung."""
+    """Return the table of each kind of region's share of the time per token, by rung."""
     looked = [rung for rung in case.rungs if rung.rest is not None]
     kinds = list(dict.fromkeys(one.kind for rung in reversed(looked) for one in rung.shares))
     by_rung = [{one.kind: one for one in rung.shares} for rung in looked]
@@ -70,7 +70,7 @@ def shares_table(case: Case) -> Table:
 
 
 def gains_table(case: Case) -> Table:
-    """Every rung's gain by owner, and the whole."""
+    """Return the table of every rung's gain, by owner and as a whole."""
     rows: list[tuple[str, ...]] = []
     for rung in case.rungs:
         if rung.gain is None:

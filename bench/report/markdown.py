@@ -1,6 +1,6 @@
-"""A suite's result as tables, and those as Markdown. Pure: strings in, strings out, no number that is not the result's.
+"""A suite's result as tables, and these as Markdown; every number comes from the result.
 
-The tables hold plain text; who renders them escapes it. Times are milliseconds and seconds, as the heads say.
+The tables hold plain text, which each renderer escapes. Times are in milliseconds or seconds, as the heads say.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REGIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One table with its title and what a reader must know to read it."""
+    """One table with its title and an explanation for the reader."""
 
     title: str
     about: str
@@ -45,39 +45,39 @@ class Part:
 
 
 def models(result: SuiteResult) -> tuple[str, ...]:
-    """Every model with a case or a lock, in the result's order."""
+    """Return every model with a case or a lock, in the result's order."""
     return tuple(dict.fromkeys([*(case.model for case in result.cases), *result.compiled]))
 
 
 def device(result: SuiteResult) -> str:
-    """The machine in a few words."""
+    """Return the machine in a few words."""
     machine = result.machine
     return f"{machine.device}, {machine.threads} {'threads' if machine.kind == 'cpu' else 'multiprocessors'}"
 
 
 def revision(result: SuiteResult) -> str:
-    """The commit that ran."""
+    """Return the revision that ran, and whether its sources were changed."""
     return result.sources(digits=12)
 
 
 def rounds(cases: Iterable[Case]) -> tuple[int, int]:
-    """How many rounds were kept and how many were dropped."""
+    """Return how many rounds were kept and how many were dropped."""
     kept = [one.kept for case in cases for one in case.rounds]
     return sum(kept), len(kept) - sum(kept)
 
 
 def arm_names(cases: Iterable[Case]) -> list[str]:
-    """Every arm of the cases, in their order."""
+    """Return the names of all arms of the cases, in their order."""
     return list(dict.fromkeys(arm.name for case in cases for arm in case.arms))
 
 
 def measured(case: Case) -> list[ArmResult]:
-    """The arms whose times count."""
+    """Return the arms whose state is ``measured``."""
     return [arm for arm in case.arms if arm.state == "measured"]
 
 
 def token_times(case: Case) -> dict[str, list[float]]:
-    """Milliseconds a token of every measured arm, by kept round, in the order they were timed."""
+    """Return the ms per token of every measured arm in each kept round, in the order of timing."""
     kept = [one.token_s for one in case.rounds if one.kept]
     return {arm.name: [one[arm.name] * 1e3 for one in kept if one.get(arm.name, 0) > 0] for arm in measured(case)}
 
@@ -85,7 +85,7 @@ def token_times(case: Case) -> dict[str, list[float]]:
 def waits_of(
     cases: Sequence[Case], name: str, compiled: Compiled | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds of every load of an arm, and of every compile; our own arm's compile may be known from its lock alone."""
+    """Return the seconds of every load and every compile of an arm; our own compile's may come from `compiled`."""
     found = [arm for case in cases for arm in measured(case) if arm.name == name]
     loads = tuple(second for arm in found for second in arm.load_s)
     builds = tuple(arm.compile_s for arm in found if arm.compile_s is not None)
@@ -95,14 +95,14 @@ def waits_of(
 
 
 def shares(compiled: Compiled) -> list[tuple[RegionShare, float]]:
-    """Every region with its part of the step, largest first."""
+    """Return every region with its share of the step, largest first."""
     whole = sum(region.ns * region.sites for region in compiled.regions)
     found = [(region, region.ns * region.sites / whole if whole else 0.0) for region in compiled.regions]
     return sorted(found, key=lambda pair: (-pair[1], pair[0].name))
 
 
 def head(result: SuiteResult) -> Table:
-    """What ran where, when and by which rules."""
+    """Return the table of what ran where, when and under which policy."""
     machine = result.machine
     kept, dropped = rounds(result.cases)
     facts = [
@@ -125,7 +125,7 @@ def head(result: SuiteResult) -> Table:
 
 
 def parts(result: SuiteResult, model: str) -> Iterator[Part]:
-    """The tables on one model."""
+    """Yield the tables on one model."""
     cases = [case for case in result.cases if case.model == model]
     if cases:
         yield Part(title="Arms by workload", about=_ARMS, table=arms_table(cases))
@@ -143,8 +143,11 @@ def parts(result: SuiteResult, model: str) -> Iterator[Part]:
 
 
 def arms_table(cases: Sequence[Case], columns: Sequence[str] = ()) -> Table:
-    """Arms by workloads; a column of which nothing is known is left out, an arm never, but one that is absent for one
-    reason from all of several cases has one row. `columns` are the heads that are wanted; none: all."""
+    """Return the table of arms by workload, with the columns whose heads are in `columns` (none: all).
+
+    Empty columns are left out. Every arm is listed; one that is absent from all of several cases for one reason has a
+    single row.
+    """
     away = _away(cases)
     rows = [
         (f"{case.workload}, {case.mode}", arm.name, *_cells(case, arm), _note(arm))
@@ -165,7 +168,7 @@ def arms_table(cases: Sequence[Case], columns: Sequence[str] = ()) -> Table:
 
 
 def cases_table(cases: Sequence[Case]) -> Table:
-    """What each case asked for, what a token must read at least, and which rounds count."""
+    """Return the table of cases: the request, the bytes that a token must read at least, and the kept rounds."""
     heads = (
         "workload", "prompt", "new tokens", "baseline", "weights", "KV at the mean context", "read GB/s", "floor, ms",
         "rounds kept", "dropped", "samples",
@@ -180,7 +183,7 @@ def cases_table(cases: Sequence[Case]) -> Table:
 
 
 def regions_table(compiled: Compiled) -> Table:
-    """Where the decode step's time goes, largest share first."""
+    """Return the table of regions with their share of the decode step, largest first."""
     heads = ("region", "kind", "sites", "share of the step", "µs a site", "× floor", "choice")
     rows = []
     for region, share in shares(compiled):
@@ -191,7 +194,7 @@ def regions_table(compiled: Compiled) -> Table:
 
 
 def facts_table(cases: Sequence[Case]) -> Table:
-    """Versions and settings by arm; where cases differ, all of them."""
+    """Return the table of versions and settings by arm, with every value where cases differ."""
     found: dict[str, dict[str, list[str]]] = {}
     for arm in (arm for case in cases for arm in case.arms):
         for name, value in arm.facts.items():
@@ -205,7 +208,7 @@ def facts_table(cases: Sequence[Case]) -> Table:
 
 
 def markdown(result: SuiteResult, plots: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """The report. `plots`: for a model the titles and file names of its figures, beside this file."""
+    """Return the report; `plots` has, by model, titles and file names of the figures in the report's folder."""
     lines = [f"# {escaped(f'Suite {result.suite} on {device(result)}')}", "", *_rendered(head(result)), ""]
     for model in models(result):
         lines += [f"## {escaped(model)}", ""]
@@ -218,15 +221,15 @@ def markdown(result: SuiteResult, plots: Mapping[str, Sequence[tuple[str, str]]]
 
 
 def escaped(text: str) -> str:
-    """`text` so that Markdown shows it as it is, within a table too."""
+    """Return `text` escaped so that Markdown shows it as it is, also within a table."""
     shown = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     shown = re.sub(r"([\\`*\[\]|~])", r"\\\1", shown)
-    # Within a word an underscore is no sign of its own, and most names have one.
+    # An underscore within a word is not Markdown, and most names have one.
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", shown)
 
 
 def brief(result: SuiteResult) -> Iterator[str]:
-    """The few columns that a reader looks for first, by model."""
+    """Yield, for every model, a table of the few columns that a reader looks for first."""
     for model in models(result):
         cases = [case for case in result.cases if case.model == model]
         yield from _rendered(arms_table(cases, _BRIEF))
@@ -240,7 +243,7 @@ def _rendered(table: Table) -> list[str]:
 
 
 def _away(cases: Sequence[Case]) -> dict[str, ArmResult]:
-    """By name, the arms that all of several cases say the same absence of."""
+    """Return by name the arms that are absent from all of several cases for the same reason."""
     found = {name: [arm for case in cases if (arm := case.arm(name))] for name in arm_names(cases)}
     return {
         name: arms[0]
@@ -266,7 +269,7 @@ def _floor(case: Case) -> tuple[str, ...]:
 
 
 def _cells(case: Case, arm: ArmResult) -> Iterator[str]:
-    # A time of an arm that does not compute what was asked for is no result.
+    # The times of an arm whose output is wrong are not shown.
     for cell in _COLUMNS.values():
         yield cell(case, arm) if arm.state == "measured" else NOTHING
 
@@ -304,4 +307,4 @@ _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "compile, s": lambda _, arm: number(arm.compile_s, 3),
     "J/token": lambda _, arm: number(arm.joules_per_token, 3),
 }
-"""A head of the arms' table, and how its cell is made."""
+"""The heads of the arms' table, each with the function that makes its cells."""

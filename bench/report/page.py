@@ -1,6 +1,6 @@
-"""A suite's result as one HTML page: tables, plots and raw facts, with no script and nothing from elsewhere.
+"""A suite's result as one HTML page: tables, plots and all rounds, without scripts and external files.
 
-Every string of the result is escaped, and the page's own policy lets a browser load nothing.
+Every string of the result is escaped, and the page's content policy lets a browser load nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER:
 
 
 def page(result: SuiteResult, plots: Sequence[Plot]) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     title = _text(f"Suite {result.suite} on {device(result)}")
     lines = [
         "<!DOCTYPE html>",
@@ -66,7 +66,7 @@ def _part(title: str, about: str, table: Table) -> Iterator[str]:
 
 
 def _rounds(case: Case) -> Table:
-    """Every round as it was timed, the dropped ones too."""
+    """Return the table of all rounds in the order of timing, dropped ones too."""
     names = [arm.name for arm in case.arms if any(arm.name in one.token_s for one in case.rounds)]
     rows = []
     for at, one in enumerate(case.rounds):
@@ -87,7 +87,7 @@ def _table(table: Table) -> Iterator[str]:
     if headed:
         yield f"<tr>{''.join(f'<th{kind(at)}>{_text(cell)}</th>' for at, cell in enumerate(table.heads))}</tr>"
     for row in table.rows:
-        # Rows that begin with the same words are of one thing, which is said once.
+        # Consecutive rows with the same first cell show it once.
         begins = not grouped or row[0] != before
         marks = [
             *(["begins"] if grouped and begins and before else []),
@@ -102,7 +102,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _spanned(table: Table, row: Sequence[str]) -> bool:
-    """Whether a row has nothing but its last words to tell: they get the room of the numbers that are not there."""
+    """Return whether a row has no numbers but a note, which then spans the columns of the numbers."""
     return len(row) > 3 and len(row) - 1 not in table.right and bool(row[-1]) and set(row[2:-1]) == {NOTHING}
 
 
@@ -115,10 +115,10 @@ def _text(text: str) -> str:
 
 
 def _inline(plot: Plot) -> str:
-    """The plot as a part of the page: without its prologue, its names its own, its greys those of the theme."""
+    """Return the plot's SVG for the page: without prologue, with ids of its own, and with the theme's greys."""
     svg = re.sub(r"<style.*?</style>", "", plot.svg[plot.svg.index("<svg") :], flags=re.DOTALL)
     named = svg.replace("<svg", f'<svg role="img" aria-label="{_text(plot.title)}"', 1)
-    # Text between tags has no bare `<`, so that nothing the result says is taken for a tag.
+    # Text between tags has no bare `<`, so that no text of the result is taken for a tag.
     return re.sub(r"<[a-z][^>]*>", lambda tag: _themed(tag[0], plot.name), named)
 
 

@@ -1,8 +1,8 @@
-"""A suite's result as figures, PNG and SVG each, with the same bytes for the same result and matplotlib.
+"""A suite's result as figures, each as PNG and SVG; one result and one matplotlib always give the same bytes.
 
 matplotlib is an extra (`agentcompile[bench]`), so it is imported when a figure is drawn; `lacking` says whether it is
-there. Colours are those of Okabe and Ito (2008), which people with colour blindness tell apart; an arm has the same one
-in every figure, and vermilion is our own arm's alone. Text in SVG stays text.
+there. Colours are those of Okabe and Ito (2008), which people with colour blindness can tell apart. An arm has the same
+colour in every figure, and only our own arm is vermilion. Text in SVG stays text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LARGEST_REGIONS = 40
 
 
 def lacking() -> str:
-    """Empty where figures can be drawn; else what is missing and how to install it."""
+    """Return what is missing to draw figures and how to install it; empty when nothing is."""
     try:
         import matplotlib.figure  # noqa: F401 - a part that needs what matplotlib itself needs
     except ImportError as error:
@@ -59,14 +59,18 @@ def lacking() -> str:
 
 
 def draw(result: SuiteResult) -> tuple[Plot, ...]:
-    """Every figure that the result has something for. Raises ImportError without matplotlib."""
+    """Draw every figure for which the result has data.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     import warnings
 
     import matplotlib
 
     names: set[str] = set()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # A name in a script that the font lacks is shown as boxes, and the tables have it.
+        # A name in a script that the font lacks is drawn as boxes; the tables show it.
         warnings.filterwarnings("ignore", message="Glyph")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)  # type: ignore[arg-type]
@@ -74,7 +78,7 @@ def draw(result: SuiteResult) -> tuple[Plot, ...]:
 
 
 def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, Figure]]:
-    """Model, name, title and figure."""
+    """Yield model, name, title and figure of every plot of a model."""
     cases = [case for case in result.cases if case.model == model]
     looks = _looks(result)
     for mode in dict.fromkeys(case.mode for case in cases):
@@ -150,7 +154,7 @@ def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str,
 
 
 def _speedup(axes: Axes, x: float, width: float, arm: ArmResult, look: Look, *, from_one: bool, across: bool) -> None:
-    """One bar with its whisker and its number, or why there is none. On a log axis bars start at 1: no gain."""
+    """Draw one bar with whisker and number, or say why there is none; on a log axis bars start at 1, no gain."""
     if arm.state != "measured" or arm.speedup is None:
         state = "no ratio" if arm.state == "measured" else arm.state
         label(axes, state, (x, 1 if from_one else 0), (0, 4), centred="bottom", upright=True, colour=MUTED)

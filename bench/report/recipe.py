@@ -19,7 +19,7 @@ from .page import page
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the report of one result, and print where its files are."""
+    """Write the report of one result, print the paths of its files, and return 0."""
     parser = argparse.ArgumentParser(prog="agentcompile bench report", description=__doc__)
     parser.add_argument("result", type=Path, help="a file that the suite wrote")
     parser.add_argument("--out", type=Path, help="the folder; unless given, RESULT-report beside the result")

@@ -1,7 +1,7 @@
-"""What all figures share: their look, a sheet with a title and a legend, labels, and the bytes of both formats.
+"""The parts that all figures share: their look, a sheet with a title and a legend, labels, and saving as PNG and SVG.
 
 matplotlib is an extra (`agentcompile[bench]`), so it is imported when a figure is drawn. Colours are those of Okabe and
-Ito (2008), which people with colour blindness tell apart. Text in SVG stays text.
+Ito (2008), which people with colour blindness can tell apart. Text in SVG stays text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#626a75", "#d9dce1", "#ffffff"
-"""Text, text that steps back, lines behind the data, the ground. Nothing else has them: a page themes them."""
+"""Colours of text, secondary text, grid lines and background, and nothing else, as a page replaces them by its own."""
 WIDTH_IN, DPI = 8.0, 200
 ACCENT, PYTORCH = "#D55E00", "#999999"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
@@ -31,11 +31,11 @@ HATCHES = ("", "///", "...", "xxx")
 ROW_IN, _LINE_IN, WIDEST_IN = 0.27, 0.17, 0.8
 _LONGEST_NAME = 100
 SPAN = 10
-"""From the smallest to the largest: beyond it a linear axis hides the small ones."""
+"""The largest ratio of values on a linear axis, beyond which small values would be hidden."""
 LOOK = {
-    # The first comes with matplotlib; a browser without it has the second, which is as wide.
+    # The first comes with matplotlib; a browser without it uses the second, which is as wide.
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "font.size": 8.5,
-    "text.parse_math": False,  # a name with two dollars is no formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "text.color": INK, "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
     "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
@@ -48,11 +48,11 @@ LOOK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One figure in both formats."""
+    """One figure as PNG and SVG."""
 
     model: str
     name: str
-    """Of its files, without what they end in; unlike any other's of the result."""
+    """The name of its files without suffix, unique within the result."""
     title: str
     png: bytes
     svg: str
@@ -60,7 +60,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How an arm looks everywhere."""
+    """The colour and the hatch of an arm in all figures."""
 
     name: str
     colour: str
@@ -79,7 +79,7 @@ def sheet(
     looks: Mapping[str, Look] | None = None,
     line: str = "",
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with its title on top, a legend below, and between them `height` inches for the panels."""
+    """Make a figure with its title on top, a legend below, and `height` inches for the panels between them."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -106,7 +106,7 @@ def sheet(
 
 
 def saved(model: str, name: str, title: str, figure: Figure, names: set[str]) -> Plot:
-    """The bytes of a figure, under a name that none of `names` is; it is added to them."""
+    """Return a figure as a `Plot`, under a name made from `name` that is not in `names`, to which it is added."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:_LONGEST_NAME]
@@ -114,14 +114,14 @@ def saved(model: str, name: str, title: str, figure: Figure, names: set[str]) ->
     unused = next(one for one in same if one not in names)
     names.add(unused)
     png, svg = io.BytesIO(), io.StringIO()
-    # Dates and versions would make every file a new one.
+    # Without dates and versions, equal figures give equal bytes.
     FigureCanvasAgg(figure).print_figure(png, format="png", dpi=DPI, metadata={"Software": None})
     figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return Plot(model=model, name=unused, title=title, png=png.getvalue(), svg=svg.getvalue())
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """One row a name, the first on top; our own arm's in bold."""
+    """Label the rows with `names`, the first on top and our own arm in bold."""
     axes.set_yticks(range(len(names)), [short(name, 36) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -141,7 +141,7 @@ def label(
     upright: bool = False,
     colour: str = INK,
 ) -> None:
-    """A text `away` points from a place in the data: right of it, or centred with its top or bottom there."""
+    """Write a text `away` points from the data point `at`: right of it, or centred with its top or bottom there."""
     axes.annotate(
         text, at, away, textcoords="offset points", rotation=90 if upright else 0, ha="center" if centred else "left",
         va=centred or "center", fontsize=7.2, fontweight="bold" if ours else "normal", color=colour, bbox=ground(),
@@ -150,7 +150,7 @@ def label(
 
 
 def at_right(axes: Axes, row: float, text: str, *, ours: bool = False, colour: str = INK) -> None:
-    """A text right of the panel, beside a row."""
+    """Write a text to the right of the panel, beside a row."""
     axes.annotate(
         text, (1, row), (6, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
         fontsize=7.2, fontweight="bold" if ours else "normal", color=colour, annotation_clip=False,
@@ -158,10 +158,10 @@ def at_right(axes: Axes, row: float, text: str, *, ours: bool = False, colour: s
 
 
 def ground() -> dict[str, object]:
-    """Keeps lines behind a text from running through it."""
+    """Return the box style that keeps lines behind a text from running through it."""
     return {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
 
 
 def wrapped(text: str, letters: int) -> str:
-    """`text` in lines of at most so many letters."""
+    """Return `text` in lines of at most `letters` characters."""
     return textwrap.fill(plain(text), letters)

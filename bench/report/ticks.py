@@ -1,4 +1,4 @@
-"""Where an axis has its ticks, and how they are written."""
+"""The places of an axis's ticks and the format of their labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def log_ticks(axis: Axis, scale: Callable[[str], None], span: float) -> None:
-    """A log axis with plain numbers, at 1, 2 and 5 where it spans little."""
+    """Make a log axis with plain numbers, at 1, 2 and 5 of each decade where `span` is below 300."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     scale("log")
@@ -20,7 +20,7 @@ def log_ticks(axis: Axis, scale: Callable[[str], None], span: float) -> None:
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Few ticks, at round numbers."""
+    """Set a few ticks at round numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))

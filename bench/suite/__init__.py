@@ -1,1 +1,1 @@
-"""The benchmark suite: end-to-end workloads, arms side by side in one run, one result file that can be checked."""
+"""The benchmark suite: end-to-end workloads, all arms in one run, and one result file that can be checked."""

@@ -1,6 +1,6 @@
-"""Committed bounds: what a case's speed-up must reach on any machine of a kind, and what a result is worth beside them.
+"""Committed bounds: the speedup that a case must reach on any machine of a kind, and the check of a result against it.
 
-A bound is a ratio with the baseline of the same run, so that it holds on machines of different speed.
+A bound is a ratio to the baseline of the same run, so that it is valid on machines of different speed.
 """
 
 from __future__ import annotations
@@ -21,45 +21,53 @@ BOUNDS = Path(__file__).resolve().parents[1] / "bounds.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least speed-up of one arm in one case."""
+    """The least speedup of one arm in one case."""
 
     case: str
-    """``MODEL/WORKLOAD/MODE``."""
+    """The case's key, ``MODEL/WORKLOAD/MODE``."""
     arm: str
     speedup: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The file."""
+    """The content of the file."""
 
     bound: tuple[Bound, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """What is not as it should be; `code` is the exit code it asks for."""
+    """A failed check in words, and the exit code that it asks for."""
 
     code: ExitCode
     text: str
 
 
 def load_bounds(path: Path = BOUNDS) -> tuple[Bound, ...]:
-    """Read the file. Raises AgentCompileError with file, key and value."""
+    """Read the file.
+
+    Raises:
+        AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
+    """
     return from_toml(Bounds, read_text(path), file=path.name).bound
 
 
 def breaches(result: SuiteResult, bounds: Sequence[Bound] | None) -> tuple[Breach, ...]:
-    """Wrong outputs; and with bounds, ours that failed or that nothing was held against, speed-ups whose whole interval
-    lies below their bound, and what could not be told.
+    """Return the failed checks of a result.
 
-    A bound of a case that was not run is passed over: a run may be of a part of a suite.
+    Wrong outputs of our own arm always count. With `bounds`, so do failures of our own arm, outputs of it that were not
+    compared with a reference, speedups whose whole interval is below their bound, and bounds that could not be checked.
+    A bound of a case that was not run is skipped, since a run may be a part of a suite.
     """
     return (*_wrong(result, unchecked=bounds is not None), *_slow(result, bounds or ()))
 
 
 def _wrong(result: SuiteResult, *, unchecked: bool) -> Iterator[Breach]:
-    """Ours under its own name. A crash, a hang and tokens that vary are outputs that nobody can rely on."""
+    """Yield the failed checks of our own arm's output; with `unchecked`, also failures and outputs not compared.
+
+    Failures are crashes, hangs and tokens that vary. Twins of our arm do not count.
+    """
     for case in result.cases:
         arm = case.arm(OURS)
         if arm is None:
@@ -93,7 +101,7 @@ def _slow(result: SuiteResult, bounds: Sequence[Bound]) -> Iterator[Breach]:
 
 
 def worst(found: Sequence[Breach]) -> ExitCode:
-    """Wrong output before a regression, and that before what nobody knows."""
+    """Return the worst exit code: a wrong output, then a regression, then an undecided bound, else OK."""
     codes = {breach.code for breach in found}
     order = (ExitCode.CORRECTNESS, ExitCode.PERFORMANCE, ExitCode.UNDECIDED)
     return next((code for code in order if code in codes), ExitCode.OK)

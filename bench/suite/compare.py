@@ -43,22 +43,26 @@ _VIEWS: Mapping[str, str] = {"ratio": "B/A over baseline", "absolute": "B/A of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What two runs do not share beside what they measured."""
+    """A difference between two runs in something other than their measurements."""
 
     what: str
     a: str
     b: str
     refuses: bool
-    """Whether it makes their numbers incomparable; else it may well be what is being compared."""
+    """Whether it makes their numbers incomparable; otherwise it may be what the comparison is about."""
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The difference in words, for people."""
         return f"{self.what}: {self.a or 'none'} in A, {self.b or 'none'} in B"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare and show; returns an exit code. AgentCompileError for files that cannot be read or compared."""
+    """Compare, print the result, and return an exit code.
+
+    Raises:
+        AgentCompileError: a file cannot be read (usage), or the files cannot be compared (drift).
+    """
     asked = _parse(arguments)
     screen = Screen.standard("json" if asked.json else "text", redraws=False, colour=False)
     runs = [read_result(path) for path in asked.files]
@@ -152,8 +156,13 @@ def _share(text: str) -> float:
 
 
 def _arm(path: Path, result: SuiteResult, name: str) -> str:
-    """The arm of the file that `name` means: its whole name, or the alias of one alone (``again``, ``slow:0.03`` or
-    ``slow`` of ``agentcompile=slow:0.03``). Raises AgentCompileError for a name that no case has."""
+    """Return the arm of the file that `name` means: its whole name, or an alias that only one arm has.
+
+    Aliases of ``agentcompile=slow:0.03`` are ``slow:0.03`` and ``slow``.
+
+    Raises:
+        AgentCompileError: no case has an arm of this name (usage).
+    """
     known = list(dict.fromkeys(arm.name for case in result.cases for arm in case.arms))
     if name in known:
         return name
@@ -166,9 +175,10 @@ def _arm(path: Path, result: SuiteResult, name: str) -> str:
 
 
 def _comparable(paths: Sequence[Path], runs: Sequence[SuiteResult], found: Sequence[Difference], anyway: bool) -> None:
-    """Raise AgentCompileError (drift) for two runs whose numbers say nothing about each other.
+    """Check that the numbers of two runs can be compared.
 
-    Without a case in common nothing can be compared, so `anyway` does not help.
+    Raises:
+        AgentCompileError: the runs have no case in common, or without `anyway` one of `found` refuses (drift).
     """
     names = f"{paths[0]}, {paths[1]}"
     if not common_cases(*runs):
@@ -187,7 +197,7 @@ def _cases(result: SuiteResult) -> str:
 
 
 def differences(a: SuiteResult, b: SuiteResult) -> list[Difference]:
-    """What the runs do not share, what makes them incomparable first."""
+    """Return the differences between two runs; those that make them incomparable come first."""
     found = [
         *_told("machine", _device(a), _device(b), refuses=True),
         *_told("", {"policy": a.policy}, {"policy": b.policy}, refuses=True),
@@ -258,7 +268,7 @@ def _side(path: Path, result: SuiteResult) -> dict[str, str]:
 
 
 def _json(sides: Sequence[dict[str, str]], found: Sequence[Difference], report: Report) -> Json:
-    """For programs: times in seconds, ratios above 1 say that B is faster, `level` is the chance of one interval."""
+    """Return the comparison as JSON: times in s, ratios above 1 where B is faster, `level` for one interval."""
     rows: list[Json] = []
     for row in report.rows:
         value = encode(row)
@@ -279,7 +289,7 @@ def _json(sides: Sequence[dict[str, str]], found: Sequence[Difference], report: 
 
 
 def _table(report: Report) -> Table:
-    """A row a comparison; the times of two runs stand beside what decides."""
+    """Return the table with a row for each comparison; for two runs, also the view that does not decide."""
     other = {"ratio": "absolute", "absolute": "ratio", "paired": ""}[report.decides]
     heads = ["case", "arm", "time", "A", "B", _VIEWS[report.decides], "interval", "agree", "verdict"]
     heads += [_VIEWS[other], "interval"] if other else []
@@ -319,7 +329,7 @@ def _markdown(table: Table) -> list[str]:
 
 
 def _summary(report: Report) -> str:
-    """How many of each verdict, and what the intervals mean."""
+    """Return a sentence with the number of each verdict and the meaning of the intervals."""
     changes = [report.verdict(row) for row in report.rows if isinstance(row, Compared)]
     counts = Counter(change.comparison for change in changes if change)
     told = ", ".join(f"{counts[name]} {name}" for name in ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE") if counts[name])

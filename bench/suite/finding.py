@@ -1,4 +1,4 @@
-"""Running the cases of a suite one after another: the lock of each model, then the rounds of each case."""
+"""The execution of a suite's cases one after another: the lock of each model, then the rounds of each case."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ class Asked:
     mode: Mode
     workload: Workload
     absent: dict[str, str]
-    """Why an arm is not asked, by name."""
+    """By name of an arm, why it is not run."""
     cache_bytes: int
-    """Read by a step in the mean."""
+    """Bytes of keys and values that a step reads in the mean."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What a run found."""
+    """The results of a run."""
 
     cases: list[Case] = field(default_factory=list)
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    """By model."""
+    """The locks that ran, by model."""
     samples: dict[str, Samples] = field(default_factory=dict)
-    """By case."""
+    """Single generations by key of the case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locks:
-    """Where the lock of a model comes from: given, committed and good here, or compiled in this run."""
+    """The source of each model's lock: a given one, a committed one that is valid here, or one compiled in this run."""
 
     suite: Suite
     setup: Setup
     file: PartialFile
     given: Path | None
     seconds: float
-    """That a compilation may search; 0: any."""
+    """Seconds that a compilation may search; 0 for no limit."""
     cache_bytes: tuple[int, ...]
-    """Of the machine's caches."""
+    """Sizes of the machine's caches."""
 
     def of(self, case: Asked) -> Build | None:
-        """The lock of a case's model; None when it could not be compiled."""
+        """Return the lock of a case's model, compiled if needed; None when it could not be compiled."""
         model, setup = case.workload.model, self.setup
         lock = self.given or self._committed(case)
         if lock is not None:
@@ -82,17 +82,17 @@ class Locks:
         )
 
     def compile_s(self, case: Asked) -> float | None:
-        """What compiling took in this run; None when it was not, or not with nothing stored."""
+        """Return the seconds that compiling took in this run; None if it was not done with an empty store."""
         took = self._compiled(case)
         return took.seconds if took and self.suite.fresh else None
 
     def failure(self, case: Asked) -> str:
-        """Why there is no lock."""
+        """Return why there is no lock."""
         took = self._compiled(case)
         return f"compile: {took.reason}" if took and took.reason else "there is no lock"
 
     def _committed(self, case: Asked) -> Path | None:
-        """The suite's own lock of the model, when nothing it was made for has changed."""
+        """Return the suite's committed lock of the model, or None when it has none that is valid here."""  # noqa: DOC501
         if not self.suite.lock or case.model not in self.suite.lock or self._compiled(case):
             return None
         path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
@@ -109,17 +109,17 @@ class Locks:
         return path
 
     def _compiled(self, case: Asked) -> Took | None:
-        """How long this run compiled the case's model; None when it did not."""
+        """Return how long this run compiled the case's model; None when it did not."""
         return self.file.progress(case.model).times.get(FIRST_COMPILE)
 
 
 def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -> Found:
-    """Run every case; what fails becomes a row with its reason. Raises what `setup.keep` and `setup.pause` raise."""
+    """Run every case; a failure becomes a row with its reason, and what `setup.keep` and `setup.pause` raise passes."""
     found = Found()
     builds: dict[str, Build | None] = {}
     ours = [name for name in suite.arms if kind_of(name) == OURS]
     for _, group in groupby(cases, lambda case: (case.model, case.shape.name)):
-        alike = list(group)  # one prompt, in several modes: the same processes serve them
+        alike = list(group)  # cases with one prompt in several modes, which the same processes serve
         case = alike[0]
         if ours and case.model not in builds:
             build = builds[case.model] = locks.of(case)
@@ -163,7 +163,7 @@ def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Comp
         opened = open_lock(build.lock, resolve(settings).options)
         where = residency(opened.model.captured.decode, opened.here.target)
         regions = region_shares(opened, ceiling, where)
-    except AgentCompileError as error:  # the times of the arms stand without them
+    except AgentCompileError as error:  # the arms' times are valid without shares
         locks.setup.say(f"{case.model}: no shares by region: {error}")
     lock = read_lock(build.lock)
     spent = locks.compile_s(case)

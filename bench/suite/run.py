@@ -56,7 +56,7 @@ _SAID = {ExitCode.CORRECTNESS: "WRONG", ExitCode.PERFORMANCE: "REGRESSION", Exit
 
 
 def protocol() -> str:
-    """Identity of how the suite times, checks and draws: results under another are not comparable."""
+    """Return the digest of how the suite times, checks and samples; results with other digests are not comparable."""
     sampling = load_workloads().sampling
     rules: dict[str, Json] = {
         "judging": policy_digest("dram"),
@@ -72,10 +72,13 @@ def protocol() -> str:
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Run a suite, from the start or, with --resume, from where it was cut. Returns 0 or an exit code of `_EPILOG`.
+    """Run a suite, from the start or with --resume from where it stopped; return 0 or an exit code of `_EPILOG`.
 
-    `calm` is called before every visit: it waits for others to leave the machine alone. Raises AgentCompileError for
-    what the user can fix, and Stopped for a signal.
+    `calm` is called before every visit and waits until other processes leave the machine alone.
+
+    Raises:
+        AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
+        Stopped: a signal ended the run.
     """
     asked = _parse(arguments)
     suite = _suite(asked)
@@ -164,7 +167,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _suite(asked: argparse.Namespace) -> Suite:
-    """The suite with what was asked for instead."""
+    """Return the suite with the options' changes.
+
+    Raises:
+        AgentCompileError: an option is invalid or does not fit the others (usage).
+    """
     read = load_workloads()
     suite = read.of(asked.suite)
     for name in asked.model or suite.models:
@@ -244,7 +251,7 @@ def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Pat
 
 
 def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict[str, str]:
-    """Arms that this machine has not, with the reason and the remedy."""
+    """Return the arms that this machine does not have, each with the reason and the remedy."""
     found = {}
     for name in arms:
         if kind_of(name) == LLAMA and asked.llama_python is None:
@@ -263,7 +270,11 @@ def _find(
     setup: Setup,
     ceiling: Ceiling,
 ) -> Found:
-    """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
+    """Run all cases, and keep in `file` what is not in it yet.
+
+    Raises:
+        OutOfTime: the run's own time is up; raised between two rounds.
+    """
     for case in cases:
         known, count = file.progress(case.workload.name), suite.rounds * suite.processes
         if asked.retry_failed:
@@ -282,12 +293,12 @@ def _find(
 
 
 def _joules(machine: Machine) -> Callable[[], float | None]:
-    """What the device has drawn until now; nobody counts that of a CPU here."""
+    """Return the function that reads the energy that the device has drawn until now; it gives None for a CPU."""
     return Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
 
 
 def _table(cases: Sequence[Case]) -> list[str]:
-    """Aligned lines, an arm of a case each."""
+    """Return a table as aligned lines, with a row for each arm of each case."""
     rows = []
     for case in cases:
         for arm in case.arms:

@@ -1,7 +1,7 @@
-"""Two runs of the suite, or two arms of one run, against each other: rounds → verdicts. Pure.
+"""The comparison of two runs of the suite, or of two arms of one run: from rounds to verdicts.
 
-In: results. Out: rows, each a comparison with its interval or why there is none. A ratio above 1, as a log ratio above
-0, says that B is faster. All deciding intervals of one report hold together.
+These functions take results and return rows, each a comparison with its interval, or why there is none. A ratio above 1
+(a log ratio above 0) means that B is faster. The deciding intervals of one report hold simultaneously.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..harness.means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, lu
 from ..harness.result import ArmResult, Case, State, SuiteResult
 
 View = Literal["ratio", "absolute", "paired"]
-"""Two runs: the speed-ups over the baseline of the same run, or the times themselves. One run: two arms by round."""
+"""What is compared: of two runs the speedups over each one's baseline or the times; of one run two arms by round."""
 _MOST_LOG = 700.0
-"""Beyond it a float has no exponential; no ratio of times is that large."""
+"""The largest logarithm whose exponential is a float; no ratio of times is that large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A ratio, as the mean of logarithms, with its two-sided interval."""
+    """A ratio, the mean of logarithms, with its two-sided interval."""
 
     value: float
     low: float
@@ -38,22 +38,22 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How many times as fast B is as A."""
+    """The speed of B over that of A, and the verdict on it."""
 
     span: Span | None
-    """None when there are too few rounds for an interval."""
+    """The ratio; None when there are too few rounds for an interval."""
     rounds: tuple[int, int]
-    """Used, of A and of B; the same ones when paired."""
+    """Numbers of rounds used, of A and of B; the same rounds when paired."""
     comparison: Comparison
     why: str
-    """For INCONCLUSIVE: what stands in the way."""
+    """The reason for INCONCLUSIVE; empty otherwise."""
     agrees: bool | None
-    """Whether nothing tells the two apart: the interval holds 1, or processes disagree in sign; None without one."""
+    """Whether A and B cannot be told apart: 1 is in the interval or processes disagree in sign; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One of the two times of an arm that both sides measured."""
+    """The comparison of one of the two times of an arm that both sides measured."""
 
     kind: Literal["compared"] = "compared"
     case: str
@@ -61,23 +61,23 @@ class Compared:
     quantity: Quantity
     a_s: float | None
     b_s: float | None
-    """Medians, as the files have them."""
+    """The median in B's file, as `a_s` is that in A's."""
     changes: dict[View, Change]
-    """The one that decides is missing for the baseline of two runs, which nothing else is beside."""
+    """The changes by view; a baseline of two runs has no ``ratio``, as that would compare it with itself."""
     varies: tuple[str, ...] = ()
-    """Of its two sides those whose tokens changed from one generation of a process to the next."""
+    """The sides whose tokens changed from one generation of a process to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmeasured:
-    """An arm that one side at least did not measure."""
+    """An arm that at least one side did not measure."""
 
     kind: Literal["unmeasured"] = "unmeasured"
     case: str
     arm: str
     a: State | Literal["missing"]
     b: State | Literal["missing"]
-    """``missing``: the file does not list it."""
+    """The state in B as `a` is that in A; ``missing`` when the file does not list the arm."""
     reason: str
 
 
@@ -90,35 +90,35 @@ class Report:
 
     decides: View
     claim: float
-    """Relative: the smallest difference that is claimed."""
+    """The smallest relative difference that is claimed."""
     alpha: float
-    """Chance that any interval of the deciding view misses its truth."""
+    """Probability that any interval of the deciding view misses its true value."""
     comparisons: int
-    """How many share `alpha` evenly (Bonferroni)."""
+    """Number of comparisons that share `alpha` evenly (Bonferroni)."""
     rows: tuple[Row, ...]
 
     @property
     def level(self) -> float:
-        """Chance that one interval misses its truth."""
+        """The probability that one interval misses its true value."""
         return self.alpha / max(self.comparisons, 1)
 
     def verdict(self, row: Compared) -> Change | None:
-        """What decides; None for the baseline of two runs."""
+        """Return the deciding change; None for the baseline of two runs."""
         return row.changes.get(self.decides)
 
     @property
     def slower(self) -> bool:
-        """Whether anything that decides is SLOWER."""
+        """Whether any deciding change is SLOWER."""
         return any(change is not None and change.comparison == "SLOWER" for _, change in self._deciding())
 
     @property
     def apart(self) -> tuple[Compared, ...]:
-        """What decides and does not agree."""
+        """The rows whose deciding change does not agree."""
         return tuple(row for row, change in self._deciding() if change is not None and change.agrees is False)
 
     @property
     def untold(self) -> tuple[Row, ...]:
-        """Of what is to be compared, that of which nobody knows whether it agrees."""
+        """The rows of which it is not known whether they agree, unmeasured arms included."""
         unmeasured = (row for row in self.rows if isinstance(row, Unmeasured))
         return (*(row for row, change in self._deciding() if change and change.agrees is None), *unmeasured)
 
@@ -127,16 +127,16 @@ class Report:
 
     @property
     def wrong(self) -> tuple[Unmeasured, ...]:
-        """Arms whose output is wrong in B."""
+        """The arms whose output is wrong in B."""
         return tuple(row for row in self.rows if isinstance(row, Unmeasured) and row.b == "wrong")
 
 
 Lucks = tuple[float | None, float | None]
-"""How many times what rounds say the variance of a mean is, of A and of B; None where that is not known."""
+"""The factors of `luck_of` for A and B, by which differences between processes widen variances; None if unknown."""
 
 
 def change_between(a: Logs, b: Logs, *, claim: float, level: float, luck: Lucks = (None, None)) -> Change:
-    """Two independent runs: Welch's interval of the difference of their means."""
+    """Compare two independent runs by Welch's interval of the difference of their means."""
     ours, theirs = b.pooled, a.pooled
     rounds = (len(theirs), len(ours))
     why = _objection(a, "A: ") or _objection(b, "B: ")
@@ -147,7 +147,7 @@ def change_between(a: Logs, b: Logs, *, claim: float, level: float, luck: Lucks 
 
 
 def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None = None) -> Change:
-    """Two arms of one run: the t interval of the mean over rounds that have both."""
+    """Compare two arms of one run by the t interval of the mean over rounds that have both."""
     values, why = logs.pooled, _objection(logs, "")
     rounds = (len(values), len(values))
     if len(values) < MIN_ROUNDS or not all(map(math.isfinite, values)):
@@ -157,7 +157,7 @@ def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None 
 
 
 def _objection(logs: Logs, side: str) -> str:
-    """Why nothing may be claimed whatever the numbers are; empty when something may."""
+    """Return why nothing may be claimed, whatever the numbers are; empty when something may."""
     used = len(logs.pooled)
     if used < MIN_ROUNDS:
         return f"{side}{used} kept rounds are too few"
@@ -171,8 +171,10 @@ def _objection(logs: Logs, side: str) -> str:
 def _change(
     found: Mean, by_process: Sequence[float], rounds: tuple[int, int], why: str, *, claim: float, level: float
 ) -> Change:
-    """The verdict. `by_process` is the difference by process: however narrow the interval, processes that disagree in
-    sign claim nothing."""
+    """Return the verdict on `found`; `by_process` is the difference by process.
+
+    When processes disagree in sign, nothing is claimed, however narrow the interval is.
+    """
     half = found.half_width(level)
     low, high = found.value - half, found.value + half
     comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.value, half, claim)
@@ -205,16 +207,16 @@ class _Pair:
     sides: tuple[str, str]
 
     def alone(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Of the times themselves, by round."""
+        """Return the logarithms of the times themselves, by round, of A and of B."""
         return logs_of(self.a, quantity, self.label), logs_of(self.b, quantity, self.label)
 
     def beside(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Of the times over the baseline's."""
+        """Return the log speedups over the baseline, by round, of A and of B."""
         beside = self.a.baseline
         return logs_of(self.a, quantity, self.label, beside), logs_of(self.b, quantity, self.label, beside)
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
-        """What was found, beside the medians."""
+        """Return the row with `changes` and the medians of both sides."""
         spreads = [arm.token_s if quantity == "token" else arm.first_s for arm in (self.arm_a, self.arm_b)]
         a_s, b_s = (None if spread is None else spread.median for spread in spreads)
         both = zip(self.sides, (self.arm_a, self.arm_b), strict=True)
@@ -232,10 +234,13 @@ class _Pair:
 def compare_runs(
     a: SuiteResult, b: SuiteResult, *, claim: float, alpha: float = POLICY.alpha, absolute: bool = False
 ) -> Report:
-    """Every arm of the cases that both runs have, B against A.
+    """Compare B with A in every arm of the cases that both runs have.
 
-    What decides is the speed-up over the baseline of A's case, or with `absolute` the time itself, which holds only as
-    far as the machine did not change between the runs. AgentCompileError for a file with a case or an arm twice.
+    The speedup over the baseline of A's case decides, or with `absolute` the time itself, which is valid only as far as
+    the machine did not change between the runs.
+
+    Raises:
+        AgentCompileError: a file has a case or an arm twice (usage).
     """
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
@@ -261,7 +266,7 @@ def compare_runs(
 
 
 def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
-    """Of both runs, for the times themselves and for those over the baseline's."""
+    """Return the variance factors of both runs, for the times themselves and for the speedups over the baseline."""
     pairs = [one for one in planned if isinstance(one, _Pair)]
     others = [one for one in pairs if one.label != one.a.baseline]
 
@@ -275,7 +280,7 @@ def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[Vi
 
 
 def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level: float) -> Change:
-    """The speed-up of B over the baseline against that of A."""
+    """Compare B's speedup over the baseline with A's; INCONCLUSIVE when a baseline was not measured."""
     beside = pair.a.baseline
     for side, case in (("A", pair.a), ("B", pair.b)):
         baseline = case.arm(beside)
@@ -286,7 +291,11 @@ def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
-    """Arm `b` against arm `a` in every case of one run that has either, paired by round."""
+    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either.
+
+    Raises:
+        AgentCompileError: the file has a case or an arm twice (usage).
+    """
     planned = [
         _pair(case, case.arm(a), case, case.arm(b), f"{b} against {a}", sides=(a, b))
         for case in _by_key(result, "A").values()
@@ -309,7 +318,7 @@ def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: fl
 
 
 def common_cases(a: SuiteResult, b: SuiteResult) -> list[str]:
-    """Keys of the cases that both have, in A's order."""
+    """Return the keys of the cases that both runs have, in A's order."""
     theirs = {case.key for case in b.cases}
     return [case.key for case in a.cases if case.key in theirs]
 
@@ -322,12 +331,16 @@ def _pairs(a: SuiteResult, b: SuiteResult) -> Iterator[_Pair | Unmeasured]:
         for name in names:
             found = [arm for case in (one, other) if (arm := case.arm(name))]
             if all(arm.state == "absent" for arm in found):
-                continue  # nothing was asked of either machine
+                continue  # neither machine ran it
             yield _pair(one, one.arm(name), other, other.arm(name), name)
 
 
 def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
-    """A file that says two things about one arm cannot be paired."""
+    """Return the cases by key.
+
+    Raises:
+        AgentCompileError: a case or an arm is listed twice, so that it cannot be paired (usage).
+    """
     for case in result.cases:
         names = [arm.name for arm in case.arms]
         if len(set(names)) < len(names):
