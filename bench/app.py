@@ -32,6 +32,7 @@ from agentcompile.ir.trial import Plan
 from agentcompile.options import resolve
 from agentcompile.runs import session
 
+from .harness.numbers import at_least, seconds
 from .harness.records import revision
 from .models.locate import SAMPLE
 
@@ -107,14 +108,14 @@ def run(arguments: Sequence[str]) -> int:
     """Measure, print and write the result file; return an exit code."""
     parser = argparse.ArgumentParser(prog="agentcompile bench app", description=__doc__)
     parser.add_argument("--out", default="app.json", help="the result file")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the heartbeat is watched")
-    parser.add_argument("--paints", type=int, default=PAINTS, help="how often the first screen is timed")
-    parser.add_argument("--events", type=int, default=OPENED, help="events of the run that is opened")
+    parser.add_argument("--seconds", type=seconds, default=60.0, help="how long the heartbeat is watched")
+    parser.add_argument("--paints", type=at_least(1), default=PAINTS, help="how often the first screen is timed")
+    parser.add_argument("--events", type=at_least(1), default=OPENED, help="events of the run that is opened")
     parser.add_argument("--model", default=str(SAMPLE), help="the checkpoint of the compiles")
-    parser.add_argument("--context", type=int, default=256, help="its context")
-    parser.add_argument("--budget", type=int, default=24, help="trials of each compile")
-    parser.add_argument("--threads", type=int, default=0, help="their threads; 0: one a physical core")
-    parser.add_argument("--pairs", type=int, default=1, help="how often ABBA is gone through; 0 leaves it out")
+    parser.add_argument("--context", type=at_least(0), default=256, help="its context")
+    parser.add_argument("--budget", type=at_least(0), default=24, help="trials of each compile")
+    parser.add_argument("--threads", type=at_least(0), default=0, help="their threads; 0: one a physical core")
+    parser.add_argument("--pairs", type=at_least(0), default=1, help="how often ABBA is gone through; 0 leaves it out")
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-app-") as name:
         folder = Path(name)

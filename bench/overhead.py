@@ -21,6 +21,7 @@ from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.options import resolve
 
 from .harness.course import cache_of, say, threads_of
+from .harness.numbers import at_least
 from .harness.rates import Visit, bearable_on, estimate, visit, wait_for_calm
 from .harness.records import revision, write_record
 from .harness.serving import Arm, ArmFailed, load_alone
@@ -135,9 +136,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", default="reasoning-small", help=listed)
     parser.add_argument("--mode", choices=("greedy", "sampled"), default="greedy")
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
-    parser.add_argument("--threads", type=int, help="on a CPU; one a physical core when not given")
-    parser.add_argument("--rounds", type=int, default=10, help="of every process")
-    parser.add_argument("--processes", type=int, default=3, help="fresh ones, one after another")
+    parser.add_argument("--threads", type=at_least(0), help="on a CPU; one a physical core when not given")
+    parser.add_argument("--rounds", type=at_least(1), default=10, help="of every process")
+    parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones, one after another")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where made checkpoints lie")
     parser.add_argument("--out", type=Path, help="the JSON file")

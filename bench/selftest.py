@@ -17,12 +17,14 @@ from agentcompile.ir.codec import encode
 from agentcompile.measure.selftest import MAX_FALSE, MIN_FOUND, PLANTED
 from agentcompile.options import resolve
 
+from .harness.numbers import at_least
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run the self-test and print what it found; return 0 whatever it found."""
     parser = argparse.ArgumentParser(prog="agentcompile bench harness", description=__doc__)
-    parser.add_argument("--trials", type=int, default=200, help="pairs of equal kernels, and as many of unequal ones")
-    parser.add_argument("--rounds", type=int, default=10, help="paired rounds a trial; a confirmation takes 30")
+    parser.add_argument("--trials", type=at_least(1), default=200, help="pairs of equal kernels, and of unequal ones")
+    parser.add_argument("--rounds", type=at_least(1), default=10, help="paired rounds a trial; a confirmation takes 30")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="the JSON file")
     asked = parser.parse_args(arguments)

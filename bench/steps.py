@@ -19,6 +19,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.replay.open import Opened, open_lock
 from agentcompile.runs.tables import Table
 
+from .harness.numbers import at_least
 from .harness.records import revision, write_record
 from .harness.stepping import POSITION, Bench
 
@@ -43,7 +44,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="", help="the checkpoint, when the lock does not find it")
     parser.add_argument("--positions", default="16,128,256,1024,2000", help="where in the cache, separated by commas")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
-    parser.add_argument("--trace", type=int, default=0, help="steps to run at the end without a graph, in NVTX ranges")
+    parser.add_argument(
+        "--trace", type=at_least(0), default=0, help="steps to run at the end without a graph, in NVTX ranges"
+    )
     asked = parser.parse_args(arguments)
     options = resolve({"model": asked.model} if asked.model else {}).options
     begun, opened = revision(), open_lock(asked.lock, options)

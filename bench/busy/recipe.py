@@ -27,6 +27,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
 from ..harness.course import say
+from ..harness.numbers import at_least, seconds
 from ..harness.records import nameless, revision
 from ..harness.serving import command_of
 from ..models.locate import MAKERS, SAMPLE
@@ -68,11 +69,15 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
-    parser.add_argument("--seconds", type=int, default=120, help="what each search and its step tuning may take")
-    parser.add_argument("--spinning", type=int, default=2, help="neighbours: processes that only use the target")
-    parser.add_argument("--context", type=int, default=0, help="of the compile; 0: the default")
-    parser.add_argument("--runs", type=int, default=100, help="generations of 64 tokens, quiet and busy each")
-    parser.add_argument("--eager-runs", type=int, default=3, help="generations beside PyTorch eager, of each lock")
+    parser.add_argument("--seconds", type=seconds, default=120, help="what each search and its step tuning may take")
+    parser.add_argument(
+        "--spinning", type=at_least(0), default=2, help="neighbours: processes that only use the target"
+    )
+    parser.add_argument("--context", type=at_least(0), default=0, help="of the compile; 0: the default")
+    parser.add_argument("--runs", type=at_least(5), default=100, help="generations of 64 tokens, quiet and busy each")
+    parser.add_argument(
+        "--eager-runs", type=at_least(1), default=3, help="generations beside PyTorch eager, of each lock"
+    )
     parser.add_argument("--out", type=Path, default=Path("busy.json"))
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:

@@ -16,6 +16,7 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.codec import encode
 from agentcompile.options import resolve
 
+from ..harness.numbers import at_least, seconds
 from ..harness.records import revision
 from .report import ACCEPT_EVERY, Campaign, Kind, Sharable
 from .shares import side_by_side, threads_of
@@ -38,20 +39,25 @@ def run(arguments: Sequence[str]) -> int:
     """Run one kind and write its result; exit code 4 when an attempt failed."""
     parser = argparse.ArgumentParser(prog="agentcompile bench campaign", description=__doc__)
     parser.add_argument("--kind", required=True, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
-    parser.add_argument("--count", type=int, default=0, help="attempts; 0: the kind's default")
-    parser.add_argument("--seconds", type=float, default=0.0, help="no attempt begins after so long; 0: no limit")
+    parser.add_argument("--count", type=at_least(0), default=0, help="attempts; 0: the kind's default")
+    parser.add_argument("--seconds", type=seconds, default=0.0, help="no attempt begins after so long; 0: no limit")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument("--jobs", type=int, default=1, help="shares that run side by side, each on CPUs of its own")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=1, help="shares that run side by side, each on CPUs of its own"
+    )
     parser.add_argument("--only", default="", help="of false-rejects: templates whose id holds this text")
     parser.add_argument(
-        "--accept-every", type=int, default=ACCEPT_EVERY, help="of false-rejects: one in so many is at acceptance"
+        "--accept-every",
+        type=at_least(1),
+        default=ACCEPT_EVERY,
+        help="of false-rejects: one in so many is at acceptance",
     )
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
     asked, begun = parser.parse_args(list(arguments)), revision()
     if asked.kind not in KINDS:
         raise AgentCompileError(f"bench campaign: no kind is called {asked.kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-    if asked.jobs < 1 or (asked.jobs > 1 and asked.kind not in SHARED):
-        why = "at least one job" if asked.jobs < 1 else f"{asked.kind} runs in one process alone"
+    if asked.jobs > 1 and asked.kind not in SHARED:
+        why = f"{asked.kind} runs in one process alone"
         raise AgentCompileError(
             f"bench campaign: --jobs {asked.jobs}: {why}", hint=f"kinds with --jobs: {', '.join(SHARED)}"
         )
@@ -64,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         seconds=asked.seconds,
         partial=out.with_suffix(".partial.jsonl"),
         only=asked.only,
-        accept_every=max(asked.accept_every, 1),
+        accept_every=asked.accept_every,
     )
     if asked.jobs > 1:
         campaign = replace(campaign, shares=asked.jobs, threads=threads_of(asked.jobs))

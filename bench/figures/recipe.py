@@ -22,6 +22,7 @@ from agentcompile.options import DEFAULT_CONTEXT
 from ..harness.building import build_of
 from ..harness.course import Course, add_cutting, say
 from ..harness.identity import Job
+from ..harness.numbers import at_least
 from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
 from ..harness.rates import wait_for_calm
 from ..harness.serving import own_command
@@ -97,9 +98,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="the JSON file; else one among the results, by kind of device")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")
     parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
-    parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
-    parser.add_argument("--rounds", type=int, default=5, help="of every process")
-    parser.add_argument("--processes", type=int, default=3, help="fresh ones of every arm, one after another")
+    parser.add_argument("--threads", type=at_least(0), help="of every arm on a CPU; one a physical core when not given")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="of every process")
+    parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones of every arm, one after another")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--cache", type=Path, help="where peers' compiled artefacts, made checkpoints and partial results lie"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -77,5 +78,20 @@ def test_kills_of_all_shares_are_one_report_of_courses_in_order() -> None:
 def test_a_kind_that_has_no_shares_says_so() -> None:
     with pytest.raises(AgentCompileError, match="locks runs in one process"):
         run(["--kind", "locks", "--jobs", "2"])
-    with pytest.raises(AgentCompileError, match="at least one job"):
-        run(["--kind", "kills", "--jobs", "0"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "why"),
+    [
+        ("campaign.recipe", ["--kind", "kills", "--jobs", "0"], "--jobs: 0 is less than 1"),
+        ("busy.recipe", ["--runs", "4"], "--runs: 4 is less than 5"),
+        ("busy.recipe", ["--seconds", "nan"], "--seconds: nan is no number of seconds"),
+        ("app", ["--paints", "many"], "--paints: 'many' is no whole number"),
+    ],
+)
+def test_numbers_that_measure_nothing_are_refused_before_anything_runs(
+    recipe: str, flags: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        import_module(f"bench.{recipe}").run(flags)
+    assert why in capsys.readouterr().err
