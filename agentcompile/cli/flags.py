@@ -30,7 +30,9 @@ Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Seq
 Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
 Strategy = Annotated[
     str | None,
-    typer.Option("--strategy", metavar="NAME", help="What searches the regions: halving, exhaustive or random."),
+    typer.Option(
+        "--strategy", metavar="NAME", help="Search strategy of regions and steps: halving, exhaustive or random."
+    ),
 ]
 Choose = Annotated[
     str | None,
@@ -42,19 +44,31 @@ Advisor = Annotated[
 AdvisorKey = Annotated[
     str | None, typer.Option("--advisor-key", metavar="VARIABLE", help="The variable that holds the model's key.")
 ]
-AdvisorCalls = Annotated[str | None, typer.Option("--advisor-calls", metavar="N", help="Requests to the model.")]
-AdvisorTokens = Annotated[str | None, typer.Option("--advisor-tokens", metavar="N", help="Tokens of these.")]
-AdvisorCents = Annotated[str | None, typer.Option("--advisor-cents", metavar="N", help="US cents; 0: any.")]
+AdvisorCalls = Annotated[
+    str | None, typer.Option("--advisor-calls", metavar="N", help="Most requests to the language model.")
+]
+AdvisorTokens = Annotated[
+    str | None, typer.Option("--advisor-tokens", metavar="N", help="Most tokens of these requests.")
+]
+AdvisorCents = Annotated[
+    str | None, typer.Option("--advisor-cents", metavar="N", help="Most US cents of these requests; 0: no limit.")
+]
 AdvisorPrice = Annotated[
     str | None, typer.Option("--advisor-price", metavar="IN,OUT", help="Dollars for a million tokens.")
 ]
-AdvisorSeconds = Annotated[str | None, typer.Option("--advisor-seconds", metavar="S", help="Time for all answers.")]
-Budget = Annotated[str | None, typer.Option("--budget", metavar="N", help="Trials the search may spend on each batch.")]
-Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Time that the search may spend; 0: any.")]
+AdvisorSeconds = Annotated[
+    str | None, typer.Option("--advisor-seconds", metavar="S", help="Most seconds for all answers.")
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="N", help="Most trials of the search, for each batch size.")
+]
+Seconds = Annotated[
+    str | None, typer.Option("--seconds", metavar="S", help="Most seconds of search and step tuning; 0: no limit.")
+]
 Review = Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
 Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
-RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run's events lie.")]
+RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory.")]
 Templates = Annotated[list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="A line of JSON an event on stdout.")]

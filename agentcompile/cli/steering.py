@@ -26,14 +26,22 @@ def decide(
     use: Annotated[str, typer.Option("--use", metavar="CANDIDATE", help="Run this one: a label or an id.")] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; an override needs it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Take the last decision back.")] = False,
-    approve_safe: Annotated[bool, typer.Option("--approve-safe", help="Approve all that is surely faster.")] = False,
+    approve_safe: Annotated[
+        bool, typer.Option("--approve-safe", help="Approve every kernel that is measured faster.")
+    ] = False,
     reject_rest: Annotated[bool, typer.Option("--reject-rest", help="Reject all that is undecided or stale.")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="Hold the session before its next candidate.")] = False,
     go_on: Annotated[bool, typer.Option("--continue", help="Go on after a pause.")] = False,
-    cancel: Annotated[str, typer.Option("--cancel", metavar="CANDIDATE", help="Give one up that is under way.")] = "",
-    rerun: Annotated[str, typer.Option("--rerun", metavar="CANDIDATE", help="Judge one again.")] = "",
-    edit: Annotated[str, typer.Option("--edit", metavar="CANDIDATE", help="Judge one with other parameters.")] = "",
-    param: Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="Of --edit.")] = None,
+    cancel: Annotated[
+        str, typer.Option("--cancel", metavar="CANDIDATE", help="Cancel a candidate that is being evaluated.")
+    ] = "",
+    rerun: Annotated[str, typer.Option("--rerun", metavar="CANDIDATE", help="Evaluate a candidate again.")] = "",
+    edit: Annotated[
+        str, typer.Option("--edit", metavar="CANDIDATE", help="Evaluate a candidate with other parameters.")
+    ] = "",
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of --edit; repeatable.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Decide on a run's regions and candidates, one action a call; without one, show what there is to decide on."""

@@ -43,7 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="An inference compiler: specialises a checkpoint's regions, judges them, and locks what is faster.",
+    help="An inference compiler: specialises, validates and measures a checkpoint's regions, and locks what is faster.",
 )
 
 
@@ -79,7 +79,7 @@ def compile(
     events: Events = "",
     quiet: Quiet = False,
 ) -> int:
-    """Compile a checkpoint: capture, search, judge, and write its lock."""
+    """Compile a checkpoint: capture, search, validate, measure, and write its lock."""
     from agentcompile.cli import compiling
 
     flags = {
@@ -182,7 +182,7 @@ def replay(
     model: Model = None,
     threads: Threads = None,
     templates: Templates = None,
-    locked: Annotated[bool, typer.Option("--locked", help="Any drift is exit 3.")] = False,
+    locked: Annotated[bool, typer.Option("--locked", help="End with exit code 3 on any drift.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare only; build nothing.")] = False,
     json: Json = False,
     events: Events = "",
@@ -221,7 +221,7 @@ def bundle(
 @verb
 def generate(
     lock: LockFile,
-    prompt: Annotated[str, typer.Option("--prompt", help="The text to go on from.")],
+    prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
     model: Model = None,
     threads: Threads = None,
     templates: Templates = None,
@@ -230,8 +230,12 @@ def generate(
     top_k: Annotated[int, typer.Option("--top-k", min=0, help="0: all.")] = 0,
     top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 1.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="A text that ends it; repeatable.")] = None,
-    beside_eager: Annotated[bool, typer.Option("--beside-eager", help="Time PyTorch eager on the same.")] = False,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="A text at which generation stops; repeatable.")
+    ] = None,
+    beside_eager: Annotated[
+        bool, typer.Option("--beside-eager", help="Time PyTorch eager on the same prompt.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:

@@ -81,7 +81,9 @@ def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
             screen.say(f"failed: {state.failure.message}\nhint: {state.failure.hint}")
             return state.failure.exit_code
         case _:
-            screen.say(f"its compiler ended without a word; go on: agentcompile compile --resume --run-dir {run.path}")
+            screen.say(
+                f"its compiler ended without a message; go on: agentcompile compile --resume --run-dir {run.path}"
+            )
             return ExitCode.ENVIRONMENT
 
 

@@ -64,7 +64,7 @@ def _cancel(scene: Scene) -> str:
     if any(asked.what == "cancel" for asked in pending):
         return "It is being cancelled already."
     if trials_of(scene.state, scene.candidate) and not pending and scene.candidate not in scene.state.under_way:
-        return "It has its verdict already."
+        return "It is evaluated already."
     return ""
 
 
@@ -73,7 +73,7 @@ def _rerun(scene: Scene) -> str:
         return why
     if any(asked.candidate == scene.candidate and asked.what != "cancel" for asked in scene.state.asked):
         return "It waits to be judged already."
-    return "" if trials_of(scene.state, scene.candidate) else "It was not judged yet."
+    return "" if trials_of(scene.state, scene.candidate) else "It was not evaluated yet."
 
 
 def _edit(scene: Scene) -> str:

@@ -176,7 +176,7 @@ def test_a_candidate_that_is_cancelled_is_given_up_and_one_that_is_rerun_is_judg
             for trial in run.state().trials
         )
     )
-    assert "its verdict already" in deliver(run.path, Cancel(candidate=fake_compiler.UNDER_WAY.id)).text
+    assert "is evaluated already" in deliver(run.path, Cancel(candidate=fake_compiler.UNDER_WAY.id)).text
     assert deliver(run.path, Rerun(candidate=point("linear", 8).id)).ok
     until(lambda: run.state().asked == ())
     last = [event for event in run.events() if isinstance(event, TrialFinished)][-1]

@@ -71,7 +71,7 @@ FAILED = RunFailed(exit_code=6, message="no space", hint="free some")
         (runs.WHOLE, 0, "plan"),
         (EVENTS, 7, "waits for review"),
         ((*runs.WHOLE[:4], FAILED), 6, "no space"),
-        (runs.WHOLE[:9], 6, "ended without a word"),
+        (runs.WHOLE[:9], 6, "ended without a message"),
     ],
     ids=["finished", "review", "failed", "killed"],
 )
