@@ -156,12 +156,12 @@ class Product:
         self._lt, self._problem = lt, problem
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         made: list[tuple[str, ctypes.c_void_p]] = []
-        weakref.finalize(self, _destroy, lt, made).atexit = False  # a process that ends may have lost its device
+        weakref.finalize(self, _destroy, lt, made).atexit = False  # at exit the device may be gone
         self._desc = _owned(lt, made, "MatmulDesc", _COMPUTE_32F, _R_32F)
         lt.set("MatmulDesc", self._desc, _DESC_TRANSA, ctypes.c_int32(_OP_T))
         if problem.biased:
             lt.set("MatmulDesc", self._desc, _DESC_EPILOGUE, ctypes.c_uint32(_EPILOGUE_BIAS))
-            # The heuristic reads the alignment off the pointer, and nothing behind it.
+            # The heuristic takes only the alignment from this pointer and never dereferences it.
             self._point_at_bias(ALIGN_BYTES)
         columns = {"w": problem.rows, "x": problem.tokens, "y": problem.tokens}
         heights = {"w": problem.hidden, "x": problem.hidden, "y": problem.rows}
@@ -183,7 +183,7 @@ class Product:
     def run(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
         """Launch the product of dense operands on the current stream and return y [tokens, rows]."""
         y = x.new_empty(self._problem.tokens, self._problem.rows)
-        # Of this call alone: one that all calls shared would be written from two streams at once.
+        # A new workspace per call: one shared by all calls would be written from two streams at once.
         workspace = x.new_empty(self.workspace_bytes, dtype=torch.uint8) if self.workspace_bytes else None
         if b is not None:
             self._point_at_bias(b.data_ptr())
@@ -353,7 +353,7 @@ def _here() -> Lt:
 @functools.cache
 def _on_device(device: int) -> Lt:
     with torch.cuda.device(device):
-        torch.zeros(1, device="cuda")  # makes the device's context this thread's: the handle belongs to it
+        torch.zeros(1, device="cuda")  # makes the device's context current in this thread: the handle belongs to it
         return Lt(find_library(), lambda: torch.cuda.current_stream(device).cuda_stream)
 
 

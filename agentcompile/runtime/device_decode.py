@@ -241,7 +241,7 @@ class DevicePrefill:
         count, first = tokens.numel(), int(positions[0])
         if count > self.capacity:
             raise ValueError(f"a chunk of {count} tokens, and room for {self.capacity}")
-        if self.capacity == 1:  # a decoder that takes no chunks: a graph for every place would be one a token
+        if self.capacity == 1:  # no chunks: there would be a graph for every position
             self._decode.rewind(int(tokens[0]), first)
             return self._decode.again()
         logits = torch.empty(0)
@@ -271,7 +271,7 @@ class DevicePrefill:
     def _place(self, tokens: torch.Tensor, first: int, length: int) -> None:
         count = tokens.numel()
         if self._sent is not None:
-            self._sent.synchronize()  # what was staged before may not have left
+            self._sent.synchronize()  # the last copy from the staging buffer may not be done
         self._staged[:count].copy_(tokens)
         self._staged[count:length].zero_()
         self._token[:length].copy_(self._staged[:length], non_blocking=True)
@@ -279,13 +279,13 @@ class DevicePrefill:
             self._sent.record()
         self._row.fill_(count - 1)
         if first != self._stand.start or length > len(self._stand):
-            torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
+            torch.arange(first, first + length, out=self._position[:length])  # made on the device: no copy to wait for
             self._stand = range(first, first + length)
 
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """Run without a graph: at the end of the cache padding has no room, and such a length rarely recurs."""
         logits = torch.empty(0)
-        # Of these lengths alone: no other program is made.
+        # Only these lengths are used, since programs exist for no others.
         for part in torch.split(tokens, _filled(tokens.numel(), (1, *LENGTHS))):
             self._place(part, first, part.numel())
             step = self._step(first, part.numel())

@@ -150,7 +150,7 @@ class DeviceStep:
         if buffer.name not in self._fixed:
             return None
         dtype = TORCH_DTYPES[buffer.dtype]
-        if buffer.zeroed and self._shared:  # what must stay from run to run may not lie where other programs write
+        if buffer.zeroed and self._shared:  # its contents outlive a run, and other programs write to a shared arena
             return torch.zeros(shape, dtype=dtype, device=self._memory.device)
         view = self._arena.view(buffer.offset, shape, dtype)
         return view.zero_() if buffer.zeroed else view
@@ -175,7 +175,7 @@ def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module],
     """Bind a prefill program to positions from 0, where most prompts begin, with tokens and activations of its own."""
     buffers = {buffer.name: buffer for buffer in program.buffers}
     positions = torch.arange(math.prod(concrete(buffers[program.token].shape)), device=memory.device)
-    # As different as a prompt's: a product of equal rows draws less power, which leaves a GPU a higher clock.
+    # Tokens differ as in a prompt: a product of equal rows draws less power, which gives a GPU a higher clock.
     tokens = positions % concrete(buffers[program.logits].shape)[-1]
     last = positions.numel() - 1
     return DeviceStep(

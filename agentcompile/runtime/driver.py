@@ -68,8 +68,8 @@ class Module:
             handle, image = self._loaded.get(name) or self._loaded[ANY]
             found = driver.cuModuleGetFunction(handle, name.encode())
             function = _checked(found, f"{self.path}: has no entry {name!r}")
-            # A multiprocessor that has to divide its memory anew between cache and shared memory first runs empty: all
-            # kernels ask for the same, so that each may begin while the one before it is still there.
+            # To change its split between L1 cache and shared memory a multiprocessor must first run empty: all kernels
+            # ask for the same split, so that each may begin while the one before it still runs.
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             asked = driver.cuFuncSetAttribute(function, carveout, _ALL_SHARED)
             _checked(asked, f"{self.path}: {name}: shared memory cannot be preferred")

@@ -75,7 +75,7 @@ def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
     The product is [out, in] @ [in, B].
     """
     columns = x.reshape(-1, x.shape[-1]).t()
-    y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # a bias before the one rounding
+    y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # adds the bias before rounding
     return y.t().reshape(*x.shape[:-1], -1)
 
 

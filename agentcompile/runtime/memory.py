@@ -44,7 +44,7 @@ class Memory:
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
-        # In the order of their use in a prompt, so that what reads one activation lies together: see `merging`.
+        # In the order of use in a prefill, so that weights that read one activation are neighbours: see `merging`.
         uses = {key[:2]: at for at, key in reversed([*enumerate(wanted)])}
         for key in sorted(wanted, key=lambda key: (key[0], uses[key[:2]], key)):
             buffer = wanted[key]

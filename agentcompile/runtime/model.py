@@ -275,9 +275,7 @@ class CompiledModel:
                 text, tokens, finish = "", piece.tokens, piece.finish
                 if stream is not None:
                     text, pushed = push(stream, shown, request.stop)
-                    if (
-                        stream.stopped
-                    ):  # how long a chunk is depends on the clock: what came after the stop does not count
+                    if stream.stopped:  # a chunk's length depends on timing: tokens after the stop do not count
                         tokens = piece.tokens[:pushed]
                     elif finish is not None:
                         text += stream.finish()

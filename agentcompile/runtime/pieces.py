@@ -45,7 +45,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
     inside = {span: pair.inner(span) for span in spans}
     buffers |= {name: pair.narrow[name] for inner in inside.values() for name in inner}
     narrow = frozenset().union(*inside.values())
-    # Two may only lie in the same bytes where they are as long.
+    # A buffer may share another's bytes only where both have the same length.
     buffers |= {
         name: replace(buffer, whole="", start=0)
         for name, buffer in buffers.items()
@@ -60,7 +60,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
                 buffers |= {part.name: part for part in parts.values()}
                 calls.append(renamed(call, {name: part.name for name, part in parts.items()}))
         done = span.stop
-        if done < len(whole.calls):  # what it may read early was found for the order that was
+        if done < len(whole.calls):  # its early reads were found for the old order
             calls.append(_waiting(whole.calls[done]))
             done += 1
     calls += whole.calls[done:]

@@ -67,7 +67,10 @@ class _Loops:
         return all(loop.begin(sampling, first=first, logprobs=logprobs) for loop in self._loops)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """Choose the token from a prompt's last logits with the loop that serves position `at`; None past the last."""
+        """Choose the token from a prompt's last logits with the loop that serves position `at`.
+
+        None past the last range, and where the host must choose.
+        """
         serves = serving(self._ends, at)
         return None if serves is None else self._loops[serves].draw(logits, at, more=more)
 

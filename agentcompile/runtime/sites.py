@@ -60,7 +60,7 @@ def torch_site(
     def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
         """Return a buffer as PyTorch needs it: row-major, in the port's shape."""
         tensor = memory.dense(buffers[name]) if name in packed else env[name]
-        return tensor if shape is None else tensor.reshape(shape)  # what PyTorch made may lie in another order
+        return tensor if shape is None else tensor.reshape(shape)  # PyTorch's results may have other strides
 
     def store(name: str, made: torch.Tensor, shape: tuple[int, ...]) -> None:
         if name in places:

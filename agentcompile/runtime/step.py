@@ -36,7 +36,7 @@ class Step:
         self._memory = memory
         self._executor = executor
         self._libraries = libraries
-        # A decode step's fallbacks are PyTorch's own, as they were measured.
+        # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.
         packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
         self._packed = Packed(executor) if packed else None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
