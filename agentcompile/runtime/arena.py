@@ -1,4 +1,4 @@
-"""Memory for weights, states and activations: large anonymous mappings with huge pages, carved once."""
+"""Memory for weights, states and activations: large anonymous mappings with huge pages, divided once into tensors."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""Choosing the next tokens on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
+"""Choice of the next tokens on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
 
 A step has a row of logits for every sequence that it holds. A row has its own settings, position and results, and its
-choice is the same whatever the others are.
+choice is the same whatever the other rows are.
 
-The choice is that of `sampling.choose`: temperature, top-k, top-p, ties by ascending id, and the number of (seed,
-counter). A draw's counter is the step's position less `first`, the position of the prompt's last token: the token that
-its logits give is draw 0, as prefill makes it, and a step at position `first + n` makes draw n.
+The choice is that of `sampling.choose`: temperature, top-k, top-p, ties by ascending id, and the random number of
+(seed, counter). A draw's counter is the step's position less `first`, the position of the prompt's last token: the
+token chosen from that token's logits, in prefill, is draw 0, and a step at position `first + n` makes draw n.
 
-A score is a logit over the temperature, rounded to float32 as the reference rounds it, and its mass is an integer,
-2^36 * exp(score - largest score). Sums of masses are exact. Of exp() a mass is off by a relative 2^-23 (float32 with
-the roundings of difference, product and reduced argument carried along, and a polynomial good to 9e-9; 2^-23.6 was the
-most that 3e7 random scores showed) and by 2^-37 (rounding to an integer; below exp(-26) it is 0). A ratio of sums, of
-which errors that all masses share fall out, is therefore within `2^-23 + vocab * 2^-37` of the float64 reference's
-cumulative probability, 1.2e-6 for 151936 logits; the second term is reached only where all of the vocabulary lies 24
-and more below the largest score. A draw or a top-p closer than that to the edge between two tokens may fall to the
-other one; everything else is the reference's choice.
+A score is a logit over the temperature, rounded to float32 as the reference rounds it. Its mass, the unnormalised
+probability, is an integer, 2^36 * exp(score - largest score), so that sums of masses are exact. A mass differs from the
+exact exp() by a relative 2^-23 (float32 with the roundings of difference, product and reduced argument carried along,
+and a polynomial good to 9e-9; 2^-23.6 was the largest error over 3e7 random scores) and by 2^-37 (rounding to an
+integer; below exp(-26) it is 0). A ratio of sums, in which errors common to all masses cancel, is therefore within
+`2^-23 + vocab * 2^-37` of the float64 reference's cumulative probability, 1.2e-6 for 151936 logits; the second term is
+reached only where the whole vocabulary lies 24 or more below the largest score. A draw or a top-p closer than that to
+the edge between two tokens may select the other one; every other choice is the reference's.
 
-What the reference leaves open: a NaN comes after -infinity, at temperature 0 too, and is chosen only when all are;
-where the largest score is infinite, the logits that equal it share everything.
+Cases that the reference leaves open: a NaN comes after -infinity, at temperature 0 too, and is chosen only when all are
+NaN; where the largest score is infinite, the logits that equal it share all the probability.
 """
 
 from __future__ import annotations

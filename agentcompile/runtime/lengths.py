@@ -1,4 +1,4 @@
-"""The lengths of prompt chunks that a GPU has programs for."""
+"""The lengths of prefill chunks that a GPU has programs for."""
 
 from __future__ import annotations
 

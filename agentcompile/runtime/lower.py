@@ -200,8 +200,8 @@ def place(
     is a part of another lies in that one.
 
     With `largest_first` the arena is smallest, which a long chunk needs. Otherwise buffers are placed in the order of
-    use, so that those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace (such
-    as split-KV) gained in a decode step whose arena was packed, while several did in one that was not.
+    use, so that those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace
+    gained in a decode step whose arena was packed, while several did in one that was not.
     """
     whole = {buffer.name: buffer.whole for buffer in buffers if buffer.whole}
     first, last = _lives(calls, whole)

@@ -75,7 +75,7 @@ class Memory:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
     def holds(self, programs: Sequence[Program]) -> bool:
-        """Return whether every weight, constant and state that `programs` name is here, with seats enough."""
+        """Return whether every weight, constant and state that `programs` name is here, and enough seats."""
         named = [buffer for program in programs for buffer in program.buffers]
         held = [buffer for buffer in named if buffer.role in ("weight", "constant", "state")]
         return all(program.batch <= self.seats for program in programs) and all(

@@ -1,4 +1,4 @@
-"""The black box: a page shared by parent and worker that says, after a crash, what was running."""
+"""The black box: a page shared by parent and worker that says, after a crash, which arm was running."""
 
 from __future__ import annotations
 

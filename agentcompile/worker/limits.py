@@ -31,7 +31,7 @@ def limit_process() -> None:
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """Allow `extra_bytes` of private writable memory beyond what there is now.
+    """Limit private writable memory to `extra_bytes` more than there is now.
 
     RLIMIT_DATA and not RLIMIT_AS: PyTorch reserves address space far beyond what it touches.
     """
