@@ -111,7 +111,7 @@ def _broken(why: str) -> AgentCompileError:
 
 
 def main() -> None:
-    """Run the zygote: descriptor 0 is the socket to the parent. Returns when that ends."""
+    """Run the zygote: descriptor 0 is the socket to the parent. The process exits when that ends."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
