@@ -1,1 +1,1 @@
-"""Runs plans: lowering, memory, the native executor, sampling and text."""
+"""The runtime, which executes plans: lowering, memory, the native executor, sampling and text."""

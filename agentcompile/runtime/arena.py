@@ -1,4 +1,4 @@
-"""Memory for weights, states and activations: large anonymous mappings with huge pages, carved once."""
+"""Memory for weights, states and activations: large anonymous mappings with huge pages, divided once into tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from agentcompile.backends import backend_of
 
 ALIGN = 64
-"""Bytes: a cache line and a full-width vector register."""
+"""The alignment in bytes: a cache line and a full-width vector register."""
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -38,17 +38,25 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return self._bytes.numel()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Carve the next aligned tensor; MemoryError when the arena is full."""
+        """Carve the next aligned tensor.
+
+        Raises:
+            MemoryError: the arena is full.
+        """
         tensor = self.view(self._next, shape, dtype)
         self._next += aligned(tensor.numel() * tensor.element_size())
         return tensor
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor at byte `offset`; MemoryError when it does not fit."""
+        """Return the tensor of `shape` and `dtype` at byte `offset`.
+
+        Raises:
+            MemoryError: the tensor does not fit behind `offset`.
+        """
         nbytes = math.prod(shape) * dtype.itemsize
         if offset + nbytes > self._bytes.numel():
             raise MemoryError(f"arena of {self._bytes.numel()} bytes cannot hold {nbytes} more at {offset}")

@@ -1,7 +1,9 @@
-"""Several prompts generated side by side: a seat each, taken anew when its sequence ends.
+"""Generation for several prompts side by side (continuous batching).
 
-A prompt is run in the first seat, where the prefill's graphs are bound, and its cache is copied to the seat that it is
-for; who sits in the first seat has its cache put aside meanwhile. When few are left, they move to fewer seats.
+A seat is a row of the batch with its own KV cache; it is given to the next waiting prompt when its sequence ends.
+A prompt is prefilled in the first seat, to which the prefill's graphs are bound, and its cache is then copied to the
+seat it was given; meanwhile the cache of the sequence in the first seat is kept in a copy. When few sequences are
+left, they move to a step with fewer seats.
 """
 
 from __future__ import annotations
@@ -23,25 +25,25 @@ from agentcompile.runtime.text import TextStream, Tokenizer, push
 
 
 class Seats(Protocol):
-    """Decode steps of several sequences, in the first `seats` seats of a memory."""
+    """Decode steps of several sequences, which use the first `seats` seats (rows) of a memory."""
 
     @property
     def seats(self) -> int:
-        """How many."""
+        """The number of seats."""
 
     def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
-        """A sequence goes on in `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
+        """Put a sequence into `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
 
     def rise(self, seat: int) -> None:
-        """The seat is free again."""
+        """Free the seat."""
 
     def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
-        """Make `count` tokens in every seat; of each (seat, position) its tokens and their log-probabilities."""
+        """Make `count` tokens in every seat; return for each (seat, position) its tokens and log-probabilities."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Sequence:
-    """One prompt on its way."""
+    """One prompt and what has been generated for it so far."""
 
     index: int
     ids: Sequence[int]
@@ -55,12 +57,16 @@ class _Sequence:
 
     @property
     def position(self) -> int:
-        """Where its last token will be read."""
+        """The position where its last token will be read."""
         return len(self.ids) + len(self.tokens) - 1
 
 
 class Batches:
-    """`steps` are those of 2 and more seats, fewest first. `prefill` runs a prompt in the first seat: its logits."""
+    """A batched generator: prefills prompts, decodes them together and collects their completions.
+
+    `steps` are decode steps of 2 and more seats, in any order. `prefill` runs a prompt in the first seat and returns
+    the logits of its last token.
+    """
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class Batches:
         self._seated: dict[int, _Sequence] = {}
 
     def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:
-        """Complete all prompts, in their order."""
+        """Generate a completion for every prompt and return them in the order of the prompts."""
         waiting = deque(enumerate(prompts))
         done: dict[int, Completion] = {}
         steps, chunk = self._fitting(len(waiting)), 1
@@ -101,7 +107,10 @@ class Batches:
     def _seat(
         self, index: int, ids: Sequence[int], steps: Seats, request: Request, done: dict[int, Completion]
     ) -> None:
-        """Run a prompt and give it the highest free seat: the first one costs those who come later a detour."""
+        """Prefill a prompt and give it the highest free seat.
+
+        The first seat is given last: while it is taken, every later prefill must copy its cache away and back.
+        """
         stream = TextStream(self._tokenizer, request.stop) if self._tokenizer is not None else None
         made = _Sequence(index=index, ids=ids, begun=time.perf_counter(), stream=stream)
         seat = max(set(range(steps.seats)) - set(self._seated))
@@ -133,7 +142,7 @@ class Batches:
         steps.sit(seat, token, made.position, request.sampling, first=first, logprobs=request.logprobs)
 
     def _put_aside(self) -> list[torch.Tensor]:
-        """The first seat's cache so far, and its token and position."""
+        """Copy the first seat's cache up to its position, and its token and position."""
         used = self._seated[0].position
         states = [state[0, :, :used].clone() for state in self._memory.states()]
         return [*states, self._memory.token.clone(), self._memory.position.clone()]
@@ -146,7 +155,7 @@ class Batches:
         self._memory.position.copy_(position)
 
     def _move(self, steps: Seats, fewer: Seats, request: Request) -> None:
-        """Bring everybody into the first seats and let `fewer` go on with them."""
+        """Move all sequences into the first seats of `fewer`, which then runs the decode steps."""
         free = [seat for seat in range(fewer.seats) if seat not in self._seated]
         for seat in sorted(seat for seat in self._seated if seat >= fewer.seats):
             made, to = self._seated.pop(seat), free.pop()
@@ -162,7 +171,10 @@ class Batches:
                 fewer.rise(seat)
 
     def _advance(self, steps: Seats, chunk: int, request: Request, done: dict[int, Completion]) -> int:
-        """A chunk of steps for everybody; who ends rises. How long the next chunk may be."""
+        """Run a chunk of decode steps for all sequences and return how many steps the next chunk may have.
+
+        Sequences that end free their seats.
+        """
         least = min(self._room(made, request) for made in self._seated.values())
         count = min(chunk, least)
         begin = time.perf_counter()
@@ -179,11 +191,11 @@ class Batches:
         return max(1, min(2 * chunk, round(count * STREAM_S / max(now - begin, 1e-6))))
 
     def _room(self, made: _Sequence, request: Request) -> int:
-        """Tokens that a sequence may still make; 1 at least, since it would have ended."""
+        """Return how many tokens a sequence may still make; at least 1, since it would have ended otherwise."""
         return min(request.max_new_tokens - len(made.tokens), self._info.context - made.position)
 
     def _take(self, made: _Sequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
-        """Note new tokens up to the one that ends the sequence."""
+        """Append new tokens to a sequence, up to the one that ends it."""
         for at, token in enumerate(tokens):
             made.tokens.append(token)
             made.logprobs += logprobs[at : at + 1]

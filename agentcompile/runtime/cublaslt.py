@@ -1,11 +1,11 @@
-"""Matrix products by cuBLASLt, of whose algorithms each is a candidate of its own.
+"""Matrix products by cuBLASLt; each of its algorithms is a candidate of its own.
 
-In: a region, and in its settings the rank ALGO of an algorithm in the order of cuBLASLt's heuristic. Out: the operator
+In: a region, and in its settings ALGO, the rank of an algorithm in the order of cuBLASLt's heuristic. Out: the operator
 `linear` for that region. Every call writes a fresh tensor and takes its workspace from PyTorch's allocator, so that it
-can be captured in a graph and that graphs on several streams share nothing.
+can be captured in a graph and graphs on several streams share no memory.
 
-cuBLASLt reads columns, PyTorch writes rows: what is [r, c] here is [c, r] there, so yᵀ = w·xᵀ is computed, with w
-turned. Values of enumerations and structures are those of cublasLt.h in cuBLAS 13.1.
+cuBLASLt is column-major, PyTorch row-major: what is [r, c] here is [c, r] there, so yᵀ = w·xᵀ is computed, with w
+transposed. Values of enumerations and structures are those of cublasLt.h in cuBLAS 13.1.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from agentcompile.ops.reference import Operator, apply_views
 from agentcompile.runtime.arena import TORCH_DTYPES
 
 ASKED = 8
-"""Algorithms that the heuristic is asked for: those that a template may number."""
+"""The number of algorithms asked of the heuristic: the ranks that a template may name."""
 WORKSPACE_BYTES = 32 << 20
-"""What an algorithm may take at most: what NVIDIA recommends for Hopper, and PyTorch has there."""
+"""The largest workspace of an algorithm: what NVIDIA recommends and PyTorch uses for Hopper."""
 ALIGN_BYTES = 16
-"""What algorithms may rely on, though most buffers are aligned further: so a rank means the same algorithm wherever the
-buffers lie. An operand that is aligned less is copied."""
+"""The alignment that algorithms may rely on.
+
+Most buffers are aligned further, but with a fixed value a rank means the same algorithm wherever the buffers lie. An
+operand that is aligned less is copied.
+"""
 
 _SUCCESS, _NOT_SUPPORTED = 0, 15
 _COMPUTE_32F = 68
@@ -50,7 +53,7 @@ _HINT = "leave the candidate out: other kernels and PyTorch serve the region too
 
 
 class _Result(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """The C structure `cublasLtMatmulHeuristicResult_t`."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -75,12 +78,12 @@ _ENTRIES: Mapping[str, tuple[Any, ...]] = {
     "cublasLtMatmulAlgoGetHeuristic": (_P, _P, _P, _P, _P, _P, _P, _INT, _P, _P),
     "cublasLtMatmul": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _SIZE, _P),
 }
-"""Parameter types of what is called; all return a status."""
+"""Parameter types of the entry points that are called; all return a status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """x [tokens, hidden] times w [rows, hidden] transposed, with or without a bias [rows]."""
+    """The shapes and type of x [tokens, hidden] times w [rows, hidden] transposed, with or without a bias [rows]."""
 
     tokens: int
     rows: int
@@ -94,10 +97,14 @@ class Problem:
 
 
 class Lt:
-    """cuBLASLt on one device: `library` has its entry points, `stream` gives the stream that products are put on."""
+    """cuBLASLt on one device: `library` has its entry points, `stream` returns the stream to launch products on."""
 
     def __init__(self, library: ctypes.CDLL, stream: Callable[[], int]) -> None:
-        """Raises AgentCompileError for a library that lacks an entry or does not start."""
+        """Set the entry points' types and create a cuBLASLt handle.
+
+        Raises:
+            AgentCompileError: `library` lacks an entry point or the handle cannot be created.
+        """
         self.stream = stream
         self._library = library
         try:
@@ -112,7 +119,11 @@ class Lt:
         self.handle = self.make("cublasLtCreate")
 
     def call(self, name: str, *arguments: object, allowed: tuple[int, ...] = ()) -> int:
-        """The status of an entry; raises AgentCompileError for a failure that is not one of those `allowed`."""
+        """Call an entry point and return its status.
+
+        Raises:
+            AgentCompileError: the status is a failure and not one of those `allowed`.
+        """
         status = int(getattr(self._library, name)(*arguments))
         if status not in (_SUCCESS, *allowed):
             said = self._library.cublasLtGetStatusName(status) or str(status).encode()
@@ -120,33 +131,37 @@ class Lt:
         return status
 
     def make(self, name: str, *arguments: object) -> ctypes.c_void_p:
-        """The object that an entry makes."""
+        """Call an entry point that creates an object and return the object's pointer."""
         made = ctypes.c_void_p()
         self.call(name, ctypes.byref(made), *arguments)
         return made
 
     def set(self, what: str, made: ctypes.c_void_p, attribute: int, value: Any) -> None:
-        """Give an attribute of an object a value, of the type that the header names."""
+        """Set an attribute of an object; `value` has the type that cublasLt.h names for it."""
         self.call(f"cublasLt{what}SetAttribute", made, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
 class Product:
-    """One problem with its descriptors and the algorithm of one rank. Not for two threads at once."""
+    """One problem with its descriptors and the algorithm of one rank; not for two threads at once."""
 
     def __init__(self, lt: Lt, problem: Problem, rank: int) -> None:
-        """Raises AgentCompileError where cuBLASLt has no algorithm of that rank."""
+        """Create the descriptors and choose the algorithm of rank `rank`.
+
+        Raises:
+            AgentCompileError: the type is not a 16-bit float, or cuBLASLt has no algorithm of that rank.
+        """
         kind = _TYPES.get(problem.dtype)
         if kind is None:
             raise AgentCompileError(f"cublaslt.linear: {problem}: not of a 16-bit type", hint=_HINT)
         self._lt, self._problem = lt, problem
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         made: list[tuple[str, ctypes.c_void_p]] = []
-        weakref.finalize(self, _destroy, lt, made).atexit = False  # a process that ends may have lost its device
+        weakref.finalize(self, _destroy, lt, made).atexit = False  # at exit the device may be gone
         self._desc = _owned(lt, made, "MatmulDesc", _COMPUTE_32F, _R_32F)
         lt.set("MatmulDesc", self._desc, _DESC_TRANSA, ctypes.c_int32(_OP_T))
         if problem.biased:
             lt.set("MatmulDesc", self._desc, _DESC_EPILOGUE, ctypes.c_uint32(_EPILOGUE_BIAS))
-            # The heuristic reads the alignment off the pointer, and nothing behind it.
+            # The heuristic takes only the alignment from this pointer and never dereferences it.
             self._point_at_bias(ALIGN_BYTES)
         columns = {"w": problem.rows, "x": problem.tokens, "y": problem.tokens}
         heights = {"w": problem.hidden, "x": problem.hidden, "y": problem.rows}
@@ -162,13 +177,13 @@ class Product:
 
     @property
     def workspace_bytes(self) -> int:
-        """What its algorithm needs beside the operands."""
+        """The bytes of workspace that the algorithm needs beside the operands."""
         return int(self._chosen.workspace_bytes)
 
     def run(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
-        """y [tokens, rows] of dense operands, put on the current stream."""
+        """Launch the product of dense operands on the current stream and return y [tokens, rows]."""
         y = x.new_empty(self._problem.tokens, self._problem.rows)
-        # Of this call alone: one that all calls shared would be written from two streams at once.
+        # A new workspace per call: one shared by all calls would be written from two streams at once.
         workspace = x.new_empty(self.workspace_bytes, dtype=torch.uint8) if self.workspace_bytes else None
         if b is not None:
             self._point_at_bias(b.data_ptr())
@@ -198,7 +213,7 @@ class Product:
         self._lt.set("MatmulDesc", self._desc, _DESC_BIAS_POINTER, ctypes.c_void_p(address))
 
     def _ranked(self) -> tuple[ctypes.Array[_Result], int]:
-        """What the heuristic finds, in the order of the times that it estimates, and how many."""
+        """Return the heuristic's results, fastest estimated time first, and their number."""
         lt, of, own = self._lt, self._layouts, list[tuple[str, ctypes.c_void_p]]()
         try:
             preference = _owned(lt, own, "MatmulPreference")
@@ -231,7 +246,7 @@ class Product:
 
 
 def _owned(lt: Lt, made: list[tuple[str, ctypes.c_void_p]], what: str, *arguments: int) -> ctypes.c_void_p:
-    """A fresh object, noted in `made` to be destroyed."""
+    """Create an object and note it in `made`, whose objects are destroyed later."""
     made.append((what, lt.make(f"cublasLt{what}Create", *arguments)))
     return made[-1][1]
 
@@ -243,23 +258,33 @@ def _destroy(lt: Lt, made: list[tuple[str, ctypes.c_void_p]]) -> None:
 
 
 class Linear:
-    """The operator `linear` by the algorithm of one rank: x [..., hidden], w [rows, hidden] and b [rows] of one 16-bit
-    type -> [..., rows], summed in float32 and rounded once. Not for two threads at once."""
+    """The operator `linear` computed by the algorithm of one rank; not for two threads at once.
+
+    x [..., hidden], w [rows, hidden] and b [rows] of one 16-bit type -> [..., rows], summed in float32 and rounded
+    once.
+    """
 
     def __init__(self, lt: Lt, rank: int) -> None:
         self._lt, self._rank = lt, rank
         self._products: dict[Problem, Product] = {}
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """Raises AgentCompileError as `prepare`, and when cuBLASLt refuses to run."""
+        """Compute `linear` of these operands.
+
+        Raises:
+            AgentCompileError: as for `prepare`, or when cuBLASLt refuses to run.
+        """
         flat, dense = _aligned(x.reshape(-1, w.shape[1])), _aligned(w)
         bias = None if b is None else _aligned(b)
         y = self._product(_problem(flat, dense, bias)).run(flat, dense, bias)
         return y.view(*x.shape[:-1], w.shape[0])
 
     def prepare(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> None:
-        """Choose the algorithm for operands of these shapes, which may be on no device. Raises AgentCompileError where
-        there is none of this rank, or for operands of several types."""
+        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory.
+
+        Raises:
+            AgentCompileError: the operands have several types, or no algorithm has this rank.
+        """
         self._product(_problem(x.reshape(-1, w.shape[1]), w, b))
 
     def _product(self, problem: Problem) -> Product:
@@ -277,21 +302,24 @@ def _problem(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> Proble
 
 
 def _aligned(operand: torch.Tensor) -> torch.Tensor:
-    """The same numbers, dense and at an address that algorithms may rely on."""
+    """Return the same values, dense and at an address aligned to `ALIGN_BYTES`, copied only if needed."""
     dense = operand.contiguous()
     return dense if dense.data_ptr() % ALIGN_BYTES == 0 else dense.clone()
 
 
 def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping[str, Operator]:
-    """`linear` for `region`, with every algorithm already chosen; `lt` is cuBLASLt on the current device unless given.
+    """Return `linear` for `region` with every algorithm already chosen.
 
-    Raises AgentCompileError where ALGO is no rank, and where cuBLASLt is not there or has no algorithm of that rank.
+    `lt` is cuBLASLt on the current device unless given.
+
+    Raises:
+        AgentCompileError: ALGO is no rank, cuBLASLt is not there, or it has no algorithm of that rank.
     """
     linear = Linear(lt or _here(), rank_of(settings))
     table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
 
     def seen(use: Use) -> torch.Tensor:
-        """A tensor without memory that looks like what the operator gets."""
+        """Return a meta tensor with the shape and type that the operator gets."""
         value = table[use.value]
         bare = torch.empty(concrete(value.shape, tokens), dtype=TORCH_DTYPES[value.dtype], device="meta")
         return apply_views(bare, use.views, tokens)
@@ -303,7 +331,11 @@ def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping
 
 
 def rank_of(settings: Params) -> int:
-    """The rank that ALGO names; raises AgentCompileError where it is none."""
+    """Return the rank that the setting ALGO names, 0 by default.
+
+    Raises:
+        AgentCompileError: ALGO is not a rank.
+    """
     rank = dict(settings).get("ALGO", 0)
     if not isinstance(rank, int) or not 0 <= rank < ASKED:
         raise AgentCompileError(f"cublaslt.linear: ALGO = {rank} is unknown", hint=f"a number from 0 to {ASKED - 1}")
@@ -321,7 +353,7 @@ def _here() -> Lt:
 @functools.cache
 def _on_device(device: int) -> Lt:
     with torch.cuda.device(device):
-        torch.zeros(1, device="cuda")  # makes the device's context this thread's: the handle belongs to it
+        torch.zeros(1, device="cuda")  # makes the device's context current in this thread: the handle belongs to it
         return Lt(find_library(), lambda: torch.cuda.current_stream(device).cuda_stream)
 
 
@@ -330,9 +362,12 @@ def find_library(
     packages: Path = Path(torch.__file__).parents[1],
     major: str = (torch.version.cuda or "").partition(".")[0],
 ) -> ctypes.CDLL:
-    """The libcublasLt that PyTorch has loaded, as `maps` says, else one of PyTorch's `packages`, else the system's.
+    """Load libcublasLt: the one PyTorch has loaded, else one of PyTorch's `packages`, else the system's.
 
-    `major` is the CUDA version that PyTorch was built for. Raises AgentCompileError when there is none.
+    `maps` lists the files loaded into the process. `major` is the CUDA major version that PyTorch was built for.
+
+    Raises:
+        AgentCompileError: none can be loaded.
     """
     tried = []
     for name in dict.fromkeys(_names(maps, packages, major)):

@@ -1,4 +1,4 @@
-"""Decode steps of several sequences on a CUDA device, a seat each, in graphs that leave their tokens there."""
+"""Decode steps of several sequences on a CUDA device, one seat (row) each, in graphs that leave the tokens there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentcompile.runtime.sampling import Sampling
 
 
 class DeviceBatch:
-    """Steps of one program whose sequences sit in the first seats of `memory`. Seats that nobody has stand still."""
+    """Decode steps of one program whose sequences use the first seats of `memory`; free seats do not advance."""
 
     def __init__(
         self,
@@ -28,8 +28,11 @@ class DeviceBatch:
         context: int,
         overlap: bool,
     ) -> None:
-        """`advance` is the kernel of `advance_source` for `context` + 1 slots, `sampler` one of `sampler_source`
-        for as many rows as the step has sequences."""
+        """Bind the kernels to the step's and the memory's tensors.
+
+        `advance` is the kernel of `advance_source` for `context` + 1 slots, `sampler` one of `sampler_source` for as
+        many rows as the step has sequences.
+        """
         self.seats = step.program.batch
         self._step, self._memory = step, memory
         slots = context + 1
@@ -50,11 +53,11 @@ class DeviceBatch:
             overlap=overlap,
         )
         self._drawn: dict[int, bool] = {}
-        """Seats that somebody has, and whether their tokens are drawn."""
+        """The taken seats, and whether their tokens are sampled (or need log-probabilities)."""
         self._moving = Unrolled(self._captured)
 
     def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
-        """A sequence goes on in `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
+        """Put a sequence into `seat`: `token` is read at `position`; the token at position `first + n` is draw n."""
         self._memory.tokens[seat] = token
         self._memory.positions[seat] = position
         self._live[seat] = 1
@@ -62,14 +65,17 @@ class DeviceBatch:
         self._drawn[seat] = not sampling.greedy or logprobs
 
     def rise(self, seat: int) -> None:
-        """The seat is free again; it stands at the beginning of its cache, whose first slot it may write."""
+        """Free the seat; its position becomes 0, and steps may still write the first slot of its cache."""
         self._live[seat] = 0
         self._memory.positions[seat] = 0
         self._drawn.pop(seat, None)
 
     def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
-        """Make `count` tokens in every seat that somebody has; of each (seat, position it stands at) in `firsts` its
-        tokens and their log-probabilities, which mean something where they were asked for."""
+        """Make `count` tokens in every taken seat and return those of the seats in `firsts`.
+
+        `firsts` are pairs (seat, its present position). Each result is the seat's tokens and their log-probabilities,
+        which are valid only where they were asked for.
+        """
         with on_device(f"decode steps of {self.seats} sequences"):
             self._moving.run(count, any(self._drawn.values()))
             tokens = torch.stack([self._history[seat, at : at + count] for seat, at in firsts]).tolist()

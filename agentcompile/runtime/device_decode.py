@@ -1,4 +1,4 @@
-"""Generating on a CUDA device: steps in graphs that leave their tokens on the device, prompts in graphs by length."""
+"""Generation on a CUDA device: decode steps and prompt chunks run as graphs; tokens stay on the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentcompile.runtime.sampling import Sampling, greatest
 
 
 class DeviceDecode:
-    """Decode steps of one program. Captures its graphs when they are first needed."""
+    """Decode steps of one program for one sequence, whose graphs are captured when they are first needed."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class DeviceDecode:
         context: int,
         overlap: bool,
     ) -> None:
-        """`advance` holds the kernel of `advance_source`, `sampler` one of `sampler_source` for the step's logits.
+        """Bind the kernels and allocate the token history.
 
-        `context` is the number of cache slots. Without a sampler every draw that is not greedy is the host's.
+        `advance` holds the kernel of `advance_source`, `sampler` one of `sampler_source` for the step's logits.
+        `context` is the number of cache slots. Without a sampler the host makes every draw that is not greedy.
         """
         self._step, self._memory, self.context = step, memory, context
         self.clock = None
@@ -61,13 +62,13 @@ class DeviceDecode:
         self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=backend.queued)
         self._arrived = backend.event()
         self._ahead = 0
-        """Steps that are queued behind the last token that was told."""
+        """The number of steps queued behind the last token that was returned."""
         self._still: torch.cuda.CUDAGraph | None = None
         self._moving = Unrolled(lambda steps, _: step.graph(steps, then=self._ended))
         self._drawing = self._noting = False
 
     def again(self) -> torch.Tensor:
-        """Run one step on what `memory.token` and `memory.position` hold; the position stays. The logits, [vocab]."""
+        """Run one step on `memory.token` and `memory.position`, keep the position, return the logits [vocab]."""
         with on_device("a decode step"):
             if self._still is None:
                 self._still = self._step.graph()
@@ -75,11 +76,14 @@ class DeviceDecode:
         return self._step.logits
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> DeviceLoop:
-        """The loop that ends at any of `stop_ids`."""
+        """Return the decode loop that ends at any of `stop_ids` or after `context` slots."""
         return DeviceLoop(self, frozenset(stop_ids), min(context, self.context))
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Choose so from now on; False without a sampler that could. Steps that were queued ahead are forgotten."""
+        """Set the sampling for the next tokens and drop steps that were queued ahead.
+
+        Returns False when the sampling needs a sampler and there is none.
+        """
         self._ahead = 0
         self._drawing, self._noting = not sampling.greedy or logprobs, logprobs
         if self._drawing and self._sampler is not None:
@@ -87,8 +91,11 @@ class DeviceDecode:
         return not self._drawing or self._sampler is not None
 
     def draw(self, logits: torch.Tensor, at: int, *, ahead: bool) -> tuple[list[int], list[float]] | None:
-        """The token that logits [vocab] of the position `at` give, as `advance` tells it; memory stands behind `at`
-        with it. None for logits that the step's own choice was not made for."""
+        """Choose the token from the logits [vocab] of position `at`; return it as `advance` does.
+
+        Memory then holds that token at position `at + 1`. None when the logits' shape, type or device is not the
+        step's.
+        """
         own = self._step.logits
         if (logits.shape, logits.dtype, logits.device) != (own.shape, own.dtype, own.device):
             return None
@@ -102,15 +109,18 @@ class DeviceDecode:
             return self._told(at, 1, ahead=ahead)
 
     def advance(self, first: int, steps: int, *, ahead: bool) -> tuple[list[int], list[float]]:
-        """Make `steps` tokens from position `first`, where memory stands; there must be as many slots left. Also their
-        log-probabilities, when they were asked for. With `ahead` the next step is queued before these are waited for,
-        so that the device does not stand still until the next call."""
+        """Make `steps` tokens from position `first`, where memory stands, and return them with their log-probabilities.
+
+        At least `steps` cache slots must be left. The log-probabilities are empty unless they were asked for. With
+        `ahead` the next step is queued before the host waits for these, so that the device does not idle until the next
+        call.
+        """
         with on_device("decode steps"):
             self._moving.run(steps - self._ahead, self._drawing)
             return self._told(first, steps, ahead=ahead)
 
     def _told(self, first: int, count: int, *, ahead: bool) -> tuple[list[int], list[float]]:
-        """The `count` tokens from position `first` on, once they are made, with the next step queued behind them."""
+        """Queue the next step if `ahead`, wait for the `count` tokens from position `first` on, and return them."""
         self._tokens_here[:count].copy_(self._history[first : first + count], non_blocking=True)
         if self._noting:
             self._logprobs_here[:count].copy_(self._logprobs[first : first + count], non_blocking=True)
@@ -123,34 +133,37 @@ class DeviceDecode:
         return self._tokens_here[:count].tolist(), self._logprobs_here[:count].tolist() if self._noting else []
 
     def _ended(self) -> None:
-        """What follows a step of a running generation."""
+        """Enqueue what follows each step of a generation: sampling, if tokens are drawn, and the advance kernel."""
         if self._drawing and self._sampler is not None:
             self._sampler.enqueue()
         self._advance()
 
     def rewind(self, token: int, position: int) -> None:
-        """Stand at `position` with `token` to be read next. Steps that were queued ahead are forgotten."""
+        """Set the position to `position` with `token` to be read next, and drop steps that were queued ahead."""
         self._ahead = 0
         self._memory.stand(token, position)
 
 
 class DeviceLoop:
-    """Decode without the host between steps; the end of a sequence is looked for after each call's steps."""
+    """A decode loop without the host between steps; it looks for the end of the sequence after each call's steps."""
 
     def __init__(self, decode: DeviceDecode, stops: frozenset[int], context: int) -> None:
         self._decode, self._stops, self._context = decode, stops, context
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Choose so from now on, on the device."""
+        """Set the sampling for the next tokens; return False when the device cannot sample so."""
         return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """The token that logits [vocab] of a prompt's last token, at position `at`, give."""
+        """Choose the token from the logits [vocab] of a prompt's last token, at position `at`.
+
+        None when the logits' shape, type or device is not the step's.
+        """
         drawn = self._decode.draw(logits, at, ahead=more and at + 1 < self._context)
         return None if drawn is None else Made(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
 
     def steps(self, count: int, *, at: int, more: bool) -> Made:
-        """Make up to `count` tokens; a stop id is the last of them. At a position past the cache it makes none."""
+        """Make up to `count` tokens from position `at`; a stop id is the last of them. Past the cache it makes none."""
         room = max(self._context - at, 0)
         able, tokens, noted = min(count, room), list[int](), list[float]()
         if able:
@@ -164,29 +177,29 @@ class DeviceLoop:
 
 
 class Positioned(Protocol):
-    """A decode step that can be put anywhere in the cache."""
+    """A decode step that can be put at any position of the cache."""
 
     @property
     def context(self) -> int:
-        """Slots of the cache."""
+        """The number of cache slots."""
 
     def rewind(self, token: int, position: int) -> None:
-        """Stand at `position` with `token` to be read next."""
+        """Set the position to `position` with `token` to be read next."""
 
     def again(self) -> torch.Tensor:
-        """Run one step there; the logits, [vocab]."""
+        """Run one step at the present position and return the logits [vocab]."""
 
 
 Bound = tuple[Program, Mapping[str, Module]]
-"""A program, and the kernels that it calls by source digest."""
+"""A program, and the kernels that it calls, by source digest."""
 
 
 class DevicePrefill:
-    """Chunks of a prompt, each a graph for its length and place.
+    """Prefill of a prompt in chunks; each pair of chunk length and first position has a CUDA graph.
 
-    A chunk that is shorter than its graph is padded: what the padding leaves in the cache lies behind every position
-    that is read before it is written again. Where the program has not the logits of any token, the last one then goes
-    through a decode step.
+    A chunk that is shorter than its graph is padded: what the padding writes to the cache lies behind every position
+    that is read before it is written again. Where the program cannot return the logits of an arbitrary token, the last
+    token of a padded chunk then goes through a decode step.
     """
 
     def __init__(
@@ -198,7 +211,10 @@ class DevicePrefill:
         capacity: int,
         overlap: bool,
     ) -> None:
-        """`programs` gives the program for a number of tokens, `capacity` at most; it is asked once for each."""
+        """Allocate the input buffers; no program is made and no graph captured yet.
+
+        `programs` returns the program for a number of tokens, at most `capacity`; it is called once for each number.
+        """
         self.capacity, self._lengths = capacity, served(capacity)
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
@@ -209,20 +225,23 @@ class DevicePrefill:
         self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
         self._sent = self._backend.event()
         self._stand = range(0)
-        """The positions that `_position` begins with."""
+        """The consecutive positions that `_position` holds at its start."""
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
         self._arena: Arena | None = None
         self._pool = self._backend.graph_pool()
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run on `tokens` [T] at consecutive `positions` [T], both int64 on the host; the last token's logits, [vocab].
+        """Run on `tokens` [T] at consecutive `positions` [T], int64 on the host; return the last token's logits.
 
-        The result is overwritten by the next chunk. Raises ValueError for a chunk longer than the capacity.
+        The logits are [vocab] and are overwritten by the next chunk.
+
+        Raises:
+            ValueError: the chunk is longer than the capacity.
         """
         count, first = tokens.numel(), int(positions[0])
         if count > self.capacity:
             raise ValueError(f"a chunk of {count} tokens, and room for {self.capacity}")
-        if self.capacity == 1:  # a decoder that takes no chunks: a graph for every place would be one a token
+        if self.capacity == 1:  # no chunks: there would be a graph for every position
             self._decode.rewind(int(tokens[0]), first)
             return self._decode.again()
         logits = torch.empty(0)
@@ -231,7 +250,7 @@ class DevicePrefill:
         return logits
 
     def _chunk(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        """As `run`, by one graph."""
+        """Run one chunk from position `first` by a single graph, or without one at the end of the cache; see `run`."""
         count = tokens.numel()
         length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):
@@ -252,7 +271,7 @@ class DevicePrefill:
     def _place(self, tokens: torch.Tensor, first: int, length: int) -> None:
         count = tokens.numel()
         if self._sent is not None:
-            self._sent.synchronize()  # what was staged before may not have left
+            self._sent.synchronize()  # the last copy from the staging buffer may not be done
         self._staged[:count].copy_(tokens)
         self._staged[count:length].zero_()
         self._token[:length].copy_(self._staged[:length], non_blocking=True)
@@ -260,13 +279,13 @@ class DevicePrefill:
             self._sent.record()
         self._row.fill_(count - 1)
         if first != self._stand.start or length > len(self._stand):
-            torch.arange(first, first + length, out=self._position[:length])  # on the device: no copy to wait for
+            torch.arange(first, first + length, out=self._position[:length])  # made on the device: no copy to wait for
             self._stand = range(first, first + length)
 
     def _run(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        """Without a graph: at the end of the cache there is no room for padding, and the length is hardly met again."""
+        """Run without a graph: at the end of the cache padding has no room, and such a length rarely recurs."""
         logits = torch.empty(0)
-        # Of these lengths alone: no other program is made.
+        # Only these lengths are used, since programs exist for no others.
         for part in torch.split(tokens, _filled(tokens.numel(), (1, *LENGTHS))):
             self._place(part, first, part.numel())
             step = self._step(first, part.numel())
@@ -292,8 +311,11 @@ class DevicePrefill:
         )
 
     def _larger(self, nbytes: int, length: int) -> Arena:
-        """An arena for a chunk of `length` tokens that takes `nbytes`, and for those up to `PADDED` tokens, whose
-        activations grow with them. Graphs on a smaller one go with it: it would be held beside this one."""
+        """Return a new arena of at least `nbytes` for a chunk of `length` tokens, and drop the graphs on the old one.
+
+        For a `length` below `PADDED` it is sized for up to `PADDED` tokens, as activations grow with the tokens. The
+        graphs are dropped since they would keep the smaller arena allocated beside this one.
+        """
         if self._arena is not None:
             self._backend.synchronize()  # a graph may still run
             self._graphs.clear()
@@ -305,14 +327,14 @@ class DevicePrefill:
 
 
 def _once(step: DeviceStep) -> None:
-    """Run a step, and give back the memory that PyTorch took for it: its graph takes as much of its own."""
+    """Run a step and release the memory that PyTorch cached for it: its graph allocates as much of its own."""
     step.enqueue()
     torch.cuda.current_stream().synchronize()
     torch.cuda.empty_cache()
 
 
 def _filled(count: int, lengths: Sequence[int]) -> list[int]:
-    """`count` as those of `lengths`, ascending, that it fills, longest first, and what is left."""
+    """Split `count` into as many of the ascending `lengths` as fit, longest first, and the remainder."""
     found = []
     for length in reversed(lengths):
         found += [length] * (count // length)

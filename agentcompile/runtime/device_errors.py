@@ -1,4 +1,4 @@
-"""What a CUDA device does wrong while a model is loaded or run, as errors that say what to do."""
+"""Errors of a CUDA device while a model is loaded or run, turned into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from agentcompile.errors import AgentCompileError, ExitCode
 
 @contextmanager
 def on_device(what: str) -> Iterator[None]:
-    """Around work on a device, `what` in words: raises AgentCompileError (environment) when it runs out of memory, or
-    when the device or its driver fails; everything else passes through."""
+    """Turn GPU failures inside the `with` block into errors that name `what` was done; other exceptions pass through.
+
+    Raises:
+        AgentCompileError: the GPU is out of memory, or the device or its driver failed (environment).
+        RuntimeError: any other error of PyTorch, passed through.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:

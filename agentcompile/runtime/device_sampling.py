@@ -1,23 +1,23 @@
-"""Choosing the next tokens on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
+"""Choice of the next tokens on a CUDA device: one launch behind the logits, so that graphs of many steps need no host.
 
 A step has a row of logits for every sequence that it holds. A row has its own settings, position and results, and its
-choice is the same whatever the others are.
+choice is the same whatever the other rows are.
 
-The choice is that of `sampling.choose`: temperature, top-k, top-p, ties by ascending id, and the number of (seed,
-counter). A draw's counter is the step's position less `first`, the position of the prompt's last token: the token that
-its logits give is draw 0, as prefill makes it, and a step at position `first + n` makes draw n.
+The choice is that of `sampling.choose`: temperature, top-k, top-p, ties by ascending id, and the random number of
+(seed, counter). A draw's counter is the step's position less `first`, the position of the prompt's last token: the
+token chosen from that token's logits, in prefill, is draw 0, and a step at position `first + n` makes draw n.
 
-A score is a logit over the temperature, rounded to float32 as the reference rounds it, and its mass is an integer,
-2^36 * exp(score - largest score). Sums of masses are exact. Of exp() a mass is off by a relative 2^-23 (float32 with
-the roundings of difference, product and reduced argument carried along, and a polynomial good to 9e-9; 2^-23.6 was the
-most that 3e7 random scores showed) and by 2^-37 (rounding to an integer; below exp(-26) it is 0). A ratio of sums, of
-which errors that all masses share fall out, is therefore within `2^-23 + vocab * 2^-37` of the float64 reference's
-cumulative probability, 1.2e-6 for 151936 logits; the second term is reached only where all of the vocabulary lies 24
-and more below the largest score. A draw or a top-p closer than that to the edge between two tokens may fall to the
-other one; everything else is the reference's choice.
+A score is a logit over the temperature, rounded to float32 as the reference rounds it. Its mass, the unnormalised
+probability, is an integer, 2^36 * exp(score - largest score), so that sums of masses are exact. A mass differs from the
+exact exp() by a relative 2^-23 (float32 with the roundings of difference, product and reduced argument carried along,
+and a polynomial good to 9e-9; 2^-23.6 was the largest error over 3e7 random scores) and by 2^-37 (rounding to an
+integer; below exp(-26) it is 0). A ratio of sums, in which errors common to all masses cancel, is therefore within
+`2^-23 + vocab * 2^-37` of the float64 reference's cumulative probability, 1.2e-6 for 151936 logits; the second term is
+reached only where the whole vocabulary lies 24 or more below the largest score. A draw or a top-p closer than that to
+the edge between two tokens may select the other one; every other choice is the reference's.
 
-What the reference leaves open: a NaN comes after -infinity, at temperature 0 too, and is chosen only when all are;
-where the largest score is infinite, the logits that equal it share everything.
+Cases that the reference leaves open: a NaN comes after -infinity, at temperature 0 too, and is chosen only when all are
+NaN; where the largest score is infinite, the logits that equal it share all the probability.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.sampling import Sampling
 
 MAX_VOCAB = 300_000
-"""What fits a block's counters, and a cluster's shared memory in float32."""
+"""The largest vocabulary that fits a block's counters, and a cluster's shared memory in float32."""
 MAX_ROWS = 65_535
-"""The second extent of a grid."""
+"""The largest second extent of a grid."""
 _TEXTS = ("sample_keys.cuh", "sample.cu")
 _FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}
-"""Bytes and exponent bits of a logit."""
+"""Bytes and exponent bits of a logit, by type."""
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _THREADS = 1024
 _CLUSTER = 8
-"""Blocks: the most that every device with clusters takes."""
+"""Blocks of a cluster: the most that every device with clusters allows."""
 _HISTOGRAM_BYTES = 2 * 256 * 32 * 4
 _SETTINGS = struct.Struct("<QqQqfi")
-"""`Settings` of sample.cu."""
+"""The layout of the structure `Settings` in sample.cu."""
 _WHOLE = 1 << 63
 
 
 def sampler_source(vocab: int, dtype: DType, arch: str, *, blocks: int = 0, rows: int = 1) -> Source:
-    """The kernel for logits [rows, vocab] of `dtype` (``bf16``, ``fp16``, ``fp32``) on `arch`, for ``build.compile``.
+    """Return the kernel for logits [rows, vocab] of `dtype` on `arch`, ready for ``build.compile``.
 
-    `blocks` of a row is 1, or those of a cluster up to 8; 0 takes 8 on data-centre devices with clusters (compute
-    capability 9 and 10), whose shared memory holds the keys then, and 1 elsewhere. ValueError for a vocabulary that is
-    empty or over `MAX_VOCAB`, or rows that are none or over `MAX_ROWS`.
+    `dtype` is ``bf16``, ``fp16`` or ``fp32``. `blocks`, the thread blocks per row, is 1 or a cluster's size up to 8; 0
+    takes 8 on data-centre devices with clusters (compute capability 9 and 10), whose shared memory then holds the keys,
+    and 1 elsewhere.
+
+    Raises:
+        ValueError: the vocabulary is empty or over `MAX_VOCAB`, or `rows` is not in 1..`MAX_ROWS`.
     """
     if not 0 < vocab <= MAX_VOCAB:
         raise ValueError(f"vocab = {vocab} is not in 1..{MAX_VOCAB}")
@@ -85,7 +88,10 @@ def _logits(rows: int, vocab: int, dtype: str) -> str:
 
 
 def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
-    """The settings as the kernel reads them; `slots` log-probabilities have room. A temperature below 1e-45 is 0."""
+    """Pack the settings as the kernel reads them.
+
+    `slots` is the number of log-probabilities that have room. A temperature below 1e-45 becomes 0.
+    """
     top_p = math.ceil(sampling.top_p * _WHOLE)  # a power of two: the product is exact
     seed = sampling.seed & (1 << 64) - 1
     top_k = min(sampling.top_k, MAX_VOCAB)
@@ -93,7 +99,10 @@ def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
 
 
 class DeviceSampler:
-    """The kernel bound to one step's tensors. The settings lie on the device: a captured launch serves any of them."""
+    """The sampling kernel bound to one step's tensors.
+
+    Its settings lie on the device, so that a captured launch serves any of them.
+    """
 
     def __init__(
         self,
@@ -107,12 +116,15 @@ class DeviceSampler:
         overlap: bool = False,
         rows: int = 1,
     ) -> None:
-        """Bind what `sampler_source` gave for as many `rows`, compiled and loaded as `module`.
+        """Bind what `sampler_source` returned for as many `rows`, compiled and loaded as `module`.
 
-        `logits` is [rows, vocab], contiguous and at a multiple of 16 bytes, `token` and `position` are int64 [rows],
-        contiguous, `logprobs` float32, for each row one for every position there may be; of one row every tensor may be
-        without its first extent. `overlap`: the kernel before takes part in programmatic dependent launch, on a device
-        that has it. ValueError for tensors that the source was not made for.
+        `logits` is [rows, vocab], contiguous and at a multiple of 16 bytes; `token` and `position` are int64 [rows],
+        contiguous; `logprobs` is float32 with one entry for every possible position of each row. With one row, every
+        tensor may lack its first extent. `overlap`: the preceding kernel takes part in programmatic dependent launch,
+        on a device that has it.
+
+        Raises:
+            ValueError: the source was not made for tensors of these shapes, types or alignments.
         """
         vocab, uneven = divmod(logits.numel(), rows)
         if uneven or not source.text.startswith(_logits(rows, vocab, _DTYPES[logits.dtype])):
@@ -132,11 +144,14 @@ class DeviceSampler:
         self._call = Call.of(module, source.launches[0], pointers, dependent=overlap)
 
     def set(self, sampling: Sampling, *, first: int, logprobs: bool = False, row: int = 0) -> None:
-        """Let launches behind this on the current stream choose so for `row`; draw 0 is made at position `first`.
+        """Set the sampling of `row` for later launches on the current stream; draw 0 is made at position `first`.
 
-        Rows that nothing was set for take the largest logit. With `logprobs` each launch notes the natural-log
-        probability of the token under the unfiltered distribution, at its position; it costs a pass over the logits.
-        ValueError when no tensor was bound for them, IndexError for a row that is not there.
+        Rows that were never set take the largest logit. With `logprobs` each launch notes the natural-log probability
+        of the token under the unfiltered distribution, at its position; this costs a pass over the logits.
+
+        Raises:
+            ValueError: `logprobs` is asked for and no tensor was bound for them.
+            IndexError: there is no such row.
         """
         if logprobs and not self._slots:
             raise ValueError("no tensor was bound for log-probabilities")
@@ -147,5 +162,5 @@ class DeviceSampler:
         self._settings[row].copy_(torch.frombuffer(data, dtype=torch.uint8).pin_memory(), non_blocking=True)
 
     def enqueue(self, stream: int | None = None) -> None:
-        """Put one choice on the stream of that handle, or on the current one; captures as any launch."""
+        """Launch one choice on the stream with that handle, or on the current one; it can be captured in a graph."""
         self._call.run(torch.cuda.current_stream().cuda_stream if stream is None else stream)

@@ -1,4 +1,4 @@
-"""A decode program bound to device memory: our launches and PyTorch's regions on one stream, captured in graphs."""
+"""A program bound to device memory: generated kernels and PyTorch regions on one stream, captured in graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentcompile.runtime.merging import merged
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
 
 UNROLL = 8
-"""Steps of one graph: the launch of a graph costs what some kernels do, and an end of sequence wastes what is left."""
+"""Steps in one graph: launching a graph costs as much as some kernels; steps after a sequence's end are wasted."""
 _ADVANCE = """
 struct advance_args { long long* positions; const long long* tokens; const long long* live; long long* history; };
 extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
@@ -36,14 +36,14 @@ extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
 }
 """
 Fed = tuple[torch.Tensor, torch.Tensor]
-"""Tokens and positions that a program reads."""
+"""The tokens and positions that a program reads."""
 
 
 def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
-    """The kernel that ends a step of running generations: notes the tokens that were made and moves positions on.
+    """Return the kernel that ends a decode step: it notes the tokens that were made and moves the positions on.
 
-    Of several `seats` each has room for `slots` tokens, and those that are not `live` stand still; without a `live` all
-    move.
+    With several `seats` each has room for `slots` tokens, and those that are not `live` do not move; without a `live`
+    tensor all move.
     """
     arguments = ("positions", "tokens", "live", "history")
     launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(seats),), pdl=True)
@@ -52,17 +52,16 @@ def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
 
 
 def overlaps_launches(arch: str) -> bool:
-    """Whether an architecture has programmatic dependent launch: compute capability 9.0 and later."""
+    """Return whether an architecture has programmatic dependent launch: compute capability 9.0 and later."""
     digits = arch.removeprefix("sm_").rstrip("af")
     return digits.isdigit() and int(digits) >= 90
 
 
 class DeviceStep:
-    """One decode step of as many sequences as its program holds, in the first seats of `memory`. It reads their tokens
-    and positions and writes the next tokens in place.
+    """One step of as many sequences as its program holds, in the first seats (rows) of `memory`.
 
-    `modules` hold every kernel that the program calls, by source digest; `overlap` says whether the device has
-    programmatic dependent launch.
+    It reads their tokens and positions and writes the next tokens in place. `modules` holds every kernel that the
+    program calls, by source digest; `overlap` says whether the device has programmatic dependent launch.
     """
 
     def __init__(
@@ -77,9 +76,12 @@ class DeviceStep:
         arena: Arena | None = None,
         span: Span | None = None,
     ) -> None:
-        """`fed` are the tokens and positions of a prefill chunk, `row`, int64 [1], says which of them has the logits
-        where the program asks, `span` is the first and last position; an `arena` that is given is shared with programs
-        that never run at once."""
+        """Place the buffers and bind every call of the program.
+
+        `fed` are the tokens and positions of a prefill chunk; `row`, int64 [1], is the index of the token whose logits
+        are computed, where the program asks; `span` is the first and last position. A given `arena` is shared with
+        programs that never run at the same time.
+        """
         self.program, self._memory = program, memory
         self._fed = fed or (memory.tokens[: program.batch], memory.positions[: program.batch])
         self._row = row
@@ -107,23 +109,23 @@ class DeviceStep:
 
     @property
     def logits(self) -> torch.Tensor:
-        """[vocab], or [batch, vocab] for several sequences; overwritten by the next step."""
+        """The logits, [vocab], or [batch, vocab] for several sequences; the next step overwrites them."""
         found, batch = self.env[self.program.logits], self.program.batch
         return found.view(-1) if batch == 1 else found.view(batch, -1)
 
     def enqueue(self) -> None:
-        """Put one step on the current stream; the position stays."""
+        """Enqueue one step on the current stream; the position does not change."""
         for action in self._actions:
             action()
 
     def trace(self, names: Mapping[str, str]) -> None:
-        """One step as `enqueue` does it, every region in an NVTX range of its name (`names`, by id), for profilers."""
+        """Run one step as `enqueue` does, each region in an NVTX range named by `names` (by id), for profilers."""
         for call, action in zip(self.program.calls, self._actions, strict=True):
             with torch.cuda.nvtx.range(names.get(call.region, call.region)):
                 action()
 
     def graph(self, steps: int = 1, *, then: Action = lambda: None) -> torch.cuda.CUDAGraph:
-        """Capture `steps` steps with `then` after each. Token and position are as they were when it returns."""
+        """Capture `steps` steps with `then` after each; token and position are restored before it returns."""
         token, position = self._memory.tokens.clone(), self._memory.positions.clone()
 
         def body() -> None:
@@ -136,7 +138,7 @@ class DeviceStep:
         return made
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
-        """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
+        """Return a buffer's tensor; None for an activation that only PyTorch touches and allocates itself."""
         shape = concrete(buffer.shape)
         if buffer.role in ("token", "position"):
             return self._fed[0 if buffer.role == "token" else 1].view(shape)
@@ -148,13 +150,13 @@ class DeviceStep:
         if buffer.name not in self._fixed:
             return None
         dtype = TORCH_DTYPES[buffer.dtype]
-        if buffer.zeroed and self._shared:  # what must stay from run to run may not lie where other programs write
+        if buffer.zeroed and self._shared:  # its contents outlive a run, and other programs write to a shared arena
             return torch.zeros(shape, dtype=dtype, device=self._memory.device)
         view = self._arena.view(buffer.offset, shape, dtype)
         return view.zero_() if buffer.zeroed else view
 
     def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that every layer may use in turn: behind the activations, where the arena has been made longer."""
+        """Return a scratch tensor that all layers use in turn: behind the activations, if the arena has room there."""
         if (shape, dtype) not in self._spare:
             begin = aligned(self.program.arena_bytes)
             fits = begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare
@@ -170,10 +172,10 @@ class DeviceStep:
 
 
 def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module], *, overlap: bool) -> DeviceStep:
-    """A prefill program where most prompts begin, at the start of the cache, on tokens and activations of its own."""
+    """Bind a prefill program to positions from 0, where most prompts begin, with tokens and activations of its own."""
     buffers = {buffer.name: buffer for buffer in program.buffers}
     positions = torch.arange(math.prod(concrete(buffers[program.token].shape)), device=memory.device)
-    # As different as a prompt's: a product of equal rows draws less power, which leaves a GPU a higher clock.
+    # Tokens differ as in a prompt: a product of equal rows draws less power, which gives a GPU a higher clock.
     tokens = positions % concrete(buffers[program.logits].shape)[-1]
     last = positions.numel() - 1
     return DeviceStep(
@@ -182,9 +184,9 @@ def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module],
 
 
 class Unrolled:
-    """Graphs of one step and of `UNROLL` steps, captured when they are first needed, that make any number of steps.
+    """Graphs of one step and of `UNROLL` steps, captured when first needed, which together make any number of steps.
 
-    `capture` gives the graph of so many steps, in one of two ways.
+    `capture(steps, way)` captures a graph of `steps` steps in one of two ways.
     """
 
     def __init__(self, capture: Callable[[int, bool], torch.cuda.CUDAGraph]) -> None:
@@ -192,7 +194,7 @@ class Unrolled:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
 
     def run(self, steps: int, way: bool) -> None:
-        """Queue `steps` steps."""
+        """Queue `steps` steps captured in the way `way`."""
         for length, times in ((UNROLL, steps // UNROLL), (1, steps % UNROLL)):
             if times and (length, way) not in self._graphs:
                 self._graphs[length, way] = self._capture(length, way)
@@ -201,21 +203,24 @@ class Unrolled:
 
 
 def enqueued(call: Call) -> Action:
-    """What launches a bound call on PyTorch's current stream."""
+    """Return a function that launches a bound call on PyTorch's current stream."""
     return lambda: call.run(torch.cuda.current_stream().cuda_stream)
 
 
 @functools.cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """Where graphs of a device are captured: PyTorch keeps a matrix workspace for every stream that it saw."""
+    """Return the stream on which a device's graphs are captured.
+
+    There is one per device, as PyTorch keeps a matrix workspace for every stream it has seen.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def captured(body: Action, *, times: int = 1, pool: Any = None, before: Action | None = None) -> torch.cuda.CUDAGraph:
-    """A graph of what `body` enqueues, `times` over. `before` runs first, by default the body itself: PyTorch's set-up
-    may not happen inside.
+    """Return a CUDA graph of what `body` enqueues, repeated `times` times.
 
-    Graphs that never run at once, and whose results are read before another runs, may share a memory `pool`.
+    `before` runs first, uncaptured, by default the body itself, as PyTorch's set-up must not happen during capture.
+    Graphs that never run at the same time, and whose results are read before another runs, may share a memory `pool`.
     """
     side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())

@@ -1,6 +1,6 @@
-"""CUDA kernels through the driver: cubins, launches with their geometry, on whatever stream and context PyTorch uses.
+"""CUDA kernels through the driver API: cubins and bound launches, on whatever stream and context PyTorch uses.
 
-A kernel's parameters are pointers, one beside another: a struct of them, or each by itself. The code says which.
+A kernel's parameters are pointers, one beside another: a struct of them, or each by itself; the cubin says which.
 `cuda.bindings` is loaded on first use. The caller keeps every buffer alive.
 """
 
@@ -21,23 +21,23 @@ from agentcompile.system.cubins import ANY, unpack
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 _PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every device with clusters takes; more have to be allowed."""
+"""The largest cluster, in blocks, that every device with clusters runs; larger ones must be allowed per kernel."""
 _ALL_SHARED = 100
-"""Percent of what cache and shared memory have together, as far as the device allows."""
+"""The preferred shared memory in percent of what L1 cache and shared memory have together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A function of a module."""
+    """A kernel function of a loaded module, with its parameter layout."""
 
     function: Any
     shared_bytes: int
-    """Dynamic shared memory of its own, beside what a launch asks for."""
+    """Dynamic shared memory in bytes that the kernel itself needs, beside what a launch asks for."""
     parameters: tuple[tuple[int, int], ...]
-    """Offset and size in bytes of every parameter."""
+    """The offset and size in bytes of every parameter."""
 
     def room(self, pointers: Sequence[int]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
-        """`pointers` where the parameters lie, zeros behind them, and the address of each parameter in there."""
+        """Lay out `pointers` as the parameters lie, zeros behind them; also return each parameter's address."""
         nbytes = max((offset + size for offset, size in self.parameters), default=0)
         words = (ctypes.c_void_p * max(-(-nbytes // 8), len(pointers), 1))(*pointers)
         places = [ctypes.addressof(words) + offset for offset, _ in self.parameters]
@@ -45,10 +45,14 @@ class Entry:
 
 
 class Module:
-    """A cubin, or a file of several, loaded into the current context. It stays loaded as long as the process."""
+    """A cubin, or a file of several, loaded into the current context; it stays loaded as long as the process."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`; raises AgentCompileError (environment) when the driver refuses it."""
+        """Load `path`.
+
+        Raises:
+            AgentCompileError: the driver refuses the file (environment).
+        """
         self.path = path
         self._entries: dict[str, Entry] = {}
         _primary_context()
@@ -58,14 +62,14 @@ class Module:
         }
 
     def entry(self, name: str, shared_bytes: int) -> Entry:
-        """The function `name`, allowed to take `shared_bytes` of dynamic shared memory beside its own."""
+        """Return the function `name`, allowed to use `shared_bytes` of dynamic shared memory beside its own."""
         driver = _driver()
         if name not in self._entries:
             handle, image = self._loaded.get(name) or self._loaded[ANY]
             found = driver.cuModuleGetFunction(handle, name.encode())
             function = _checked(found, f"{self.path}: has no entry {name!r}")
-            # A multiprocessor that has to divide its memory anew between cache and shared memory first runs empty: all
-            # kernels ask for the same, so that each may begin while the one before it is still there.
+            # To change its split between L1 cache and shared memory a multiprocessor must first run empty: all kernels
+            # ask for the same split, so that each may begin while the one before it still runs.
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             asked = driver.cuFuncSetAttribute(function, carveout, _ALL_SHARED)
             _checked(asked, f"{self.path}: {name}: shared memory cannot be preferred")
@@ -84,7 +88,7 @@ class Module:
 
 
 def _allow_clusters(function: Any, name: str) -> None:
-    """Let a function have the clusters that its code asks for."""
+    """Allow a function the cluster size that its code requires, when it is over the portable one."""
     driver, attributes = _driver(), _driver().CUfunction_attribute
     wide = [
         _checked(driver.cuFuncGetAttribute(extent, function), f"{name}: the driver does not say what clusters it has")
@@ -100,7 +104,7 @@ def _allow_clusters(function: Any, name: str) -> None:
 
 
 def _parameters(function: Any) -> Iterator[tuple[int, int]]:
-    """Offset and size of each parameter, until the driver calls the next number invalid."""
+    """Yield offset and size of each parameter, until the driver calls the next number invalid."""
     driver = _driver()
     for number in itertools.count():
         found = driver.cuFuncGetParamInfo(function, number)
@@ -118,13 +122,13 @@ class Call:
     config: Any
     keep: tuple[Any, ...]
     parameters: int
-    """Address of the array of parameter addresses."""
+    """The address of the array of parameter addresses."""
 
     @staticmethod
     def of(module: Module, launch: Launch, pointers: Sequence[int], *, dependent: bool) -> Call:
         """Bind `launch`, whose geometry is numbers, to `pointers`.
 
-        `dependent`: start while the kernel before is still running, where both take part in programmatic dependent
+        `dependent`: start while the preceding kernel is still running, where both take part in programmatic dependent
         launch (compute capability 9.0 and later).
         """
         driver, entry = _driver(), module.entry(launch.entry, int(launch.shared_bytes))
@@ -141,14 +145,18 @@ class Call:
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
-        """Enqueue on the stream of that handle; raises AgentCompileError when the launch itself is refused."""
+        """Enqueue on the stream with that handle.
+
+        Raises:
+            AgentCompileError: the launch itself is refused.
+        """
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")
 
 
 def _primary_context() -> None:
-    """Make the first device's primary context current in this thread, unless it has one: PyTorch uses the same."""
+    """Make the first device's primary context, as PyTorch uses it, current in this thread unless it has one."""
     driver = _driver()
     if int(_checked(driver.cuCtxGetCurrent(), "no context")) == 0:
         device = _checked(driver.cuDeviceGet(0), "there is no CUDA device")

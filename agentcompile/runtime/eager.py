@@ -1,4 +1,4 @@
-"""The same request through Hugging Face's eager `generate`: what a compiled model is compared with."""
+"""The same request through Hugging Face's eager `generate`: the baseline that a compiled model is compared with."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from agentcompile.runtime.text import TextStream, Tokenizer
 
 
 class Wanted(Protocol):
-    """What to generate, as the command line says it."""
+    """What to generate, with the names of the command line's options."""
 
     @property
     def prompt(self) -> str:
-        """Text to go on from."""
+        """The text to continue."""
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens at most."""
+        """The largest number of new tokens."""
 
     @property
     def temperature(self) -> float:
-        """0 is greedy."""
+        """The sampling temperature; 0 is greedy."""
 
     @property
     def top_k(self) -> int:
-        """0 keeps all."""
+        """The number of most probable tokens to keep; 0 keeps all."""
 
     @property
     def top_p(self) -> float:
-        """1 keeps all."""
+        """The probability mass of tokens to keep; 1 keeps all."""
 
     @property
     def seed(self) -> int:
-        """Of PyTorch's generator."""
+        """The seed of PyTorch's generator."""
 
 
 def load(path: Path, dtype: torch.dtype | None = None) -> Any:
-    """The checkpoint as Hugging Face runs it, in the dtype of its weights or in `dtype`; no network.
+    """Load the checkpoint as Hugging Face runs it, in the dtype of its weights or in `dtype`, without the network.
 
-    The attention implementation and the form of results that config.json names are ignored: a library that it names may
+    The attention implementation and the form of results that config.json names are ignored: the library it names may
     not be installed, and a captured model is compared with PyTorch's own attention.
 
-    Raises AgentCompileError (usage) for what transformers does not load, a saved module above all.
+    Raises:
+        AgentCompileError: transformers cannot load it, for example because it is a saved module (usage).
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
@@ -72,7 +73,11 @@ def load(path: Path, dtype: torch.dtype | None = None) -> Any:
 
 
 def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
-    """Text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`."""
+    """Yield text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`.
+
+    Raises:
+        BaseException: `generate` failed; what it raised in its thread is raised here.
+    """
     tokenizer = Tokenizer(path)
     model = load(path)
     settings: dict[str, Any] = {"do_sample": request.temperature > 0, "max_new_tokens": request.max_new_tokens}
@@ -91,21 +96,21 @@ def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
 
 
 class _Streamer:
-    """What `generate` calls with the prompt first and every new token after."""
+    """A streamer for `generate`, which calls it with the prompt first and with every new token after that."""
 
     def __init__(self, made: queue.SimpleQueue[int | BaseException | None]) -> None:
         self._made = made
         self._prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """The prompt's ids, then one new id at a time."""
+        """Queue each new id; the first call, which has the prompt's ids, is skipped."""
         if not self._prompt:
             for token in value.flatten().tolist():
                 self._made.put(int(token))
         self._prompt = False
 
     def end(self) -> None:
-        """All is said; the thread's end says so."""
+        """Do nothing: the end of the thread marks the end of the generation."""
 
 
 def _run(

@@ -1,7 +1,7 @@
-"""The end of a prompt's chunk for the one token whose logits are wanted.
+"""The end of a prefill chunk, run only for the one token whose logits are wanted.
 
-Behind the last attention every token is by itself, and the head reads one of them: so the rest of the last layer runs
-for that one alone. Which one it is, the device is told with the tokens: behind it a chunk may be padded.
+Behind the last attention every token is computed by itself, and the head reads only one: so the rest of the last layer
+runs for that token alone. Its index is an input on the device, since a chunk may be padded behind that token.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from agentcompile.runtime.lower import place
 from agentcompile.runtime.pieces import ROWWISE, renamed, tokens_of
 
 ROW = Buffer(name="row", role="row", dtype="int64", shape=(1,))
-"""Which token of the chunk is wanted, counted from its first."""
+"""The buffer with the index, within the chunk, of the token whose logits are wanted."""
 
 
 def for_one(whole: Program, single: Program, regions: Mapping[str, Region]) -> Program:
-    """`whole` with the calls behind its last attention as they are in `single`, on the rows of one token. Both are one
-    plan, at the chunk's tokens and at one; `regions` are those of `whole` by id.
+    """Return `whole` with the calls behind its last attention taken from `single`, on the row of one token.
 
-    As it is where the plans differ, or no call could be spared.
+    Both programs are one plan, lowered for the chunk's tokens and for one token; `regions` are those of `whole` by id.
+    Returns `whole` unchanged where the two differ, or where no call can be saved.
     """
     tokens = tokens_of(whole)
     wide = {buffer.name: buffer for buffer in whole.buffers}
@@ -81,7 +81,7 @@ def _may_be_one(
     narrow: Mapping[str, Buffer],
     tokens: int,
 ) -> bool:
-    """Whether a call treats every token by itself, and is the same call in both."""
+    """Return whether a call treats every token by itself and is the same call in both programs."""
     one, other = whole.calls[at], single.calls[at]
     region = regions.get(one.region)
     if region is None or _kept(one, wide) != _kept(other, narrow):
@@ -95,7 +95,7 @@ def _may_be_one(
 
 
 def _kept(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> set[str]:
-    """What a call uses beside its own workspaces."""
+    """Return the buffers that a call uses, except its own workspaces."""
     return {name for name in call.uses if name and buffers[name].role != "workspace"}
 
 
@@ -104,18 +104,18 @@ def _activations(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) ->
 
 
 def _seen_whole(use: Use, tokens: int) -> bool:
-    """Whether an operator sees a value as it lies, or its last token."""
+    """Return whether an operator reads a value unchanged, or only its last token."""
     return use.views in ((), (View(op="slice", args=(1, -1, tokens)),))
 
 
 def _rows(buffer: Buffer) -> int:
-    """Tokens of an activation [1, T, width]; 0 for any other shape, and for what is no activation."""
+    """Return the tokens T of an activation [1, T, width]; 0 for any other shape, and for what is no activation."""
     shape = concrete(buffer.shape)
     return shape[1] if buffer.role == "activation" and len(shape) == 3 and shape[0] == 1 else 0
 
 
 def _gather(wide: Buffer) -> Region:
-    """One row of an activation [1, T, width] -> [1, 1, width]."""
+    """Make a region that copies one row of an activation: [1, T, width] -> [1, 1, width]."""
     width = concrete(wide.shape)[2]
     template = json.dumps({"args": [{"$": 0}, 1, {"$": 1}], "kwargs": {}})
     body = Graph(

@@ -1,4 +1,4 @@
-"""Library calls: regions run by PyTorch in another way than they were captured, or by cuBLASLt; named by templates.
+"""Library calls: regions run by PyTorch operators other than the captured ones, or by cuBLASLt; templates name them.
 
 In: a region of a decode step of B sequences, a call's name and settings. Out: a function from input ports by name to
 output ports by name. States are written in place.
@@ -23,11 +23,11 @@ Function = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 def bind(call: str, region: Region, settings: Params) -> Function:
-    """The function that runs `region` through library call `call`.
+    """Return the function that runs `region` through library call `call`.
 
-    Raises `AgentCompileError` for a call or a setting that is not in the table, and for one that cannot serve `region`
-    on this device.
-    """
+    Raises:
+        AgentCompileError: the call or a setting is not in the table, or the call cannot serve `region` on this device.
+    """  # noqa: DOC501
     forms = CALLS.get(call)
     if forms is None:
         raise _unknown(f'call = "{call}"', CALLS)
@@ -46,7 +46,7 @@ def _unknown(what: str, allowed: Mapping[str, object]) -> AgentCompileError:
 
 
 def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
-    """The region's own operators in order, with these functions for them."""
+    """Return a function that runs the region's nodes in order, each with its function in `operators`."""
     steps = [(operators[n.op], n.inputs, n.outputs[0], keywords(region.body, n)) for n in region.body.nodes]
     outputs = region.body.outputs
     tokens = dict(region.dims).get("tokens", 1)
@@ -62,7 +62,7 @@ def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
 
 
 def _mv(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x [B, 1, in] times w [out, in] transposed as a matrix-vector product a sequence -> [B, 1, out]."""
+    """Multiply x [B, 1, in] by w [out, in] transposed, one matrix-vector product per sequence -> [B, 1, out]."""
     if x.shape[0] > 1:
         return torch.cat([_mv(x[i : i + 1], w, b) for i in range(x.shape[0])])
     flat = x.reshape(-1)
@@ -70,9 +70,12 @@ def _mv(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torc
 
 
 def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x [B, 1, in] times w transposed as a matrix-matrix product with the weights on the left: [out, in] @ [in, B]."""
+    """Multiply x [B, 1, in] by w transposed, as a matrix-matrix product with the weights on the left.
+
+    The product is [out, in] @ [in, B].
+    """
     columns = x.reshape(-1, x.shape[-1]).t()
-    y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # a bias before the one rounding
+    y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # adds the bias before rounding
     return y.t().reshape(*x.shape[:-1], -1)
 
 
@@ -85,7 +88,7 @@ def _plain_attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
+    """Compute decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
     if unforeseen(positions):
         return attention(q, keys, values, positions, scale=scale, window=window)
     (batch, heads, _, width), kv_heads = q.shape, keys.shape[1]
@@ -99,10 +102,10 @@ def _plain_attention(
 
 
 Forms = dict[str, dict[str, Operator]]
-"""Value of the parameter FORM → the operators that it runs in its own way; the first form is the default."""
+"""The operators that each value of the parameter FORM replaces; the first form is the default."""
 CALLS: dict[str, Forms | Callable[[Region, Params], Mapping[str, Operator]]] = {
     "torch.linear": {"mv": {"linear": _mv}, "matmul": {"linear": _matmul}, "linear": {"linear": F.linear}},
     "torch.attention": {"sdpa": {}, "float": {"attention": _plain_attention}},
     "cublaslt.linear": cublaslt.operators,
 }
-"""Call → its forms, or what makes the operators that it runs in its own way of a region and settings."""
+"""The forms of each call, or a function that makes its replaced operators from a region and settings."""

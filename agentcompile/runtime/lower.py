@@ -1,4 +1,4 @@
-"""Plan → Program: bind every site's ports to buffers, place activations in one arena.
+"""Lowering of a plan to a Program: binds every site's ports to buffers and places activations in one arena.
 
 No torch here: a program is data, made anywhere and executed by `agentcompile.runtime.step`.
 """
@@ -21,26 +21,29 @@ _ALIGN = 64
 
 
 class Placed(Protocol):
-    """One site of a cover with the choice that serves it."""
+    """One site of a cover with the choice (kernel or fallback) that serves it."""
 
     @property
     def region(self) -> Region:
-        """What runs there."""
+        """The region that runs there."""
 
     @property
     def site(self) -> Site:
-        """Where."""
+        """The place in the graph."""
 
     @property
     def choice(self) -> Choice:
-        """How."""
+        """The kernel or fallback chosen for it."""
 
 
 def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source], layouts: Mapping[str, str]) -> Program:
     """Lower an exact cover, its sites in the order they run, to a program.
 
-    `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight
-    that is not row-major, by tensor name. Raises KeyError for a source that is missing.
+    `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight that is
+    not row-major, by tensor name.
+
+    Raises:
+        KeyError: a source is missing.
     """
     table = graph.table()
     buffers: dict[str, Buffer] = {}
@@ -96,7 +99,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
 
 
 def _native(item: Placed, source: Source, bound: Mapping[str, str]) -> list[NativeCall]:
-    """One call a launch. An argument that names nothing here is an absent optional port: a null pointer."""
+    """Make one call per launch; an argument that names no buffer is an absent optional port: a null pointer."""
     return [
         NativeCall(
             region=item.region.id,
@@ -109,7 +112,7 @@ def _native(item: Placed, source: Source, bound: Mapping[str, str]) -> list[Nati
 
 
 def _owner(table: Mapping[str, Value], value_id: str) -> str:
-    """The value whose buffer this one lives in."""
+    """Return the id of the value whose buffer this one lives in."""
     while table[value_id].alias:
         value_id = table[value_id].alias
     return value_id
@@ -127,7 +130,7 @@ def _buffer(value: Value, layouts: Mapping[str, str]) -> Buffer:
 
 
 def _reads_end_before(graph: Graph, placed: Sequence[Placed], token: str, end: str) -> bool:
-    """Whether every reader of the input token runs before the call that makes the next one."""
+    """Return whether every reader of the input token runs before the call that makes the next one."""
     made = next(node.id for node in graph.nodes if end in node.outputs)
     at = {node: i for i, item in enumerate(placed) for node in item.site.nodes}
     return all(at[node.id] < at[made] for node in graph.consumers()[token])
@@ -136,7 +139,7 @@ def _reads_end_before(graph: Graph, placed: Sequence[Placed], token: str, end: s
 def _rename(
     calls: Sequence[NativeCall | TorchCall], buffers: Mapping[str, Buffer], old: str, new: str
 ) -> tuple[list[NativeCall | TorchCall], dict[str, Buffer]]:
-    """Let `old` live in `new`'s buffer, so that a step's token is the next one's input with no copy."""
+    """Put `old` into `new`'s buffer, so that a step's token is the next step's input without a copy."""
     renamed: list[NativeCall | TorchCall] = []
     for call in calls:
         if isinstance(call, NativeCall):
@@ -148,8 +151,10 @@ def _rename(
 
 
 def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]) -> dict[str, Buffer]:
-    """The buffers, with every output in the input that it may lie in, where that is an activation of the same size that
-    nobody reads any more. Those to `keep` stay by themselves."""
+    """Return the buffers, with every in-place output put into its input where that is allowed.
+
+    The input must be an activation of the same size that no later call reads. Buffers in `keep` are left by themselves.
+    """
     found = dict(buffers)
     first, last = _lives(calls, {})
     for at, call in enumerate(calls):
@@ -171,7 +176,7 @@ def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall
 
 
 def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """The first and the last call that uses each buffer; one of some rows counts as the `whole` that has them."""
+    """Return the first and the last call that uses each buffer; use of a part counts as use of its `whole`."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for at, call in enumerate(calls):
@@ -189,12 +194,14 @@ def place(
     *,
     largest_first: bool,
 ) -> tuple[tuple[Buffer, ...], int]:
-    """Offsets in an arena, one buffer after another, each at the first bytes that are free while it lives: from its
-    first writer to its last reader. What is some rows of another lies in it. The buffers, and the arena's size.
+    """Give every activation and workspace an offset in an arena; return the buffers and the arena's size in bytes.
 
-    The `largest_first` take the least room, which a long chunk needs. Else they come in the order of their use, so that
-    those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace gained in a decode
-    step whose arena was packed, while several did in one that was not.
+    Each is put at the first bytes that are free while it lives: from its first writer to its last reader. A buffer that
+    is a part of another lies in that one.
+
+    With `largest_first` the arena is smallest, which a long chunk needs. Otherwise buffers are placed in the order of
+    use, so that those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace
+    gained in a decode step whose arena was packed, while several did in one that was not.
     """
     whole = {buffer.name: buffer.whole for buffer in buffers if buffer.whole}
     first, last = _lives(calls, whole)

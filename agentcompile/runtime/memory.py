@@ -1,6 +1,6 @@
-"""A model's memory: weights in their resident layout, constants, the KV state, and the step's tokens and positions.
+"""A model's memory: weights in their resident layout, constants, the KV cache, and the step's tokens and positions.
 
-A sequence has a seat: a row of the state, a token and a position. Programs of one sequence use the first seat.
+Each sequence has a seat: a row of the KV cache, a token and a position. Programs of one sequence use the first seat.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
 
 _FURNISHED = 1 << 20
-"""Numbers that are drawn for a state; the rest repeats them."""
+"""How many numbers are drawn for a state; they are repeated to fill it."""
 Read = Callable[[str], torch.Tensor]
-"""Checkpoint tensor by name, row-major, in the checkpoint's dtype."""
+"""A function that reads a checkpoint tensor by name, row-major, in the checkpoint's dtype."""
 
 
 class Memory:
-    """Everything that outlives a step. One instance serves every program that is lowered from one model.
+    """Everything that outlives a step; one instance serves every program that is lowered from one model.
 
-    A weight that programs want in several layouts is held once in each: that happens only while candidates are
-    compared in the step, because a plan agrees on one.
+    A weight that programs want in several layouts is held once in each: that happens only while candidates are compared
+    in the step, because a plan uses one layout.
     """
 
     def __init__(
         self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor], device: str = "cpu"
     ) -> None:
-        """Load and pack what `programs` name. Raises whatever `read` raises for a tensor that is not there."""
+        """Load and pack the weights and constants that `programs` name, and allocate their state.
+
+        What `read` raises for a tensor that is not there passes through.
+        """
         buffers: dict[tuple[str, str, str], Buffer] = {}
         for program in sorted(programs, key=lambda one: one.phase == "decode"):
             for buffer in program.buffers:
@@ -41,7 +44,7 @@ class Memory:
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
-        # In the order of their use in a prompt, so that what reads one activation lies together: see `merging`.
+        # In the order of use in a prefill, so that weights that read one activation are neighbours: see `merging`.
         uses = {key[:2]: at for at, key in reversed([*enumerate(wanted)])}
         for key in sorted(wanted, key=lambda key: (key[0], uses[key[:2]], key)):
             buffer = wanted[key]
@@ -62,17 +65,17 @@ class Memory:
         self.tokens = torch.zeros(self.seats, dtype=torch.int64, device=device)
         self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
         self.token, self.position = self.tokens[:1], self.positions[:1]
-        """Of the first seat."""
+        """The token and the position of the first seat."""
         self.stood = 0
-        """Where `stand` last put the first seat, known without asking the device."""
+        """The position where `stand` last put the first seat, known without asking the device."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """The bytes held by weights, constants and state."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
     def holds(self, programs: Sequence[Program]) -> bool:
-        """Whether everything that `programs` name is here."""
+        """Return whether every weight, constant and state that `programs` name is here, and enough seats."""
         named = [buffer for program in programs for buffer in program.buffers]
         held = [buffer for buffer in named if buffer.role in ("weight", "constant", "state")]
         return all(program.batch <= self.seats for program in programs) and all(
@@ -80,30 +83,35 @@ class Memory:
         )
 
     def resident(self, buffer: Buffer) -> torch.Tensor:
-        """The buffer as it lies in memory: shaped when row-major, flat when packed; of a state the seats it has."""
+        """Return the buffer as it lies in memory: shaped when row-major, flat when packed.
+
+        Of a state only the buffer's seats are returned.
+        """
         tensor = self._tensors[_key(buffer)]
         return tensor[: _static(buffer)[0]] if buffer.role == "state" else tensor
 
     def dense(self, buffer: Buffer) -> torch.Tensor:
-        """The buffer row-major; a packed one is unpacked into a fresh tensor, which the caller drops after use."""
+        """Return the buffer row-major; a packed one is unpacked into a fresh tensor, to be dropped after use."""
         tensor = self.resident(buffer)
         if buffer.layout == "row-major":
             return tensor
         return LAYOUTS[buffer.layout].unpack(tensor, self._shapes[_key(buffer)])
 
     def stand(self, token: int, position: int) -> None:
-        """Let the first seat stand at `position`, with `token` to be read next."""
+        """Set the first seat's position to `position`, with `token` to be read next."""
         self.token.fill_(token)
         self.position.fill_(position)
         self.stood = position
 
     def states(self) -> list[torch.Tensor]:
-        """The KV state, a tensor [seats, kv_heads, context, head_dim] each."""
+        """Return the tensors of the KV cache, each [seats, kv_heads, context, head_dim]."""
         return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]
 
     def furnish(self, seed: int = 0) -> None:
-        """Fill the KV state with standard normal numbers, as a step finds it that is timed: over zeros no maximum ever
-        rises, and bits that do not change take less power to move."""
+        """Fill the KV cache with standard normal numbers, for a step that is timed.
+
+        Over zeros no maximum ever rises, and bits that do not change take less power to move.
+        """
         for number, state in enumerate(self.states()):
             flat = state.view(-1)
             size = min(flat.numel(), _FURNISHED)
@@ -114,7 +122,7 @@ class Memory:
             flat[whole:].copy_(some[: flat.numel() - whole])
 
     def repeat(self, slots: int) -> None:
-        """Repeat what lies in the first `slots` of every state to its end."""
+        """Repeat the first `slots` of every state up to its end."""
         for state in self.states():
             some = state[:, :, :slots].clone()
             for begin in range(slots, state.shape[2], slots):
@@ -132,7 +140,7 @@ def _key(buffer: Buffer) -> tuple[str, str, str]:
 
 
 def _static(buffer: Buffer) -> tuple[int, ...]:
-    """The buffer's shape, which may not be symbolic."""
+    """Return the buffer's shape, which must not be symbolic."""
     shape = tuple(dim for dim in buffer.shape if isinstance(dim, int))
     assert len(shape) == len(buffer.shape), buffer
     return shape

@@ -1,8 +1,8 @@
-"""Neighbours' products of one activation by one call, where each alone leaves some of a GPU idle.
+"""Neighbouring products of one activation merged into one call, where each alone leaves some of a GPU idle.
 
 The products of a short chunk wait for memory, for the last tiles of a wave and for the next launch, not for arithmetic.
-Two of one size are a batch. Products of any sizes whose weights lie one behind another are a single product, if what
-reads their results can read them as columns of its matrix.
+Two of one size become a batch. Products of any sizes whose weights lie one behind another become a single product, if
+the kernel that reads their results can read them as columns of its matrix.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from agentcompile.ir.region import Region
 from agentcompile.runtime.sites import Action
 
 _TILE = 64
-"""Rows and columns of a result that a block makes of a small product."""
+"""The rows and columns of the tile of a small product that one block computes."""
 _WAVES = 8
-"""Times that the blocks of a product may fill the device for it to gain by a neighbour. On an H200 two products of 12
-layers each took 17 to 1 % less time as a batch, of 16 to 512 tokens; beyond, a last wave that is not full is little."""
+"""The number of waves below which a product gains by a merge.
+
+On an H200 two products of 12 layers each took 17 to 1 % less time as a batch, for 16 to 512 tokens; beyond that, the
+part of the last wave that is idle is small.
+"""
 Room = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-"""A dense tensor that is nobody else's while a layer runs."""
+"""A function that returns a dense scratch tensor, unused by others while a layer runs."""
 
 
 class _Product(NamedTuple):
@@ -35,7 +38,7 @@ class _Product(NamedTuple):
     w: torch.Tensor
     y: torch.Tensor
     made: str
-    """The result's name."""
+    """The name of the result's buffer."""
 
     @property
     def tiles(self) -> int:
@@ -51,13 +54,13 @@ def merged(
     blocks: int,
     room: Room,
 ) -> dict[int, Action]:
-    """What runs instead of calls of `program`, by their places: neighbours' products by the first of them, nothing by
-    the others.
+    """Return actions that replace calls of `program`, by call index; a merged group runs in its first call.
 
-    They share their activation of several rows (one is for the matrix-vector product) and are small for a device that
-    runs `blocks` at once. `env` holds the tensors that have a place; an activation without one is looked up there when
-    its product runs. Results that are columns of one matrix get new places there, in what `room` gives, and the
-    workspace that tells their reader how wide that is has its number. The names in `dying`, by call, are dropped.
+    Products of a group share an activation of several rows (one row is left to the matrix-vector product) and are small
+    for a device that runs `blocks` at once. `env` holds the tensors that have a place; an activation without one is
+    looked up there when its product runs. Results that become columns of one matrix get new tensors in `env`, within
+    what `room` returns, and the workspace that tells their reader the matrix's width is filled with it. The names in
+    `dying`, by call, are removed from `env` after the call.
     """
     buffers = {buffer.name: buffer for buffer in program.buffers}
     users = _users(program)
@@ -76,7 +79,7 @@ def merged(
 
 
 def _neighbours(products: Sequence[_Product | None]) -> list[_Product]:
-    """Those at the front that have the first one's activation."""
+    """Return the products at the front that read the same activation as the first."""
     found: list[_Product] = []
     for one in products:
         if one is None or (found and one.x != found[0].x):
@@ -86,7 +89,7 @@ def _neighbours(products: Sequence[_Product | None]) -> list[_Product]:
 
 
 _Together = tuple[Action | None, int]
-"""What makes the first of some products, and how many these are."""
+"""The action that runs a group of products, and the size of the group; (None, 0) when they cannot be merged."""
 
 
 def _batch(
@@ -97,7 +100,7 @@ def _batch(
     blocks: int,
     _room: Room,
 ) -> _Together:
-    """The first two, where one step leads from the first's operands to the second's."""
+    """Merge the first two into a batch, where one stride leads from the first's operands to the second's."""
     if len(run) < 2 or run[0].tiles >= _WAVES * blocks:
         return None, 0
     one, other = run[:2]
@@ -115,7 +118,7 @@ def _side_by_side(
     blocks: int,
     room: Room,
 ) -> _Together:
-    """All of them, where their weights are one matrix and one launch reads all results, at any pitch."""
+    """Merge all of them, where their weights form one matrix and one launch reads all results, at any row pitch."""
     if len(run) < 2 or min(product.tiles for product in run) >= blocks:
         return None, 0
     space = _pitch_of(run, program, users)
@@ -133,8 +136,10 @@ def _side_by_side(
 
 
 def _pitch_of(run: Sequence[_Product], program: Program, users: Mapping[str, Sequence[int]]) -> str:
-    """The workspace that tells the one launch that reads all results, and nothing else so, how wide their matrix is;
-    empty without one."""
+    """Return the workspace that tells the one launch reading all these results the width of their matrix; or "".
+
+    It is "" when several calls read the results, or the launch does not take exactly these results with a pitch.
+    """
     names = sorted(product.made for product in run)
     readers = {at for name in names for at in users[name][1:]}
     call = program.calls[readers.pop()] if len(readers) == 1 else None
@@ -149,7 +154,7 @@ def _pitch_of(run: Sequence[_Product], program: Program, users: Mapping[str, Seq
 
 
 def _users(program: Program) -> dict[str, list[int]]:
-    """The places of the calls that use each buffer; one of some rows counts as the buffer that has them too."""
+    """Return the indices of the calls that use each buffer; a use of a part counts as a use of the whole buffer too."""
     whole = {buffer.name: buffer.whole for buffer in program.buffers if buffer.whole}
     found: dict[str, list[int]] = {}
     for at, call in enumerate(program.calls):
@@ -164,7 +169,7 @@ def _product(
     buffers: Mapping[str, Buffer],
     env: Mapping[str, torch.Tensor],
 ) -> _Product | None:
-    """A call that is nothing but a product whose operands and result have a place; None for any other."""
+    """Return the call as a product; None unless it is only that and its operands and result have a place."""
     if isinstance(call, NativeCall) or call.call:
         return None
     body, names = regions[call.region].body, dict(call.bindings)
@@ -180,8 +185,10 @@ def _product(
 
 
 def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-    """Two dense matrices [rows, columns] as one tensor [2, rows, columns]; None where the second does not lie behind
-    the first in the same piece of memory."""
+    """View two dense matrices [rows, columns] as one tensor [2, rows, columns].
+
+    None where the second does not lie behind the first in the same storage, or their shapes or types differ.
+    """
     same = one.shape == other.shape and one.dtype == other.dtype and one.is_contiguous() and other.is_contiguous()
     if not same or one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
         return None
@@ -191,8 +198,10 @@ def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
 
 
 def _joined(matrices: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Dense matrices of as many columns as one matrix of all their rows, in the order in which they lie; None where
-    they are not all there is in one piece of memory."""
+    """View dense matrices with equal numbers of columns as one matrix of all rows, in the order they lie.
+
+    None where they do not lie directly one behind another in one storage.
+    """
     ordered = sorted(matrices, key=lambda matrix: matrix.storage_offset())
     for one, other in itertools.pairwise(ordered):
         alike = one.shape[1] == other.shape[1] and one.dtype == other.dtype

@@ -24,47 +24,51 @@ from agentcompile.runtime.text import TextStream, Tokenizer, push
 
 Finish = Literal["length", "eos", "stop", "context"]
 STREAM_S = 0.02
-"""Seconds of decoding between two pieces of a stream: far below what a reader notices, far above the cost of one."""
+"""The seconds of decoding per piece of a stream: far below what a reader notices, far above a piece's cost."""
 
 
 class Loop(Protocol):
-    """Decode with no Python between steps."""
+    """A decode loop that runs no Python between steps."""
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Choose so from now on, the token at position `first + n` being draw n; False when it cannot."""
+        """Set the sampling for what follows, the token at position `first + n` being draw n; False if it cannot."""
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """The token that logits [vocab] of a prompt's last token, at position `at`, give, and memory standing behind
-        the prompt with it; None when the host is to choose. `more`: further ones are wanted after it."""
+        """Choose the token from the logits [vocab] of a prompt's last token, at `at`; None when the host must choose.
+
+        Memory then stands behind the prompt with that token. `more`: further tokens are wanted after it.
+        """
 
     def steps(self, count: int, *, at: int, more: bool) -> Made:
-        """Make up to `count` tokens from position `at`, where memory stands. `more`: further ones are wanted after
-        them, unless one of them ends the sequence; a device may already begin."""
+        """Make up to `count` tokens from position `at`, where memory stands.
+
+        `more`: further tokens are wanted after these, unless one of them ends the sequence; a device may already begin.
+        """
 
 
 class Decode(Protocol):
     """A decode step on some device."""
 
     def again(self) -> torch.Tensor:
-        """Run one step on what memory's token and position hold; the logits, [vocab]."""
+        """Run one step on memory's token and position and return the logits, [vocab]."""
 
     @property
     def clock(self) -> Clock | None:
-        """What times the step's calls, for whoever looks into it; None where calls are not the host's to time."""
+        """The clock that times the step's calls; None where the host cannot time them."""
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
-        """The loop that ends at any of `stop_ids`; None when a step needs Python."""
+        """Return the loop that ends at any of `stop_ids`; None when a step needs Python."""
 
 
 class Prefill(Protocol):
-    """A prompt's chunks on some device."""
+    """The prefill of a prompt in chunks on some device."""
 
     @property
     def capacity(self) -> int:
-        """Tokens of the longest chunk."""
+        """The number of tokens of the longest chunk."""
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run a chunk, both int64 [T] on the host; the last token's logits, [vocab]."""
+        """Run a chunk, tokens and positions int64 [T] on the host; return the last token's logits, [vocab]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,33 +83,33 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One finished generation. `tokens` holds the new ids; an end-of-sequence id is its last when it ended there."""
+    """One finished generation; `tokens` holds the new ids, the last an end-of-sequence id when it ended there."""
 
     tokens: tuple[int, ...]
     text: str
     finish: Finish
     prompt_tokens: int
     prefill_s: float
-    """Seconds until the first token was known."""
+    """The seconds until the first token was known (TTFT)."""
     decode_s: float
-    """Seconds from then to the last."""
+    """The seconds from the first token to the last."""
     logprobs: tuple[float, ...] = field(default=())
 
     @property
     def tokens_per_s(self) -> float:
-        """Decode rate: tokens after the first over the time they took; 0 when there are none."""
+        """The decode rate: tokens after the first over the time they took; 0 when there are none."""
         return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else 0.0
 
 
 class Beside(Protocol):
-    """Several prompts at once."""
+    """A generator for several prompts side by side."""
 
     def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:
-        """Complete all prompts, in their order."""
+        """Generate a completion for every prompt and return them in the order of the prompts."""
 
 
 class CompiledModel:
-    """Plans bound to a checkpoint, ready to generate. Use from one thread at a time: a second caller is refused."""
+    """Plans bound to a checkpoint, ready to generate; from one thread at a time: a second caller gets an error."""
 
     def __init__(
         self,
@@ -118,11 +122,15 @@ class CompiledModel:
         checkpoint: Path,
         beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
     ) -> None:
-        """`beside` makes what runs several prompts at once, from what runs one prompt; None: they take turns."""
+        """Bind the decode step, the prefill and the memory of one model.
+
+        `beside` makes the generator for several prompts from the function that prefills one; without it they run in
+        turn.
+        """
         self.info = info
         self.tokenizer = tokenizer
         self.checkpoint = checkpoint
-        """Where the weights were read from."""
+        """The checkpoint that the weights were read from."""
         self._decode = decode
         self._prefill = prefill
         self._memory = memory
@@ -133,7 +141,7 @@ class CompiledModel:
 
     @property
     def clock(self) -> Clock | None:
-        """Of the decode step's calls: start it, generate, stop it. None on a GPU, where launches overlap."""
+        """The clock of the decode step's calls: start it, generate, stop it. None on a GPU, where launches overlap."""
         return self._decode.clock
 
     def generate(
@@ -152,10 +160,12 @@ class CompiledModel:
         """Complete one prompt (text or token ids) or each of a list, of any lengths.
 
         A list runs side by side where the lock has plans for several sequences, else one after another. Kernels for
-        several sequences add up in another order than those for one, so that a choice between near equals may differ.
-        `logprobs` adds the natural-log probability of every token under the unfiltered distribution. Raises
-        AgentCompileError (usage) for an empty prompt, one longer than the cache, an id outside the vocabulary,
-        or arguments of a wrong type or out of range.
+        several sequences sum in another order than those for one, so that a choice between near equals may differ.
+        `logprobs` adds the natural-log probability of every token under the unfiltered distribution.
+
+        Raises:
+            AgentCompileError: a prompt is empty or longer than the cache, an id is outside the vocabulary, or an
+                argument is of a wrong type or out of range (usage).
         """
         request = request_of(
             self.info,
@@ -190,7 +200,10 @@ class CompiledModel:
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Iterator[Piece]:
-        """Like `generate` for one prompt, as pieces while they are made; leaving the iterator ends the generation."""
+        """Generate as `generate` does for one prompt, yielding pieces as they are made.
+
+        Closing the iterator ends the generation.
+        """
         request = request_of(
             self.info,
             self.tokenizer,
@@ -206,9 +219,10 @@ class CompiledModel:
         return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None, *, prompt: int = 0) -> torch.Tensor:
-        """Teacher-forced logits, float32: a row for each of `positions`, ascending, or for every position.
+        """Return teacher-forced logits, float32: a row for each of `positions`, ascending, or for every position.
 
-        The first `prompt` tokens go through the prefill, and only the last of them has logits; the others are steps.
+        The first `prompt` tokens go through the prefill, and only the last of them has logits; the others are decode
+        steps.
         """
         with self._exclusively():
             ids = tokens_of(self.info, self.tokenizer, ids)
@@ -222,7 +236,7 @@ class CompiledModel:
             return torch.stack(rows)
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
-        """Fill the cache with `ids` from position 0; returns the last token's logits, [vocab], float32."""
+        """Fill the cache with `ids` from position 0 and return the last token's logits, [vocab], float32."""
         with self._exclusively():
             return self._run_prefill(tokens_of(self.info, self.tokenizer, ids)).float().clone()
 
@@ -261,9 +275,7 @@ class CompiledModel:
                 text, tokens, finish = "", piece.tokens, piece.finish
                 if stream is not None:
                     text, pushed = push(stream, shown, request.stop)
-                    if (
-                        stream.stopped
-                    ):  # how long a chunk is depends on the clock: what came after the stop does not count
+                    if stream.stopped:  # a chunk's length depends on timing: tokens after the stop do not count
                         tokens = piece.tokens[:pushed]
                     elif finish is not None:
                         text += stream.finish()
@@ -295,7 +307,7 @@ class CompiledModel:
             yield from self._python_loop(len(ids), request)
 
     def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
-        """All but the first token in whole chunks of steps without Python, each about `STREAM_S` long."""
+        """Yield all but the first token, in chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = made = 1
         while True:
@@ -316,7 +328,7 @@ class CompiledModel:
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
 
     def _python_loop(self, prompt: int, request: Request) -> Iterator[Piece]:
-        """All but the first token, each chosen by the host."""
+        """Yield all but the first token, each chosen by the host."""
         made = 1
         finish: Finish | None = None
         dismiss_threads()
@@ -330,7 +342,7 @@ class CompiledModel:
             yield Piece(tokens=(token,), logprobs=logprobs, finish=finish)
 
     def _run_prefill(self, ids: Sequence[int]) -> torch.Tensor:
-        """Chunks at exact positions; a remainder runs at its own length, never padded."""
+        """Run the prompt in chunks at exact positions; a remainder runs at its own length, never padded."""
         size = self._prefill.capacity
         array_of = ids if isinstance(ids, array) else array("q", ids)
         tokens = torch.frombuffer(array_of, dtype=torch.int64)
@@ -347,7 +359,7 @@ class CompiledModel:
 
 
 def chosen(logits: torch.Tensor, request: Request, counter: int) -> tuple[int, tuple[float, ...]]:
-    """Draw number `counter` from logits [vocab], and its log-probability when it was asked for."""
+    """Make draw number `counter` from logits [vocab]; return the token and, when asked for, its log-probability."""
     token = choose(logits, request.sampling, counter)
     if not request.logprobs:
         return token, ()
@@ -355,7 +367,7 @@ def chosen(logits: torch.Tensor, request: Request, counter: int) -> tuple[int, t
 
 
 def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request) -> Finish | None:
-    """Why a sequence of `prompt` tokens ends with `token`, its new token number `made`; None when it goes on."""
+    """Return why a sequence of `prompt` tokens ends with `token`, its new token number `made`; None when it goes on."""
     if token in info.eos and not request.ignore_eos:
         return "eos"
     if made >= request.max_new_tokens:
@@ -364,7 +376,7 @@ def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request)
 
 
 class _Turn:
-    """Refuses a second thread instead of mixing two generations in one cache."""
+    """A lock that refuses a second thread, instead of mixing two generations in one cache."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock

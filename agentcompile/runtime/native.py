@@ -1,4 +1,4 @@
-"""Compiled kernels from Python: libraries, bound launches, programs of them, and the decode loop.
+"""Compiled CPU kernels called from Python: libraries, bound launches, programs of them, and the decode loop.
 
 In: paths of shared objects and addresses of buffers. Out: buffers written, nanoseconds, tokens. Everything between two
 calls from Python runs in `executor.cpp` with the interpreter's lock released. The caller keeps every buffer alive and
@@ -64,19 +64,23 @@ class _DrawStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logits:
-    """Where a step leaves its logits, [vocab]."""
+    """The buffer where a step leaves its logits, [vocab]."""
 
     address: int
     vocab: int
     wide: bool
-    """Of float32, else of bfloat16."""
+    """Whether they are float32; otherwise they are bfloat16."""
 
 
 class Library:
-    """A loaded shared object of kernels. It stays loaded as long as the process: launches hold raw addresses."""
+    """A loaded shared object of kernels; it stays loaded as long as the process, as launches hold raw addresses."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`; raises AgentCompileError (environment) when the system refuses it."""
+        """Load `path`.
+
+        Raises:
+            AgentCompileError: the system refuses to load it (environment).
+        """
         self.path = path
         try:
             self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -88,7 +92,11 @@ class Library:
             ) from None
 
     def entry(self, name: str) -> int:
-        """The address of function `name`; raises AgentCompileError when the library has none."""
+        """Return the address of function `name`.
+
+        Raises:
+            AgentCompileError: the library has no such function (environment).
+        """
         address = self.find(name)
         if address is None:
             raise AgentCompileError(
@@ -99,7 +107,7 @@ class Library:
         return address
 
     def find(self, name: str) -> int | None:
-        """The address of function `name`, or None."""
+        """Return the address of function `name`, or None."""
         try:
             function = getattr(self.handle, name)
         except AttributeError:
@@ -116,7 +124,7 @@ class Call:
 
     @staticmethod
     def of(library: Library, entry: str, pointers: Sequence[int]) -> Call:
-        """Bind `entry` of `library`."""
+        """Bind the function `entry` of `library` to `pointers`."""
         return Call(address=library.entry(entry), pointers=tuple(pointers))
 
 
@@ -128,7 +136,13 @@ class Executor:
     """
 
     def __init__(self, library: Path, threads: int) -> None:
-        """Open the pool in the executor built at `library`; ValueError when `threads` is not in 1..256."""
+        """Open the pool of the executor that was built at `library`.
+
+        Raises:
+            ValueError: `threads` is not in 1..256.
+            AgentCompileError: the library cannot be loaded or has another interface version (environment).
+            MemoryError: there is no memory for the pool.
+        """
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads = {threads} is not in 1..{MAX_THREADS}")
         self.threads = threads
@@ -149,24 +163,24 @@ class Executor:
         lib.ac_product.restype = None
         lib.ac_product.argtypes = [pointer, pointer, pointer, pointer, pointer, long, long, long, long]
         self.product = lib.ac_product
-        """A matrix product with a packed weight, on threads that the caller brings; `packed.Packed` knows how."""
+        """A matrix product with a packed weight, on the caller's threads; see `packed.Packed`."""
         self._lib = lib
         self._pool = lib.ac_pool(threads)
         if not self._pool:
             raise MemoryError("no memory for a thread pool")
 
     def run(self, calls: ctypes.Array[_CallStruct], repeat: int, spent: int = 0) -> None:
-        """Run `calls` in order, `repeat` times; their nanoseconds are added to int64s at address `spent`, if any."""
+        """Run `calls` in order, `repeat` times; add their nanoseconds to int64s at address `spent`, unless it is 0."""
         self._check(self._lib.ac_run(self._pool, calls, len(calls), repeat, spent or None))
 
     def time(self, calls: ctypes.Array[_CallStruct], repeat: int, samples: int) -> list[int]:
-        """Nanoseconds of each of `samples` intervals around `repeat` runs."""
+        """Return the nanoseconds of each of `samples` intervals, each around `repeat` runs."""
         times = (ctypes.c_int64 * samples)()
         self._check(self._lib.ac_time(self._pool, calls, len(calls), repeat, samples, times))
         return list(times)
 
     def decode(self, calls: ctypes.Array[_CallStruct], state: _DecodeStruct, spent: int = 0) -> None:
-        """Run decode steps until `state` says stop; `spent` as in `run`."""
+        """Run decode steps until `state` says stop; `spent` is as in `run`."""
         self._check(self._lib.ac_decode_steps(self._pool, calls, len(calls), ctypes.byref(state), spent or None))
 
     def _check(self, error: int) -> None:
@@ -179,39 +193,43 @@ class Executor:
 
 
 class Clock:
-    """Nanoseconds that each call of a step has taken, barriers and what starts it included, once it is started.
+    """The nanoseconds that each call of a step has taken, with barriers and launch overhead, while the clock runs.
 
-    A step has one. It stands still unless somebody looks into the step, and then a call costs two looks at the time.
+    Each step has one. It is stopped unless a step is profiled; while it runs, a call costs two readings of the time.
     """
 
     def __init__(self, count: int) -> None:
-        """For a step of `count` calls."""
+        """Make a stopped clock for a step of `count` calls."""
         self._spent = (ctypes.c_int64 * count)()
         self.running = False
         self.steps = 0
-        """Steps that were looked into since it was started."""
+        """The steps that were timed since it was started."""
 
     def start(self) -> None:
-        """Begin at zero."""
+        """Start the clock at zero."""
         ctypes.memset(self._spent, 0, ctypes.sizeof(self._spent))
         self.running, self.steps = True, 0
 
     def stop(self) -> tuple[int, ...]:
-        """Stand still; nanoseconds of every call, over all steps since the start."""
+        """Stop the clock and return the nanoseconds of every call, over all steps since the start."""
         self.running = False
         return tuple(self._spent)
 
     def add(self, at: int, ns: int) -> None:
-        """A call that something else than the executor timed."""
+        """Add the nanoseconds of call `at`, which was timed by something other than the executor."""
         self._spent[at] += ns
 
     def place(self, at: int = 0) -> int:
-        """Where the executor adds the times of calls from number `at` on; 0 while the clock stands still."""
+        """Return the address where the executor adds the times of calls from number `at` on; 0 while stopped."""
         return ctypes.addressof(self._spent) + at * ctypes.sizeof(ctypes.c_int64) if self.running else 0
 
 
 def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object]]:
-    """The launches as C sees them, and the pointer arrays that they refer to."""
+    """Return the launches as C structures, and the pointer arrays that they refer to.
+
+    Raises:
+        ValueError: there are no calls, or one has a null kernel address.
+    """
     if not calls:
         raise ValueError("a program needs at least one call")
     bound, keep = (_CallStruct * len(calls))(), list[object]()
@@ -228,14 +246,18 @@ class Program:
     """An ordered list of launches with a barrier after each."""
 
     def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
-        """Bind `calls` to `executor`; ValueError when there are none. They are number `at` and on of the `clock`'s."""
+        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`.
+
+        Raises:
+            ValueError: there are no calls, or one has a null kernel address.
+        """
         self._executor = executor
         self._calls, self._keep = _bind(calls)
         self._clock, self._at = clock, at
 
     @property
     def calls(self) -> ctypes.Array[_CallStruct]:
-        """The launches as C sees them; they live as long as the program."""
+        """The launches as C structures; they live as long as the program."""
         return self._calls
 
     def run(self, repeat: int = 1) -> None:
@@ -243,7 +265,11 @@ class Program:
         self._executor.run(self._calls, repeat, self._clock.place(self._at) if self._clock else 0)
 
     def time(self, repeat: int, samples: int) -> list[int]:
-        """`samples` intervals, in ns, each around `repeat` runs of the list."""
+        """Return `samples` intervals, in ns, each around `repeat` runs of the list.
+
+        Raises:
+            ValueError: `repeat` or `samples` is less than 1.
+        """
         if repeat < 1 or samples < 1:
             raise ValueError(f"repeat = {repeat} and samples = {samples} must be at least 1")
         return self._executor.time(self._calls, repeat, samples)
@@ -251,21 +277,21 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Tokens of one `Decoder.steps` call in order, and why it came back."""
+    """The tokens of one `Decoder.steps` call in order, and why it returned."""
 
     tokens: tuple[int, ...]
     reason: StopReason
     logprobs: tuple[float, ...] = ()
-    """Natural-log probability of every token under the unfiltered distribution, when asked for."""
+    """The natural-log probability of every token under the unfiltered distribution, when asked for."""
 
 
 class Decoder:
-    """Decode with no Python between steps.
+    """A decode loop that runs no Python between steps.
 
     A step runs the program, appends `*token`, or what is drawn from its logits, to the output, writes it to `*ids`
     (which may be the buffer of `*token`) and advances `*position`. It stops after a stop id (which is part of the
-    output), at the last slot of the KV cache, when `cancel` is called from another thread, or after the steps that
-    were asked for.
+    output), at the last slot of the KV cache, when `cancel` is called from another thread, or after the number of steps
+    asked for.
     """
 
     def __init__(
@@ -281,8 +307,11 @@ class Decoder:
         logits: Logits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots. Without
-        `logits` it decodes greedily alone."""
+        """Bind the launches and the decode state.
+
+        `ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots. Without
+        `logits` only greedy decoding is possible.
+        """
         self._executor, self._clock = executor, clock
         self._calls, self._keep = _bind(calls)
         self._stops = (ctypes.c_int64 * max(len(stop_ids), 1))(*stop_ids)
@@ -302,7 +331,7 @@ class Decoder:
         )
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Choose so from now on; False for what it cannot: log-probabilities, and draws where there are no logits."""
+        """Set the sampling for what follows; False for log-probabilities, and for draws where there are no logits."""
         if logprobs or (not sampling.greedy and self._logits is None):
             return False
         with self._lock:
@@ -310,12 +339,12 @@ class Decoder:
         return True
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """None: a prompt's last logits are the host's to choose from, beside which they lie."""
+        """Return None: a prompt's last logits lie on the host, which chooses from them."""
 
     def steps(self, count: int, *, at: int = 0, more: bool = False) -> Made:
-        """Make up to `count` steps. At a position past the cache it makes none and says `context`.
+        """Make up to `count` steps; at a position past the cache, none, with the reason `context`.
 
-        It finds out itself where it stands; whether more are wanted after these changes nothing.
+        The position is read from memory, so `at` and `more` have no effect here.
         """
         with self._lock:
             self._cancel.value = 0
@@ -327,7 +356,7 @@ class Decoder:
             return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
 
     def _drawing(self, sampling: Sampling, first: int) -> int:
-        """The address of how to draw, the token that a step at `first + n` makes being draw n."""
+        """Return the address of the sampling parameters; the token that a step at `first + n` makes is draw n."""
         assert self._logits is not None
         self._room = self._room or ctypes.create_string_buffer(8 * self._logits.vocab)
         self._draw = _DrawStruct(
@@ -344,5 +373,5 @@ class Decoder:
         return ctypes.addressof(self._draw)
 
     def cancel(self) -> None:
-        """Ask a running `steps` to come back after its current step."""
+        """Ask a running `steps` to return after its current step."""
         self._cancel.value = 1

@@ -1,4 +1,4 @@
-"""PyTorch's OpenMP threads, sent home when our own pool is about to take the cores.
+"""Control of PyTorch's OpenMP threads, which are ended when our own thread pool is about to use the cores.
 
 After a parallel region GNU's libgomp keeps its threads spinning, by default for milliseconds, so that the next region
 starts quickly. Beside a pool pinned to the same cores they cost up to a tenth of a short generation.
@@ -31,8 +31,11 @@ def dismiss_threads() -> None:
 
 
 def team() -> tuple[int, int, int] | None:
-    """Addresses of what starts PyTorch's team of threads on a function, and tells a thread its number and how many
-    there are: GOMP_parallel, omp_get_thread_num, omp_get_num_threads. None where its runtime is another."""
+    """Return the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
+
+    They run a function on PyTorch's team of threads, and tell a thread its number and how many there are. None where
+    PyTorch runs on another OpenMP runtime.
+    """
     library = _libgomp()
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     if library is None or not all(hasattr(library, name) for name in names):
@@ -43,18 +46,21 @@ def team() -> tuple[int, int, int] | None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch's small operators to the calling thread: what they would wake spins beside our own pool, which costs
-    the step after them more than they gain."""
+    """Keep PyTorch's small operators on the calling thread.
+
+    Threads that they would wake spin beside our own pool, which costs the next step more than they gain.
+    """
     with _threads(1):
         yield
 
 
 @contextmanager
 def fair_threads() -> Iterator[None]:
-    """Use as many of PyTorch's threads as there are cores that nobody else wants now, at least one.
+    """Use as many of PyTorch's threads as there are cores that no other process wants now, at least one.
 
-    At the end of every parallel operator all threads wait for the last; one that has lost its core keeps them waiting
-    for milliseconds, and a prompt has hundreds of operators. The models tried gave the same bits with any number.
+    At the end of every parallel operator all threads wait for the last; one that has lost its core delays them for
+    milliseconds, and a prompt has hundreds of operators. The models tested gave the same bits with any number of
+    threads.
     """
     count = torch.get_num_threads()
     fair = max(1, min(count, _cores() - others_running())) if count > 1 else count
@@ -81,7 +87,7 @@ def _cores() -> int:
 
 @functools.cache
 def _libgomp() -> ctypes.CDLL | None:
-    """The libgomp that this process has loaded; None without one, or when it is older than OpenMP 5.0."""
+    """Return the libgomp that this process has loaded; None without one, or when it is older than OpenMP 5.0."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         path = next(

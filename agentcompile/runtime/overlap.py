@@ -1,8 +1,8 @@
-"""Which launches of a step may start before their predecessors have ended, by what they read before they wait.
+"""The launches of a step that may start before their predecessors have ended, given what each reads before it waits.
 
 With programmatic dependent launch a kernel starts as soon as its predecessor lets it, which may be long before that
-one, or the ones before it, have written anything; only what it reads after its wait is there for certain. A launch that
-is not overlapped starts when everything before it has ended, so whatever was written until then may be read early.
+kernel, or those before it, have written anything; only what it reads after its wait is certain to be there. A launch
+that is not overlapped starts when everything before it has ended, so whatever was written until then may be read early.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from agentcompile.ir.template import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """One call of a step, by buffer names."""
+    """The buffers that one call of a step reads early and writes, by name."""
 
     early: frozenset[str]
-    """What it reads before it waits."""
+    """The buffers that it reads before it waits."""
     writes: frozenset[str]
     waits: bool
     """Whether it takes part in dependent launch; a call that does not starts after everything before it."""
 
 
 def overlapping(calls: Sequence[Access], immutable: Iterable[str]) -> list[bool]:
-    """For every call in order, whether it may overlap its predecessors.
+    """Return for every call, in order, whether it may overlap its predecessors.
 
-    Steps follow one another, and the host writes between them: at the start of a step nothing but what is `immutable`
-    (weights and constants) is certain.
+    Steps follow one another, and the host writes between them: at the start of a step only what is `immutable` (weights
+    and constants) is certain.
     """
     fixed, unknown, written = frozenset(immutable), True, set[str]()
     found = []
@@ -44,7 +44,10 @@ def overlapping(calls: Sequence[Access], immutable: Iterable[str]) -> list[bool]
 
 
 def accesses_of(region: Region, source: Source, bound: Mapping[str, str]) -> list[Access]:
-    """What every launch of `source` reads early and may write; `bound` has a buffer for every port and workspace."""
+    """Return what every launch of `source` reads early and may write.
+
+    `bound` has a buffer for every port and workspace.
+    """
     written = written_by(region, bound) | {bound[name] for name, *_ in source.workspaces}
     return [
         Access(
@@ -57,5 +60,5 @@ def accesses_of(region: Region, source: Source, bound: Mapping[str, str]) -> lis
 
 
 def written_by(region: Region, bound: Mapping[str, str]) -> frozenset[str]:
-    """Buffers that some operator of a region writes."""
+    """Return the buffers that some operator of a region writes."""
     return frozenset(bound[port.name] for port in region.ports if port.role == "output" or port.access != "read")

@@ -1,4 +1,4 @@
-"""Operators of a prompt's chunk that read packed weights where they lie, in place of unpacking them first."""
+"""Operators of a prefill chunk that read packed weights where they lie, instead of unpacking them first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import team
 
 PackedOperator = Callable[[Sequence[torch.Tensor]], torch.Tensor]
-"""Of an operator's operands in its order; the second is the packed weight, flat."""
+"""An operator of its operands in their order; the second is the packed weight, flat."""
 
 
 class _Team(ctypes.Structure):
@@ -25,19 +25,20 @@ class _Team(ctypes.Structure):
 
 
 class Packed:
-    """What a process can do with packed weights: rows of them anywhere, products where PyTorch's threads are libgomp's.
+    """The operators that this process can run on packed weights.
 
-    Products run on PyTorch's own threads, which would otherwise spin on the cores beside them.
+    Rows of them (embeddings) are always possible, products where PyTorch's threads are libgomp's. Products run on
+    PyTorch's own threads, which would otherwise spin on the cores beside them.
     """
 
     def __init__(self, executor: Executor) -> None:
-        """`executor` has the entry; no thread of its pool is used."""
+        """Take the product's entry point from `executor`; no thread of its pool is used."""
         self._product = executor.product
         addresses = team()
         self._team = None if addresses is None else _Team(*addresses)
 
     def operator(self, name: str, layout: str, shape: Shape, dtype: torch.dtype) -> PackedOperator | None:
-        """Operator `name` for a weight of `shape` that lies in `layout`; None where it must be unpacked."""
+        """Return operator `name` for a weight of `shape` that lies in `layout`; None where it must be unpacked."""
         kept = LAYOUTS[layout]
         if dtype not in kept.products or len(shape) != 2:
             return None
@@ -48,8 +49,10 @@ class Packed:
         return None
 
     def _linear(self, shape: Shape, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """x [B, T, in] times w, of `shape` [out, in], transposed, plus b [out] -> [B, T, out]; summed in float32 and
-        rounded once."""
+        """Multiply x [B, T, in] by w, of `shape` [out, in], transposed, and add b [out] -> [B, T, out].
+
+        Sums are in float32 and rounded once.
+        """
         assert self._team is not None
         x, b = x.contiguous(), None if b is None else b.contiguous()
         y = x.new_empty(*x.shape[:-1], shape[0])

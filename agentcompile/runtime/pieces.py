@@ -1,8 +1,8 @@
-"""A long chunk of a prompt whose widest activations exist for some of its tokens at a time.
+"""A long prefill chunk whose widest activations exist for only some of its tokens at a time.
 
-Attention gains from a chunk that is as long as the prompt; what an MLP makes between its products would then take more
-memory than the rest of the chunk together. Its operators treat every token by itself, so they run on some rows after
-others: of what lies between them only a piece exists.
+Attention gains from a chunk that is as long as the prompt; the activations inside an MLP would then take more memory
+than everything else in the chunk. Its operators treat every token by itself, so they run on one piece of the rows after
+another, and the activations between them exist for one piece only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from agentcompile.runtime.lower import place
 ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
 )
-"""Operators whose row of a result needs no other row of the same operands."""
+"""Operators that compute each row of a result from the same row of their operands alone."""
 _Call = NativeCall | TorchCall
 
 
 def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> Program:
-    """`whole` with the calls around its widest activations replaced by those of `piece`, once for as many tokens as
-    `piece` is for. Both are one plan at two lengths; `regions` are those of `whole` by id.
+    """Return `whole` with the calls around its widest activations replaced by those of `piece`, once per piece.
 
-    As it is where there are no such calls, the lengths do not divide, or the plans differ.
+    Both programs are one plan at two lengths; `regions` are those of `whole` by id. Returns `whole` unchanged where
+    there are no such calls, the lengths do not divide, or the plans differ.
     """
     tokens, rows = tokens_of(whole), tokens_of(piece)
     same = len(whole.calls) == len(piece.calls) and tokens > rows and tokens % rows == 0
@@ -45,7 +45,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
     inside = {span: pair.inner(span) for span in spans}
     buffers |= {name: pair.narrow[name] for inner in inside.values() for name in inner}
     narrow = frozenset().union(*inside.values())
-    # Two may only lie in the same bytes where they are as long.
+    # A buffer may share another's bytes only where both have the same length.
     buffers |= {
         name: replace(buffer, whole="", start=0)
         for name, buffer in buffers.items()
@@ -60,7 +60,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
                 buffers |= {part.name: part for part in parts.values()}
                 calls.append(renamed(call, {name: part.name for name, part in parts.items()}))
         done = span.stop
-        if done < len(whole.calls):  # what it may read early was found for the order that was
+        if done < len(whole.calls):  # its early reads were found for the old order
             calls.append(_waiting(whole.calls[done]))
             done += 1
     calls += whole.calls[done:]
@@ -77,7 +77,7 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
 
 
 class _Pair:
-    """One plan at two lengths, `tokens` and `rows`."""
+    """One plan lowered at two lengths, `tokens` and `rows`."""
 
     def __init__(self, whole: Program, piece: Program, tokens: int, rows: int) -> None:
         self._whole, self._piece, self._tokens, self._rows = whole, piece, tokens, rows
@@ -89,7 +89,7 @@ class _Pair:
                 self._used.setdefault(name, []).append(at)
 
     def apart(self, at: int, regions: Mapping[str, Region]) -> bool:
-        """Whether a call may run on some rows after others."""
+        """Return whether a call may run on one piece of the rows after another."""
         one, other = self._whole.calls[at], self._piece.calls[at]
         region = regions.get(one.region)
         return (
@@ -102,7 +102,7 @@ class _Pair:
         )
 
     def _by_rows(self, name: str) -> bool:
-        """Whether a buffer is the same at both lengths, or has a row a token."""
+        """Return whether a buffer is the same at both lengths, or has one row per token."""
         wide, narrow = self._wide[name], self.narrow.get(name)
         if wide.role in ("weight", "constant"):
             return True
@@ -112,14 +112,17 @@ class _Pair:
         return (batch, tokens) == (1, self._tokens) and narrow.shape == (1, self._rows, width)
 
     def around_widest(self, run: range) -> range | None:
-        """The calls of `run` from the first to the last that touch the widest of what only they use."""
+        """Return the calls of `run` from the first to the last that use the widest activation internal to `run`.
+
+        None when no activation is internal to it.
+        """
         inner = self.inner(run)
         widest = max((self._wide[name].nbytes for name in inner), default=0)
         touching = [at for name in inner if self._wide[name].nbytes == widest for at in self._used[name]]
         return range(min(touching), max(touching) + 1) if touching else None
 
     def inner(self, run: range) -> frozenset[str]:
-        """The activations that the calls of `run` make and no other reads."""
+        """Return the activations that the calls of `run` make and no other call reads."""
         found = {name for at in run for name in self._whole.calls[at].uses if name}
         return frozenset(
             name
@@ -130,24 +133,24 @@ class _Pair:
         )
 
     def activations(self, call: _Call) -> Iterator[str]:
-        """Those that a call reads or writes."""
+        """Yield the activations that a call reads or writes."""
         return (name for name in call.uses if name and self.narrow[name].role == "activation")
 
     def part(self, wide: Buffer, number: int) -> Buffer:
-        """The rows of one piece of an activation."""
+        """Return the buffer for the rows of piece `number` of an activation."""
         narrow = self.narrow[wide.name]
         start = wide.start + number * narrow.nbytes
         return replace(narrow, name=f"{wide.name}[{number}]", whole=wide.whole or wide.name, start=start)
 
 
 def tokens_of(program: Program) -> int:
-    """Tokens of the chunk that a program runs."""
+    """Return the number of tokens of the chunk that a program runs."""
     found = next(buffer for buffer in program.buffers if buffer.name == program.token)
     return math.prod(concrete(found.shape))
 
 
 def _runs(apart: Sequence[bool]) -> Iterator[range]:
-    """Stretches of calls that may all run in pieces."""
+    """Yield the maximal ranges of calls that may all run in pieces."""
     for may, group in itertools.groupby(range(len(apart)), key=lambda at: apart[at]):
         if may:
             members = list(group)
@@ -155,7 +158,7 @@ def _runs(apart: Sequence[bool]) -> Iterator[range]:
 
 
 def renamed(call: _Call, names: Mapping[str, str]) -> _Call:
-    """A call on other buffers, which waits for all before it: what it may read early was found for another order."""
+    """Return a call on other buffers that waits for all before it: its early reads were found for another order."""
     if isinstance(call, NativeCall):
         return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers), overlaps=False)
     return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))

@@ -1,7 +1,7 @@
-"""Decode steps that serve different lengths of context, as one: every step runs where its plan was made for.
+"""Decode steps for different ranges of context length, used as one: each position runs the step made for its range.
 
 A step at position p reads p + 1 slots of the cache. The steps share one memory, so that a sequence goes on with the
-next one where the range of the last ends.
+next step where the range of the last one ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from agentcompile.runtime.sampling import Sampling
 
 
 class Regimes:
-    """`steps` are pairs of the last context that a step serves and the step, shortest first."""
+    """Decode steps for consecutive ranges of context, used as one step.
+
+    `steps` are pairs of the last context that a step serves and the step, shortest first.
+    """
 
     def __init__(self, steps: Sequence[tuple[int, Decode]], memory: Memory) -> None:
         self._steps, self._memory = tuple(steps), memory
@@ -25,27 +28,27 @@ class Regimes:
 
     @property
     def context(self) -> int:
-        """Slots of the cache."""
+        """The number of cache slots."""
         return self._ends[-1]
 
     @property
     def clock(self) -> None:
-        """Each step has its own."""
+        """None: each step has its own clock."""
 
     def again(self) -> torch.Tensor:
-        """Run one step on memory's token, where it was last told to stand; the logits, [vocab]."""
+        """Run one step on memory's token at the position it was last set to; return the logits, [vocab]."""
         at = serving(self._ends, self._memory.stood)
         return self._steps[-1 if at is None else at][1].again()
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
-        """The loop over all of them; None when one of the steps needs Python."""
+        """Return the loop over all steps; None when one of them needs Python."""
         ends = [min(end, context) for end in self._ends]
         loops = [step.decoder(stop_ids, end) for end, (_, step) in zip(ends, self._steps, strict=True)]
         whole = [loop for loop in loops if loop is not None]
         return _Loops(ends, whole) if len(whole) == len(loops) else None
 
     def rewind(self, token: int, position: int) -> None:
-        """Stand at `position` with `token` to be read next."""
+        """Set the position to `position` with `token` to be read next."""
         self._memory.stand(token, position)
 
     @property
@@ -54,17 +57,20 @@ class Regimes:
 
 
 class _Loops:
-    """One loop after another; the end of a range is no end of the sequence."""
+    """Decode loops run one after another; the end of one's range does not end the sequence."""
 
     def __init__(self, ends: Sequence[int], loops: Sequence[Loop]) -> None:
         self._ends, self._loops = tuple(ends), tuple(loops)
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Whether all of them can choose so."""
+        """Set the sampling of every loop; return whether all of them can sample so."""
         return all(loop.begin(sampling, first=first, logprobs=logprobs) for loop in self._loops)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """The token that a prompt's last logits give, by the loop that serves its last token."""
+        """Choose the token from a prompt's last logits with the loop that serves position `at`.
+
+        None past the last range, and where the host must choose.
+        """
         serves = serving(self._ends, at)
         return None if serves is None else self._loops[serves].draw(logits, at, more=more)
 
@@ -86,5 +92,5 @@ class _Loops:
 
 
 def serving(ends: Sequence[int], position: int) -> int | None:
-    """Which of the ranges that end at `ends` serves a step at `position`; None past the last."""
+    """Return the index of the range, among those that end at `ends`, that serves `position`; None past the last."""
     return next((at for at, end in enumerate(ends) if position < end), None)

@@ -1,4 +1,4 @@
-"""What a caller asks of a model, checked first: prompts become token ids, settings become a `Request`."""
+"""Checks of what a caller asks of a model: prompts become token ids, settings become a `Request`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from agentcompile.runtime.text import Tokenizer
 
 Prompt = str | Sequence[int]
 MOST = 2**31 - 1
-"""The largest count that is taken for a number of tokens."""
+"""The largest number of tokens that is accepted as an argument."""
 _PER_TOKEN, _SLACK = 4, 4096
-"""Of a text that may be far too long, so many characters a token of the cache are tokenised first, and so many more."""
+"""Of a long text, `_PER_TOKEN` characters per token of the cache plus `_SLACK` are tokenised first."""
 _GROWTH = 4
 _CUT = 64
-"""Tokens that the end of a piece of text may have more than the same characters of the whole."""
+"""How many more tokens a cut piece of text may have at its end than the same characters of the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How a prompt is to be completed."""
+    """The settings with which a prompt is completed."""
 
     max_new_tokens: int
     sampling: Sampling
@@ -48,7 +48,12 @@ def request_of(
     logprobs: bool,
     ignore_eos: bool,
 ) -> Request:
-    """The arguments of `generate` and `stream`. Raises AgentCompileError (usage) naming the argument and its value."""
+    """Check the arguments of `generate` and `stream` and return them as a `Request`.
+
+    Raises:
+        AgentCompileError: an argument is of a wrong type or out of range, or stop strings are given and the model has
+            no tokenizer (usage); the message names the argument and its value.
+    """
     sampling = Sampling(
         temperature=arguments.real("temperature", temperature, 0.0, 100.0, "0 is greedy, 1 samples as trained"),
         top_k=arguments.whole("top_k", top_k, 0, MOST),
@@ -69,10 +74,11 @@ def request_of(
 
 
 def tokens_of(info: ModelInfo, tokenizer: Tokenizer | None, prompt: object, name: str = "prompt") -> array[int]:
-    """A prompt's tokens, checked; as an array, since a list of thousands takes a part of a first token's time.
+    """Return a prompt's tokens, checked, as an array: a list of thousands takes a noticeable part of TTFT.
 
-    Raises AgentCompileError (usage) for what is no prompt, an empty one, one longer than the cache, or an id that is
-    not in the vocabulary.
+    Raises:
+        AgentCompileError: it is not a prompt, is empty or longer than the cache, or has an id outside the vocabulary
+            (usage).
     """
     if isinstance(prompt, str):
         ids = _encoded(info, tokenizer, arguments.text(name, prompt))
@@ -97,7 +103,11 @@ def _fits(info: ModelInfo, name: str, count: int) -> None:
 
 
 def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
-    """The positions among `count` that are asked for. Raises AgentCompileError (usage) for one that is not there."""
+    """Return the positions, among `count`, that are asked for; None asks for all.
+
+    Raises:
+        AgentCompileError: the list is empty or has a position outside 0..`count` - 1 (usage).
+    """
     if positions is None:
         return set(range(count))
     wanted = arguments.ids("positions", positions)
@@ -109,7 +119,11 @@ def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
 
 
 def _encoded(info: ModelInfo, tokenizer: Tokenizer | None, prompt: str) -> array[int]:
-    """A text's tokens. One that is far too long is told by its beginning: tokenising megabytes takes seconds."""
+    """Tokenise a text; one far too long is refused after its beginning, as tokenising megabytes takes seconds.
+
+    Raises:
+        AgentCompileError: there is no tokenizer, or the text is longer than the cache (usage).
+    """
     if tokenizer is None:
         raise AgentCompileError(f"{info.name}: there is no tokenizer", hint="pass token ids")
     size = _PER_TOKEN * info.context + _SLACK

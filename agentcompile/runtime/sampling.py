@@ -1,4 +1,4 @@
-"""Choosing the next token from logits: greedy, temperature, top-k and top-p, with a counter-based generator."""
+"""Choice of the next token from logits: greedy, temperature, top-k and top-p, with a counter-based generator."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from agentcompile.errors import AgentCompileError
 
 _MASK = (1 << 64) - 1
 _FIRST, _MORE = 256, 16
-"""Of the likeliest tokens so many are sorted at first, and so many times more whenever a draw falls beyond them."""
+"""How many of the likeliest tokens are sorted at first, and the factor by which more are if a draw is beyond them."""
 _ROW = 512
-"""Logits of a row of the first step to the largest."""
+"""The row length in logits for the first step of the argmax on a GPU."""
 COLDEST = 1e-6
-"""The least temperature but 0: far below it logits overflow when they are divided by it."""
+"""The least temperature except 0: far below it logits overflow when they are divided by it."""
 _PEAKED = 0.5
-"""Of the whole mass: where the first ones have less, the rest is sorted at once."""
+"""The fraction of the whole mass: where the first tokens sorted have less, all others are sorted at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to choose. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary."""
+    """The sampling settings: `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -48,10 +48,10 @@ class Sampling:
 
 
 def uniform(seed: int, counter: int) -> float:
-    """A number in [0, 1) from (seed, counter) alone, so that any token of any run can be drawn again.
+    """Return a number in [0, 1) from (seed, counter) alone, so that any token of any run can be drawn again.
 
-    The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
-    applied twice, once to mix the seed and once the counter.
+    The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014) is applied
+    twice, once to mix the seed and once the counter.
     """
     state = _mix((seed & _MASK) ^ 0x9E3779B97F4A7C15)
     return (_mix((state + (counter + 1) * 0x9E3779B97F4A7C15) & _MASK) >> 11) / float(1 << 53)
@@ -64,7 +64,7 @@ def _mix(z: int) -> int:
 
 
 def probabilities(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kept tokens, most likely first, and their probabilities. `logits` is [vocab]; ties keep the lower id.
+    """Return the kept tokens of logits [vocab], most likely first, and their probabilities; ties keep the lower id.
 
     Filters act in the usual order: temperature, then top-k, then the smallest set whose mass reaches top-p.
     """
@@ -81,10 +81,10 @@ def probabilities(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tenso
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
-    """The token id for draw number `counter`. `logits` is [vocab], any float dtype.
+    """Return the token id of draw number `counter` from logits [vocab] of any float dtype.
 
-    What `probabilities` says, looked up in as many of the likeliest tokens as the draw needs: sorting a whole
-    vocabulary takes longer than a small model's step.
+    The result follows `probabilities`, but only as many of the likeliest tokens are sorted as the draw needs: sorting a
+    whole vocabulary takes longer than a small model's step.
     """
     if sampling.greedy:
         return int(greatest(logits).item())
@@ -110,23 +110,27 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
 
 
 def greatest(logits: torch.Tensor) -> torch.Tensor:
-    """The argmax of logits [vocab], the first of equals. A GPU takes one long row with few of its blocks, so there it
-    is many short ones."""
+    """Return the argmax of logits [vocab], the first of equals.
+
+    A GPU reduces one long row with few of its blocks, so there the logits are split into many short rows.
+    """
     width = math.gcd(logits.numel(), _ROW)
     long = logits.is_cuda and width >= _ROW // 8
     return greatest_of_rows(logits, width) if long else torch.argmax(logits.float())
 
 
 def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
-    """The argmax of logits [vocab], the first of equals, by way of rows of `width`, which divides vocab."""
+    """Return the argmax of logits [vocab], the first of equals, reduced over rows of `width`, which divides vocab."""
     values, ids = logits.view(-1, width).max(dim=1)
     row = values.argmax()
     return row * width + ids[row]
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """At least `count` tokens of the largest scores, most likely first, the lower id first among equals: whoever is as
-    likely as the last one is among them."""
+    """Return at least `count` tokens with the largest scores, most likely first, the lower id first among equals.
+
+    Every token as likely as the last of them is included.
+    """
     if count >= scores.numel():
         return torch.argsort(scores, descending=True, stable=True)
     least = torch.topk(scores, count, sorted=False).values.min()

@@ -18,11 +18,11 @@ from agentcompile.runtime.packed import Packed
 
 Action = Callable[[], None]
 Span = tuple[int, int]
-"""First and last position of a chunk."""
+"""The first and last position of a chunk."""
 Seen = tuple[str, tuple[int, ...] | None]
-"""A buffer by name, and the shape that a port sees it in where that is not its own."""
+"""A buffer by name, and the shape in which a port sees it, or None where that is its own."""
 Single = Callable[[Sequence[torch.Tensor]], torch.Tensor]
-"""One operator on its tensors, in the order of a body's inputs."""
+"""A function of one operator, on its tensors in the order of a body's inputs."""
 
 
 def torch_site(
@@ -38,12 +38,12 @@ def torch_site(
     kept: Packed | None = None,
     direct: bool = False,
 ) -> Action:
-    """What runs one site on the tensors of `env`, by buffer name, at `tokens` tokens.
+    """Return the action that runs one site on the tensors of `env`, by buffer name, at `tokens` tokens.
 
-    An output that has a place in `env` now is copied there, since others know its address, or, if `direct`, written
-    there by a matrix product itself; any other is put into `env`, and those named `dying` are dropped from it. A port
-    may see its buffer in another shape. With a `span` the positions are known, and
-    nothing is asked of the device. What `kept` can do with a packed weight is done without unpacking it.
+    An output that now has a tensor in `env` is copied there, since others know its address, or, if `direct`, written
+    there by a matrix product itself; any other is put into `env`. Those named `dying` are removed from it. A port may
+    see its buffer in another shape. With a `span` the positions are known, and the device is not asked for them.
+    Operators that `kept` can run on a packed weight do not unpack it.
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
     names = dict(call.bindings)
@@ -58,9 +58,9 @@ def torch_site(
     packed = {name for _, name, _ in inputs if buffers[name].layout != "row-major"}
 
     def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
-        """A buffer as PyTorch wants it: row-major, in the port's shape."""
+        """Return a buffer as PyTorch needs it: row-major, in the port's shape."""
         tensor = memory.dense(buffers[name]) if name in packed else env[name]
-        return tensor if shape is None else tensor.reshape(shape)  # what PyTorch made may lie in another order
+        return tensor if shape is None else tensor.reshape(shape)  # PyTorch's results may have other strides
 
     def store(name: str, made: torch.Tensor, shape: tuple[int, ...]) -> None:
         if name in places:
@@ -110,8 +110,10 @@ def torch_site(
 def _kept(
     region: Region, seen: Mapping[str, Seen], buffers: Mapping[str, Buffer], tokens: int, kept: Packed
 ) -> tuple[str, Single] | None:
-    """The packed weight of a region of one operator, and what runs the region on it where it lies; None for what
-    `kept` cannot do."""
+    """Return the packed weight of a region of one operator, and a function that runs the region on it.
+
+    None where `kept` cannot run it.
+    """
     (node,) = region.body.nodes
     if node.attrs or len(node.inputs) < 2 or any(use.views for use in node.inputs[1:]):
         return None
@@ -132,16 +134,16 @@ def _kept(
 
 
 def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
-    """The shape that a port sees, or None when it is the buffer's own."""
+    """Return the shape that a port sees, or None when it is the buffer's own."""
     seen = concrete(shape, tokens)
     return None if seen == concrete(buffer.shape, tokens) else seen
 
 
 def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None) -> Single | None:
-    """What `Interpreter` does for a graph of one operator, without what it takes to be ready for more: a function of
-    the tensors in the order of ``graph.inputs`` to the operator's result, with T bound to `tokens`.
+    """Return a function for a graph of one operator, with less overhead than `Interpreter`.
 
-    None for any other graph, for several or viewed results, and for an operator that the table has not.
+    It maps the tensors in the order of ``graph.inputs`` to the operator's result, with T bound to `tokens`. None for
+    any other graph, for several or viewed results, and for an operator that is not in the table.
     """
     if len(graph.nodes) != 1 or len(graph.nodes[0].outputs) != 1:
         return None
@@ -156,7 +158,7 @@ def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | 
 
 
 def _operands(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """The operands of a graph of one operator, in its order, from the tensors in the order of ``graph.inputs``."""
+    """Return a function from the tensors in the order of ``graph.inputs`` to the single operator's operands."""
     reads = [(graph.inputs.index(use.value), use.views) for use in graph.nodes[0].inputs]
     if not any(views for _, views in reads):
         places = [place for place, _ in reads]
@@ -165,8 +167,10 @@ def _operands(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor]], l
 
 
 def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
-    """What writes the result of a graph of one `linear` into a dense tensor that is given: a copy costs a chunk as
-    much as some operators. None for any other graph."""
+    """Return a function that writes the result of a graph of one `linear` into a given dense tensor.
+
+    This saves a copy, which costs a chunk as much as some operators. None for any other graph.
+    """
     if [node.op for node in graph.nodes] != ["linear"] or graph.nodes[0].attrs:
         return None
     operands = _operands(graph, tokens)
@@ -183,7 +187,7 @@ def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor],
 
 
 def dying_after(program: Program, keep: set[str]) -> list[tuple[str, ...]]:
-    """For every call in order, the activations that no later one reads, but for those to `keep`."""
+    """Return for every call, in order, the activations that no later call reads, except those to `keep`."""
     kept = keep | {buffer.name for buffer in program.buffers if buffer.role != "activation"}
     last: dict[str, int] = {}
     for at, call in enumerate(program.calls):

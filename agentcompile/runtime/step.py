@@ -1,4 +1,4 @@
-"""A program bound to memory: native launches in as few calls as possible, PyTorch regions between them."""
+"""A CPU program bound to memory: native launches in as few calls as possible, PyTorch regions between them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from agentcompile.runtime.sites import Action, dying_after, torch_site
 
 
 class Step:
-    """One regime's step. `run` executes it once on the tokens and positions given; buffers stay where they are.
+    """The step of one program on the CPU; its buffers keep their addresses.
 
-    Decode programs read and write `memory.token` and `memory.position`; a prefill program is bound once for every
-    chunk length that it meets, and no chunk may be longer than `capacity` tokens.
+    Decode programs read and write `memory.token` and `memory.position`; a prefill program is bound once for every chunk
+    length that it meets, and no chunk may be longer than `capacity` tokens.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Step:
         self._memory = memory
         self._executor = executor
         self._libraries = libraries
-        # A decode step's fallbacks are PyTorch's own, as they were measured.
+        # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.
         packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
         self._packed = Packed(executor) if packed else None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
@@ -44,12 +44,15 @@ class Step:
         self._arena = Arena(program.arena_bytes * capacity)
         self._bound: dict[int, _Bound] = {}
         self.clock = native.Clock(len(program.calls))
-        """Of the program's calls, in their order."""
+        """The clock of the program's calls, in their order."""
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run on `tokens` [T] at `positions` [T], both int64; returns the logits of the last token, [vocab].
+        """Run on `tokens` [T] at `positions` [T], both int64; return the logits of the last token, [vocab].
 
-        The result is overwritten by the next step. Raises ValueError for a chunk longer than the capacity.
+        The result is overwritten by the next step.
+
+        Raises:
+            ValueError: the chunk is longer than the capacity.
         """
         bound = self._bind(tokens.numel())
         bound.token.copy_(tokens)
@@ -59,7 +62,7 @@ class Step:
         return bound.env[self.program.logits].view(-1)
 
     def again(self) -> torch.Tensor:
-        """Run a decode step on what `memory.token` and `memory.position` hold; returns the logits, [vocab]."""
+        """Run a decode step on `memory.token` and `memory.position`; return the logits, [vocab]."""
         bound = self._bind(1)
         for action in bound.actions:
             action()
@@ -68,11 +71,11 @@ class Step:
 
     @property
     def logits(self) -> torch.Tensor:
-        """What the last decode step left, of every sequence one after another."""
+        """The logits of the last decode step, flat, one sequence after another."""
         return self._bind(1).env[self.program.logits].view(-1)
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
-        """The loop that needs no Python, when every call is native; None otherwise."""
+        """Return the loop that runs no Python, when every call is native; None otherwise."""
         if not self.program.native:
             return None
         bound = self._bind(1)
@@ -91,8 +94,10 @@ class Step:
         )
 
     def time(self, repeat: int, samples: int, then: native.Call | None = None) -> list[int]:
-        """`samples` intervals in ns, each around `repeat` decode steps at the position that memory holds, with a
-        launch after each of them."""
+        """Return `samples` intervals in ns, each around `repeat` decode steps at the position that memory holds.
+
+        The launch `then` runs after each step, if given.
+        """
         bound = self._bind(1)
         if bound.whole is not None:
             whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
@@ -152,7 +157,7 @@ class _Bound:
             self.whole = native.Program(step._executor, self.launches)
 
     def _close(self, run: list[native.Call], end: int) -> None:
-        """One call of the executor for the launches `run`, the last before the program's call number `end`."""
+        """Make one call of the executor for the launches `run`, which precede the program's call number `end`."""
         if run:
             self.launches += run
             made = native.Program(self._step._executor, tuple(run), clock=self._step.clock, at=end - len(run))
@@ -160,7 +165,7 @@ class _Bound:
             run.clear()
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
-        """Where a buffer lies; None for an activation that only PyTorch touches, which it allocates itself."""
+        """Return a buffer's tensor; None for an activation that only PyTorch touches and allocates itself."""
         shape = concrete(buffer.shape, self._tokens)
         if buffer.role == "token":
             return self.token.view(shape)
@@ -179,7 +184,7 @@ class _Bound:
 
 
 def _clocked(site: Action, clock: native.Clock, at: int) -> Action:
-    """`site`, call number `at`, timed while the clock runs."""
+    """Return `site`, call number `at`, timed while the clock runs."""
 
     def act() -> None:
         if not clock.running:

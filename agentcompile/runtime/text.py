@@ -1,4 +1,4 @@
-"""Token ids to text as they come: whole characters only, stop strings held back until they are ruled out."""
+"""Conversion of token ids to text as they come: whole characters only; a possible stop string is held back."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ class Tokenizer:
         self._directory = directory
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens that the checkpoint adds."""
+        """Return the token ids of `text`, with the special tokens that the checkpoint adds."""
         return [int(i) for i in self._backend.encode(text).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without special tokens."""
+        """Return the text of `ids` without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def template(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation in the checkpoint's chat template, ready for the assistant's turn."""
+        """Return the token ids of a conversation in the checkpoint's chat template, ready for the assistant's turn.
+
+        Raises:
+            AgentCompileError: the tokenizer has no chat template.
+        """
         from transformers import AutoTokenizer
 
         tokenizer: Any = AutoTokenizer.from_pretrained(str(self._directory), local_files_only=True)
@@ -47,9 +51,9 @@ class Tokenizer:
 
 
 class TextStream:
-    """Turns growing token ids into text pieces. Feed ids with `push`; the last piece comes from `finish`.
+    """A converter of growing token ids into text pieces: `push` takes ids, `finish` returns the last piece.
 
-    Decoding restarts at the last piece that ended on a whole character, so a long generation stays linear.
+    Decoding restarts at the last piece that ended on a whole character, so a long generation takes linear time.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -60,7 +64,7 @@ class TextStream:
         self._shown = ""
         self._held = ""
         self.stopped = False
-        """Whether a stop string was found; nothing after it is given out."""
+        """Whether a stop string was found; no text after it is returned."""
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that is certain by now."""
@@ -77,7 +81,7 @@ class TextStream:
         return self._release(piece)
 
     def finish(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         if self.stopped:
             return ""
         text = self._tokenizer.decode(self._ids[self._start :])
@@ -103,7 +107,10 @@ class TextStream:
 
 
 def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
-    """The text of `tokens` and how many of them it took: with stop strings one at a time, up to the one that stops."""
+    """Return the text of `tokens` and how many of them were used.
+
+    With stop strings tokens are pushed one at a time, up to the one that completes a stop string.
+    """
     if not stop:
         return stream.push(tokens), len(tokens)
     text = ""
@@ -115,6 +122,6 @@ def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tupl
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of `text` that could be the start of `stop`."""
+    """Return the number of characters at the end of `text` that could be the start of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

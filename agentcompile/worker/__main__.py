@@ -1,4 +1,4 @@
-"""The zygote's entry, started by path: descriptor 0 is a socket to the judge."""
+"""The entry point of the zygote process, started by path; descriptor 0 is a socket to the parent."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Activations and outputs of timed launches: no two launches of a sample see the same numbers, or sees a number twice.
+"""Activations and outputs of timed launches: no two launches of a sample read the same numbers.
 
-A launch's activations are a window of one long draw; the next launch's begins one cache line further on. So contents
-and addresses change with every launch while what a sample touches stays as small as if they did not. Every sample
-draws anew: a kernel that remembers what it computed, by content or by address, has never seen what comes.
+A launch's activations are a window of one long random buffer; the next launch's window begins one cache line further
+on. So contents and addresses change with every launch, while a sample touches hardly more memory than if they did not.
+Every sample is drawn anew: a kernel that caches results, by content or by address, never sees the same input again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from agentcompile.runtime.arena import TORCH_DTYPES
 
 LINE_BYTES = 64
 WINDOWS = 4096
-"""Launches of a sample that see different windows; a sample of more has launches of less than 50 ns."""
+"""Launches of a sample that read different windows; a sample of more has launches of less than 50 ns."""
 _APART_BYTES = 1 << 16
-"""Of a region's outputs in all: above it fewer copies of them are written, so that they stay in their cache."""
+"""The bytes that all copies of a region's outputs may take, so that they stay in their cache."""
 _MOST_OUTPUTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One launch of a sample whose outputs are still there when the sample ends."""
+    """One launch of a sample whose outputs still exist when the sample ends."""
 
     launch: int
     window: int
@@ -52,18 +52,18 @@ class Windows:
         self.redraw(WINDOWS)
 
     def redraw(self, count: int) -> None:
-        """Fill the first `count` windows with numbers that were never there before."""
+        """Fill the first `count` windows with new random numbers."""
         for port in self._ports:
             buffer = self._buffers[port.name]
             used = buffer[: port.numel + min(count, WINDOWS) * (LINE_BYTES // buffer.element_size())]
             self._fill(port, used)
 
     def place(self, name: str) -> tuple[int, int]:
-        """The address of a port's first window, and the bytes from one window to the next."""
+        """Return the address of a port's first window, and the bytes from one window to the next."""
         return self._buffers[name].data_ptr(), LINE_BYTES
 
     def at(self, window: int) -> dict[str, torch.Tensor]:
-        """The tensors of one window, by port."""
+        """Return the tensors of one window, by port."""
         while len(self._views) <= window:
             self._views.append({port.name: self._view(port, len(self._views)) for port in self._ports})
         return self._views[window]
@@ -74,7 +74,7 @@ class Windows:
         return buffer[begin : begin + port.numel].view(concrete(port.shape))
 
     def _fill(self, port: Port, used: torch.Tensor) -> None:
-        """Numbers as a step has them: normal values, ids inside the table, and of the regime's positions the last."""
+        """Fill with numbers as a step has them: normal values, ids inside the table, the regime's last position."""
         if used.is_floating_point():
             used.copy_(torch.randn(used.numel(), generator=self._generator, device=used.device))
         elif port.family == "positions":
@@ -84,7 +84,11 @@ class Windows:
             used.random_(0, rows, generator=self._generator)
 
     def _stand(self, port: Port, used: torch.Tensor) -> None:
-        """Where attention reads a cache, its cost is the position's; a table's row costs the same wherever it is."""
+        """Fill with positions: the last one where attention reads a cache, since its cost depends on it.
+
+        Otherwise they are random: a row of a table costs the same wherever it is. A prefill chunk gets consecutive
+        positions, one per token.
+        """
         last = self._region.regime.context[1] - 1
         if self._region.regime.phase == "prefill":  # a slot for every token of the chunk
             first = max(last + 1 - port.numel, 0)
@@ -100,7 +104,7 @@ def _fewest_rows(region: Region) -> int:
 
 
 class Outputs:
-    """Room for the outputs of several launches of a sample, by port."""
+    """Buffers for the outputs of several launches of a sample, by port."""
 
     def __init__(self, ports: Sequence[Port], *, seed: int, device: str) -> None:
         self._random = random.Random(seed)
@@ -111,11 +115,11 @@ class Outputs:
         self._blocks = {name: _block(step * self.count, device) for name, step in self._steps.items()}
 
     def place(self, name: str) -> tuple[int, int]:
-        """The address of a port's first tensor, and the bytes to the next."""
+        """Return the address of a port's first tensor, and the bytes to the next."""
         return self._blocks[name].data_ptr(), self._steps[name]
 
     def at(self, output: int) -> dict[str, torch.Tensor]:
-        """The tensors of one launch, by port."""
+        """Return the tensors of one launch, by port."""
         found = {}
         for name, port in self._ports.items():
             dtype, begin = TORCH_DTYPES[port.dtype], output * self._steps[name]
@@ -124,10 +128,10 @@ class Outputs:
         return found
 
     def assign(self, batch: int) -> tuple[list[int], tuple[Seen, ...]]:
-        """For each launch of a sample where its outputs go, and the launches whose outputs nobody writes over.
+        """Return the output buffer of each launch of a sample, and the launches whose outputs are not overwritten.
 
-        Those are the last and some at random, at addresses that launches before them used as well: which they are no
-        kernel can know.
+        Those are the last and some random ones, at addresses that launches before them used as well, so that no kernel
+        can know which they are.
         """
         ends = [batch - 1, *(self._random.randrange(batch) for _ in range(1, self.count))]
         chosen = []

@@ -1,4 +1,4 @@
-"""The black box: a page shared by parent and worker that says, after a crash, what was running."""
+"""The black box: a page shared by parent and worker that says, after a crash, which arm was running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = -1
 
 
 class Box:
-    """Holds the index of the arm that is running; outlives the worker. Writing it costs no system call."""
+    """A shared page with the index of the arm that is running; it outlives the worker. A write costs no system call."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -21,7 +21,7 @@ class Box:
 
     @classmethod
     def make(cls) -> Box:
-        """A new box in anonymous memory, whose descriptor a worker inherits."""
+        """Make a box in anonymous memory, whose descriptor a worker inherits."""
         fd = os.memfd_create("agentcompile-box", os.MFD_CLOEXEC)
         os.ftruncate(fd, mmap.PAGESIZE)
         box = cls(fd)
@@ -33,20 +33,20 @@ class Box:
         _NOTE.pack_into(self._page, 0, arm)
 
     def read(self) -> int:
-        """The arm that was noted last, or `NOTHING`; a kernel may have overwritten it with any number."""
+        """Return the arm that was noted last, or `NOTHING`; a kernel may have overwritten it with any number."""
         return int(_NOTE.unpack_from(self._page)[0])
 
     def tick(self) -> None:
-        """Note that work goes on: a part of it is done."""
+        """Count one more finished part of the work, to show that the worker goes on."""
         _NOTE.pack_into(self._page, _TICKS, self.ticks + 1)
 
     @property
     def ticks(self) -> int:
-        """How many parts are done, of whatever was asked."""
+        """The number of finished parts, over all requests."""
         return int(_NOTE.unpack_from(self._page, _TICKS)[0])
 
     def leave(self) -> None:
-        """Note that the worker ends itself: whatever signal it ends by, nobody else sent it."""
+        """Note that the worker ends itself: a signal that it ends by was not sent by another process."""
         _NOTE.pack_into(self._page, _LEFT, 1)
 
     @property
@@ -55,6 +55,6 @@ class Box:
         return bool(_NOTE.unpack_from(self._page, _LEFT)[0])
 
     def close(self) -> None:
-        """Unmap and close."""
+        """Unmap the page and close its descriptor."""
         self._page.close()
         os.close(self.fd)

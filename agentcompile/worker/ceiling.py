@@ -1,6 +1,6 @@
-"""The machine's own limits and health, through the executor that candidates use.
+"""Measurement of a CPU's roofline limits and health, through the executor that candidates use.
 
-Each rate is the best of several short tries: a ceiling is what the machine can do, not what it does on average.
+Each rate is the best of several short runs: a ceiling is what the machine can do, not what it does on average.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     flops = _best(probe.rate(name, data, steps, operations) for name, operations in work.items())
     return Ceiling(
         dram_bytes_per_s=dram_rate.per_s,
-        # A cloud machine's share of the cache may be smaller than reported; it is never slower than what is behind it.
+        # A cloud machine's share of the cache may be smaller than reported; it is never slower than DRAM.
         cache_bytes_per_s=max(cache_rate.per_s, dram_rate.per_s),
         flops_per_s=flops.per_s,
         calm=dram_rate.calm and cache_rate.calm and flops.calm,
@@ -127,14 +127,14 @@ def _best(rates: Iterable[_Rate]) -> _Rate:
 
 
 def alive(executor: Executor, setup: Setup) -> bool:
-    """Run the canary: a kernel that is known to be right, on every thread, with an answer that is known."""
+    """Run the canary, a kernel known to be right, on every thread; return whether its answer is the known one."""
     data = torch.arange(4099, dtype=torch.float32)
     out = _Probe(executor, setup).run("canary", data, data.numel(), data.numel())
     return torch.equal(out, data * 3 + 1)
 
 
 def check_harness(executor: Executor, setup: Setup, request: CheckHarness) -> SelfTest:
-    """The harness's self-test with a kernel of some microseconds; the planted difference is more launches."""
+    """Run the harness's self-test on a kernel of some microseconds; the planted difference is extra launches."""
     probe, data = _Probe(executor, setup), block(1 << 16)
     quantum = quantum_ns()
     call, keep = probe.bound("read_plain", data, data.numel(), torch.zeros(16 * executor.threads))
@@ -162,7 +162,7 @@ class _Repeated:
         self._program, self._factor = Program(executor, [call]), factor
 
     def interval(self, batch: int) -> Interval:
-        """As many launches as the factor says, after a few untimed ones."""
+        """Time `batch` times the factor launches, after a few untimed ones."""
         settle()
         self._program.run(max(1, batch // 4))
         return interval(lambda: self._program.time(max(1, round(batch * self._factor)), 1)[0])
@@ -181,11 +181,14 @@ class _Probe:
         self._library, self._executor = Library(Path(made.path)), executor
 
     def has(self, name: str) -> bool:
-        """Whether this machine's instruction set has the kernel."""
+        """Return whether the kernel is built for this machine's instruction set."""
         return self._library.find(name) is not None
 
     def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> _Rate:
-        """The best rate of a few calm tries, in units of `work` a second; of many, on a machine that is not calm."""
+        """Return the best rate of a few undisturbed runs, in units of `work` a second.
+
+        On a machine that is disturbed, it is the best of all runs that fit into the time limit.
+        """
         call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
         program = Program(self._executor, [call])
         program.run()
@@ -200,7 +203,7 @@ class _Probe:
         return _Rate(per_s=work * repeat / max(best.ns, 1) * 1e9, calm=calm == _CALM_TRIES or _calm(best))
 
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
-        """What the kernel writes."""
+        """Run the kernel and return what it writes."""
         out = torch.zeros(outputs)
         call, keep = self.bound(name, data, count, out)
         Program(self._executor, [call]).run()
@@ -208,7 +211,7 @@ class _Probe:
         return out
 
     def bound(self, name: str, data: torch.Tensor, count: int, out: torch.Tensor) -> tuple[Call, list[torch.Tensor]]:
-        """A launch of kernel `name`, and the tensors that must outlive it."""
+        """Return a launch of kernel `name`, and the tensors that must outlive it."""
         size = torch.tensor([count])
         pointers = (data.data_ptr(), size.data_ptr(), out.data_ptr())
         return Call(address=self._library.entry(name), pointers=pointers), [data, size, out]

@@ -1,4 +1,4 @@
-"""What a worker does for each request. Stages meet here as they do in the flow: build, validate, measure, run."""
+"""The worker's answer to each request: build, validate, measure, run a model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Device(Protocol):
-    """What runs candidates: the host's threads or a GPU."""
+    """The device that runs candidates: the host's threads or a GPU."""
 
     def validate(self, request: p.Validate) -> NumericReport:
         """Run the correctness suite."""
 
     def time(self, request: p.Time) -> Samples:
-        """Time arms."""
+        """Time the arms of a comparison."""
 
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps."""
@@ -37,17 +37,17 @@ class Device(Protocol):
         """Run a whole model on sequences."""
 
     def ceiling(self) -> Ceiling:
-        """Measure the limits."""
+        """Measure the device's roofline limits."""
 
     def alive(self) -> bool:
-        """Run the canary."""
+        """Run the canary kernel and return whether its answer is right."""
 
     def selftest(self, request: p.CheckHarness) -> SelfTest:
-        """Judge the harness."""
+        """Run the self-test of the timing harness."""
 
 
 class Desk:
-    """Handles one request after another; PyTorch and the device are loaded by the first that needs them."""
+    """A handler of one request after another; PyTorch and the device are loaded by the first that needs them."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -55,7 +55,7 @@ class Desk:
         self._device: Device | None = None
 
     def handle(self, request: p.Request) -> p.Reply:
-        """Answer one request; raises whatever the candidate makes PyTorch raise."""
+        """Answer one request; whatever the candidate makes PyTorch raise passes through."""
         match request:
             case p.Setup():
                 return self._begin(request)
@@ -80,13 +80,13 @@ class Desk:
 
     @property
     def setup(self) -> p.Setup:
-        """What the first request said."""
+        """The first request."""
         assert self._setup is not None, "the first request is Setup"
         return self._setup
 
     @property
     def device(self) -> Device:
-        """What `Setup` names, ready to use."""
+        """The device that `Setup` names, ready to use."""
         if self._device is None:
             if backend_of(self.setup.device).queued:
                 from agentcompile.worker.gpu import Gpu
@@ -127,6 +127,6 @@ class Desk:
         except OSError:
             store.prove()
             raise
-        if isinstance(made, BuildFailed):  # a compiler on a full disk fails, too; what a source filled is free again
+        if isinstance(made, BuildFailed):  # a full disk, too, makes a compiler fail; temporary files are gone by now
             store.prove()
         return made if isinstance(made, (BuildFailed, TimedOut, Disturbed)) else p.Built(binary=made)

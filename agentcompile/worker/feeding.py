@@ -1,6 +1,6 @@
-"""A whole model on seeded sequences, as `runtime.model` runs it: every logits row that is asked for, in a file.
+"""A whole model run on seeded sequences, as `runtime.model` runs it, with every wanted logits row written to a file.
 
-The caller compares them: what runs generated code says nothing about whether it is right.
+The caller compares them: the process that runs generated code has no say in whether it is right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A model in memory, and what makes a step in its first seats, by their number: logits [seats, vocab]."""
+    """A model in memory, with its decode steps for several sequences.
+
+    `together` maps a number of seats to a function that runs one step in the first seats: logits [seats, vocab].
+    """
 
     model: CompiledModel
     memory: Memory
@@ -40,22 +43,22 @@ class Loaded:
 
 
 class Pulse:
-    """Tells who waits, after each part of the work, that it goes on: a slow machine is none that hangs."""
+    """A signal to the waiting parent after each part of the work: a slow machine is not taken for one that hangs."""
 
     def __init__(self, box: Box, settle: Callable[[], None] = lambda: None) -> None:
-        """`settle` waits for what is enqueued: of a device that runs behind."""
+        """Start the clock; `settle` waits for what is enqueued, on a device that runs asynchronously."""
         self._box, self._settle, self._last = box, settle, time.monotonic()
         self.longest_s = 0.0
 
     def beat(self) -> None:
-        """A part is done."""
+        """Note that a part of the work is done."""
         self._settle()
         now = time.monotonic()
         self.longest_s, self._last = max(self.longest_s, now - self._last), now
         self._box.tick()
 
     def after(self, call: Callable[P, R]) -> Callable[P, R]:
-        """`call`, each of which is a part."""
+        """Return `call` with a beat after each call."""
 
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             made = call(*args, **kwargs)
@@ -66,7 +69,7 @@ class Pulse:
 
 
 class _Decode:
-    """A step that beats."""
+    """A decode step with a beat after each run."""
 
     def __init__(self, step: Decode, pulse: Pulse) -> None:
         self.again = pulse.after(step.again)
@@ -74,14 +77,14 @@ class _Decode:
 
 
 class _Prefill:
-    """Chunks that beat."""
+    """A prefill with a beat after each chunk."""
 
     def __init__(self, chunks: Prefill, pulse: Pulse) -> None:
         self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
 
 
 def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
-    """Take every walk of `request` and append its rows to the file that it names."""
+    """Run every walk of `request` and write its logits rows to the file that the request names."""
     rows = 0
     with Path(request.out).open("wb") as file:
         for index, group in enumerate(request.groups):
@@ -98,7 +101,7 @@ def _alone(model: CompiledModel, walk: Walk) -> torch.Tensor:
 
 
 def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
-    """Each prompt in the first seat, its cache copied to its own, then steps of all seats at once."""
+    """Prefill each prompt in the first seat, copy its cache to its own seat, then run steps of all seats at once."""
     memory, step = loaded.memory, loaded.together[len(group)]
     found: list[list[torch.Tensor]] = [[] for _ in group]
     for seat in reversed(range(len(group))):  # the first seat's last, since every prompt passes through it
@@ -119,7 +122,7 @@ def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
 
 
 def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
-    """The programs of `request` bound to the host's memory, whose cache holds what no sequence has written."""
+    """Bind the programs of `request` to the host's memory, whose KV cache is filled with random numbers."""
     programs = _programs(request)
     read = pulse.after(Checkpoint.open(request.checkpoint).tensor)
     memory = Memory(programs, read, constants(request.constants))
@@ -134,7 +137,7 @@ def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
 
 
 def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
-    """The programs of `request` bound to the device's memory; the kernel that ends a step is among its binaries."""
+    """Bind the programs of `request` to the device's memory; the kernel that ends a step is among its binaries."""
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
     from agentcompile.runtime.device_errors import on_device
     from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
@@ -170,7 +173,7 @@ def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
 
 
 def _replayed(step: object) -> Callable[[], torch.Tensor]:
-    """One step of several sequences as a graph, captured when it is first asked for."""
+    """Return a function that runs one step of several sequences as a graph, captured on its first call."""
     from agentcompile.runtime.device_step import DeviceStep
 
     assert isinstance(step, DeviceStep)

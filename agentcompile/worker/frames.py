@@ -1,7 +1,7 @@
-"""Frames: a magic number, a length, a checksum, then JSON. Nothing that a worker sends is ever unpickled.
+"""The frames exchanged with a worker: a magic number, lengths, a checksum, then JSON and raw bytes, never a pickle.
 
-Layout, little endian: ``b"acf1"``, u32 bytes of JSON, u32 bytes of payload, u32 CRC-32 of both, JSON, payload.
-The payload is raw bytes that the JSON describes (samples as int64).
+Layout, little endian: ``b"acf1"``, u32 bytes of JSON, u32 bytes of payload, u32 CRC-32 of both, JSON, payload. The
+payload is raw bytes that the JSON describes (samples as int64).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentcompile.ir.digest import Json, canonical
 MAGIC = b"acf1"
 HEADER = struct.Struct("<4sIII")
 LIMIT_BYTES = 64 << 20
-"""No frame is larger: a longer length is a corrupt one."""
+"""The largest frame: a header with a greater length is corrupt."""
 
 
 class FrameError(Exception):
@@ -24,7 +24,11 @@ class FrameError(Exception):
 
 
 def pack(message: Json, payload: bytes = b"") -> bytes:
-    """One frame; ValueError above the limit."""
+    """Return one frame.
+
+    Raises:
+        ValueError: JSON and payload together are larger than `LIMIT_BYTES`.
+    """
     text = canonical(message)
     if len(text) + len(payload) > LIMIT_BYTES:
         raise ValueError(f"a frame of {len(text) + len(payload)} bytes is above the limit of {LIMIT_BYTES}")
@@ -33,13 +37,17 @@ def pack(message: Json, payload: bytes = b"") -> bytes:
 
 
 class Splitter:
-    """Cuts a byte stream into frames, whatever the sizes of the pieces that arrive."""
+    """A cutter of a byte stream into frames, whatever the sizes of the pieces that arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Json, bytes]]:
-        """Add bytes and return the frames that they complete; raises `FrameError` at bytes that cannot belong."""
+        """Add bytes and return the frames that they complete.
+
+        Raises:
+            FrameError: the bytes cannot belong to a frame.
+        """
         self._buffer += data
         frames: list[tuple[Json, bytes]] = []
         while (frame := self._next()) is not None:
@@ -48,7 +56,7 @@ class Splitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame."""
+        """The number of bytes of an unfinished frame."""
         return len(self._buffer)
 
     def _next(self) -> tuple[Json, bytes] | None:
@@ -73,7 +81,11 @@ class Splitter:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte to a blocking descriptor; BrokenPipeError when the reader is gone."""
+    """Write every byte to a blocking descriptor.
+
+    Raises:
+        BrokenPipeError: the reader is gone.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

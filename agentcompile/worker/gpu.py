@@ -1,6 +1,6 @@
 """A CUDA device as a worker uses it: the same requests as on the host, answered on the device.
 
-The correctness suite runs there too: its tensors, the float64 reference among them, lie on the device, because a host
+The correctness suite runs there too: its tensors, including the float64 reference's, lie on the device, because a host
 takes seconds for what a device does in milliseconds.
 """
 
@@ -37,7 +37,11 @@ from agentcompile.worker.steps import constants
 
 
 class Gpu:
-    """The device that `Setup` names. Raises AgentCompileError (environment) when it cannot be used."""
+    """The device that `Setup` names.
+
+    Raises:
+        AgentCompileError: the device cannot be used (environment).
+    """
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
@@ -45,7 +49,7 @@ class Gpu:
         self._predecessor: Predecessor | None = None
         try:
             torch.cuda.set_device(setup.device)
-            torch.zeros(1, device="cuda")  # makes the device's context this thread's
+            torch.zeros(1, device="cuda")  # makes the device's context current in this thread
         except (RuntimeError, AssertionError) as error:
             raise AgentCompileError(
                 f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}",
@@ -54,7 +58,7 @@ class Gpu:
             ) from error
 
     def validate(self, request: p.Validate) -> NumericReport:
-        """The correctness suite on the device."""
+        """Run the correctness suite on the device."""
         implementation, region = request.implementation, request.region
         late: Late | None = None
         if implementation.source.language == "library":
@@ -79,34 +83,34 @@ class Gpu:
             )
 
     def time(self, request: p.Time) -> Samples:
-        """Arms in interleaved rounds."""
+        """Time arms in interleaved rounds."""
         return self._freed(gpu_time_arms(request, self._setup.target, self._box))
 
     def steps(self, request: p.TimeSteps) -> Samples:
-        """Whole steps in interleaved rounds."""
+        """Time whole steps in interleaved rounds."""
         return self._freed(gpu_time_steps(request, self._memory(request), self._setup.target, self._box))
 
     def feed(self, request: p.FeedModel) -> p.Fed:
-        """A whole model on sequences."""
-        self._weights = None  # what was timed before leaves room for this model's memory
+        """Run a whole model on sequences."""
+        self._weights = None  # frees the weights of timed steps: this model needs the memory
         torch.cuda.empty_cache()
         pulse = Pulse(self._box, torch.cuda.synchronize)
         return feed(request, device_model(request, self._setup.target, pulse), self._box, pulse)
 
     def ceiling(self) -> Ceiling:
-        """The device's limits."""
+        """Measure the device's roofline limits."""
         return Probe(self._setup).ceiling()
 
     def alive(self) -> bool:
-        """Whether a kernel that is known to be right gives its answer."""
+        """Return whether a kernel that is known to be right gives its answer."""
         return Probe(self._setup).alive()
 
     def selftest(self, request: p.CheckHarness) -> SelfTest:
-        """The harness judged on the device's clock."""
+        """Run the timing harness's self-test on the device's clock."""
         return Probe(self._setup).selftest(request)
 
     def _memory(self, request: p.TimeSteps) -> Memory:
-        """The checkpoint's weights on the device, kept from one request to the next of the same model."""
+        """Return the checkpoint's weights on the device, kept from one request to the next of the same model."""
         programs = [arm.program for arm in request.arms]
         known = self._weights
         if known is None or known[0] != request.checkpoint or not known[1].holds(programs):
@@ -118,7 +122,7 @@ class Gpu:
         return known[1]
 
     def _freed(self, samples: Samples) -> Samples:
-        """Give back what the request took: other workers use the same device."""
+        """Release the memory that the request took, as other workers use the same device; return `samples`."""
         torch.cuda.empty_cache()
         return samples
 

@@ -1,4 +1,4 @@
-"""A CUDA device's own limits and health, through the driver calls that candidates use."""
+"""Measurement of a CUDA device's roofline limits and health, through the driver calls that candidates use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentcompile.worker.protocol import CheckHarness, Setup
 
 _TRIES = 8
 _DRAM_BYTES = 2 << 30
-"""A tuned read of 2 GiB reaches the rate that longer ones have."""
+"""The size of the DRAM read: a tuned read of 2 GiB reaches the rate of longer ones."""
 _MATRIX = 8192
 _TEXT = """
 struct read_args { const uint4* x; const long long* count; unsigned* y; };
@@ -45,14 +45,14 @@ extern "C" __global__ void canary(const __grid_constant__ canary_args a) {
 
 
 class Probe:
-    """Known kernels on the current device."""
+    """Kernels of our own that measure and check the current device."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._module = known_kernels(setup, _TEXT, "canary", ("x", "y"))
 
     def alive(self) -> bool:
-        """Run a kernel that is known to be right; whether its answer was."""
+        """Run a kernel that is known to be right and return whether its answer was."""
         x = torch.arange(4096, dtype=torch.float32, device="cuda")
         y = torch.zeros_like(x)
         launch = Launch(entry="canary", arguments=(), grid=("16",), block=("256",))
@@ -61,7 +61,7 @@ class Probe:
         return bool(torch.equal(y, x * 3 + 1))
 
     def ceiling(self) -> Ceiling:
-        """The rates of reading from DRAM and from the shared cache, and of dense bf16 products, two FLOPs each."""
+        """Measure the rates of reading from DRAM and the shared cache, and of dense bf16 products (two FLOPs each)."""
         data = torch.randint(0, 1 << 30, (_DRAM_BYTES // 8,), dtype=torch.int64, device="cuda")
         near = rotation_bytes("cache", self._setup.target, POLICY) // 128 * 128
         dram = max(self._rate(data, _DRAM_BYTES, per, 1) for per in (1, 2, 3, 4))
@@ -77,7 +77,7 @@ class Probe:
         return Ceiling(dram_bytes_per_s=dram, cache_bytes_per_s=max(cache, dram), flops_per_s=2e9 * _MATRIX**3 / ns)
 
     def selftest(self, request: CheckHarness) -> SelfTest:
-        """The harness's self-test with a kernel of some microseconds; the planted difference is more launches."""
+        """Run the harness's self-test on a kernel of some microseconds; the planted difference is extra launches."""
         data = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
         call, keep = self._reads(data, data.numel() * 8, 1)
 
@@ -97,7 +97,7 @@ class Probe:
         return found
 
     def _rate(self, data: torch.Tensor, nbytes: int, blocks: int, repeat: int) -> float:
-        """Bytes a second at `blocks` blocks a multiprocessor."""
+        """Return the bytes read per second with `blocks` blocks per multiprocessor."""
         call, keep = self._reads(data, nbytes, blocks)
         graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
         watch = Stopwatch()
@@ -106,7 +106,7 @@ class Probe:
         return 1e9 * nbytes * repeat / ns
 
     def _reads(self, data: torch.Tensor, nbytes: int, blocks: int) -> tuple[Call, list[torch.Tensor]]:
-        """A launch that reads `nbytes`, and the tensors that must outlive it."""
+        """Return a launch that reads `nbytes`, and the tensors that must outlive it."""
         count = torch.tensor([nbytes // 16], device="cuda")
         out = torch.zeros(4, dtype=torch.int32, device="cuda")
         grid = (str(self._setup.target.threads * blocks),)
@@ -129,7 +129,7 @@ class _Repeated:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:
-        """As many launches as the factor says."""
+        """Time `batch` times the factor launches."""
         times = max(1, round(batch * self._factor))
         if times not in self._graphs:
             run = self._call.run

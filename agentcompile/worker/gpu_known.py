@@ -1,4 +1,4 @@
-"""Kernels of our own, which are known to be right: those that measure the device, and those that others run behind."""
+"""The building of kernels of our own, known to be right: some measure the device, others run before a candidate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _LIMIT_S = 60.0
 
 
 def known_kernels(setup: Setup, text: str, entry: str, arguments: tuple[str, ...]) -> Module:
-    """`text`, whose `entry` takes `arguments`, for the device of `setup`; built once for every store.
+    """Build and load `text`, whose `entry` takes `arguments`, for the device of `setup`; built once per store.
 
-    Raises RuntimeError when it does not build.
+    Raises:
+        RuntimeError: it does not build.
     """
     launches, flags = (Launch(entry=entry, arguments=arguments),), (f"--gpu-architecture={setup.target.arch}",)
     source = Source(language="cuda", text=text, launches=launches, workspaces=(), flags=flags)

@@ -16,10 +16,10 @@ Buffers = Mapping[str, torch.Tensor]
 
 
 def device_runner(source: Source, region: Region, module: Module, arch: str) -> Callable[[Buffers], None]:
-    """What launches a candidate once on the buffers it is given, by port and workspace name, and waits.
+    """Return a function that launches a candidate once on the given buffers, by port and workspace name, and waits.
 
-    Raises AgentCompileError (environment) when the driver refuses a launch; RuntimeError from PyTorch when a kernel
-    failed while it ran, after which the context is of no more use.
+    The function raises AgentCompileError (environment) when the driver refuses a launch, and RuntimeError from PyTorch
+    when a kernel failed while it ran, after which the CUDA context is unusable.
     """
     bound: dict[frozenset[tuple[str, int]], list[Call]] = {}
 
@@ -46,10 +46,11 @@ def bind_all(
     overlap: bool,
     written: Sequence[str] | None = None,
 ) -> list[Call]:
-    """The launches of `source` over one set of buffers after another, bound as in a step.
+    """Bind the launches of `source` to one set of buffers after another, as in a step.
 
-    A port in `rotated` has a buffer of its own in every set; all others are the same ones throughout. `written` says
-    what a kernel right before them writes, the only one that may still run; without it anything may be written there.
+    A port in `rotated` has a buffer of its own in every set; all others have the same one throughout. `written` names
+    what the kernel right before them writes, the only one that may still run; without it any buffer may still be
+    written.
     """
     names = [*(port.name for port in region.ports), *(name for name, *_ in source.workspaces)]
     fixed = [port.name for port in region.ports if port.role == "weight"]

@@ -1,8 +1,8 @@
 """The arms of a timed comparison on a CUDA device: every batch is a captured graph, timed by events around its replay.
 
-A graph walks through the rotated weights from the first on. When they are to come from memory, others are read before
-it, until nothing of them is left in the cache. Before the first event the device is kept busy until everything is
-queued: the host's delays are in no interval.
+A graph walks through the rotated weights from the first on. When they are to come from DRAM, other memory is read
+before it until nothing of them is left in the cache. Before the first event the device is kept busy until everything is
+queued, so that no interval contains delays of the host.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from agentcompile.worker.steps import called
 from agentcompile.worker.timing import timed
 
 QUANTUM_NS = 500
-"""Resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
+"""The resolution of an event (CUDA Runtime API, cudaEventElapsedTime)."""
 _STEP_QUANTUM_NS = 1_000
-"""For whole steps: a sample is then some graphs long, which evens out what one is off by."""
+"""The time quantum for whole steps: a sample is then several graphs long, which averages out the error of one."""
 _HOLD_CYCLES = 200_000
-"""About 0.1 ms: longer than the host needs to queue an event, a graph of some launches and an event."""
+"""The first hold, about 0.1 ms: longer than the host needs to queue an event, a graph of some launches and an event."""
 _MOST_CYCLES = 20_000_000
-"""About 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
+"""The longest hold, about 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
 _CYCLES_PER_NS = 3.5
-"""More than any multiprocessor's clock has been: a hold is at least so long."""
+"""The clock rate that a hold is computed with, above any multiprocessor's, so that no hold is shorter than meant."""
 
 
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process."""
     inputs, turns = Inputs(request, target, "cuda"), Turns()
-    # Nothing here waits for a core: a slow arm needs no long samples, which a fast one beside it would have to share.
+    # Device times contain no wait for a core, so a slow arm needs no long samples that a fast one must match.
     own = replace(request.policy, max_interval_ns=request.policy.max_device_interval_ns)
     request = replace(request, policy=taking_turns(request.policy) if turns.shared else own)
     arms: list[Arm] = []
@@ -68,8 +68,10 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
 
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position in `memory`; chunks of
-    a prompt at the start of the cache."""
+    """Time the programs of `request` in interleaved rounds in this process.
+
+    Decode steps run at its position in `memory`, prefill chunks at the start of the cache.
+    """
     programs = [arm.program for arm in request.arms]
     modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
@@ -85,7 +87,7 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
             (first_chunk if program.phase == "prefill" else DeviceStep)(program, memory, modules, overlap=overlap)
         )
     arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
-    seats = memory.tokens[: programs[0].batch]  # which a prompt's chunk does not read
+    seats = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
     runs = [arm.once for arm in arms]
     vocab = steps[0].logits.shape[-1]
     live(memory, programs, runs, vocab=vocab, seed=request.seed)
@@ -100,14 +102,16 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
 
 
 class Stopwatch:
-    """Times what is queued on the device, which is kept busy until all of it is: the host's delays are in no time."""
+    """A timer of work queued on the device, which is kept busy until all is queued: host delays are not timed."""
 
     def __init__(self) -> None:
         self._cycles = _HOLD_CYCLES
 
     def elapsed(self, graphs: Callable[[], None], before: Callable[[], None] | None = None) -> Interval:
-        """The time of what `graphs` queues, with what `before` queues ahead of it. Both are queued again when the host
-        was too slow, after a longer hold."""
+        """Return the time of what `graphs` queues; what `before` queues runs ahead of it, untimed.
+
+        Both are queued again, after a longer hold, when the host was too slow.
+        """
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         while True:
             if before is not None:
@@ -121,7 +125,7 @@ class Stopwatch:
             end.synchronize()
             wanted = min(round(2 * queued_ns * _CYCLES_PER_NS), _MOST_CYCLES)
             if queued_ns < self._cycles / _CYCLES_PER_NS or self._cycles >= _MOST_CYCLES:
-                # One late answer of the host must not fill a turn on a shared GPU ever after.
+                # After one delay of the host, holds shrink again: on a shared GPU a long one would fill every turn.
                 self._cycles = max(_HOLD_CYCLES, wanted, self._cycles // 2)
                 return Interval(ns=max(round(begin.elapsed_time(end) * 1e6), 1))
             self._cycles = wanted
@@ -129,16 +133,18 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """A batch as a graph, and the launches of it whose outputs nobody writes over."""
+    """A batch as a graph, and its launches whose outputs are not overwritten."""
 
     graph: torch.cuda.CUDAGraph
     seen: tuple[Seen, ...]
 
 
 class _Graphs(ABC):
-    """An arm whose batches are graphs, kept by batch. Every one starts at the first slot, so that few are captured;
-    what the last one read is out of the cache by then, or meant to be in it. Its activations are drawn anew before
-    every replay."""
+    """An arm whose batches are graphs, kept by batch size.
+
+    Every graph starts at the first slot, so that few are captured; what the last one read is out of the cache by then,
+    or meant to be in it. Activations are drawn anew before every replay.
+    """
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
@@ -146,7 +152,7 @@ class _Graphs(ABC):
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
-        """`batch` launches as one graph."""
+        """Time `batch` launches as one graph."""
         self._box.write(self._index)
         if batch not in self._samples:
             outputs, seen = self._inputs.outputs.assign(batch)
@@ -154,26 +160,26 @@ class _Graphs(ABC):
             self._samples[batch] = _Sample(graph=captured(body, before=self._body(outputs[:1])), seen=seen)
         sample = self._samples[batch]
         self._inputs.windows.redraw(batch)
-        torch.cuda.synchronize()  # where others use the GPU too, what comes next begins with a turn of its own
+        torch.cuda.synchronize()  # on a shared GPU the sample then begins with a new turn
         found = self._watch.elapsed(sample.graph.replay, before=self._inputs.cool)
         self._examine(sample.seen, batch)
         return found
 
     @abstractmethod
     def _body(self, outputs: list[int]) -> Callable[[], None]:
-        """What launches the arm once for each of `outputs`, on the slots and windows from the first on."""
+        """Return what launches the arm once for each of `outputs`, on the slots and windows from the first on."""
 
     @abstractmethod
     def _examine(self, seen: Sequence[Seen], batch: int) -> None:
-        """Compare what the sample left."""
+        """Check the outputs that the sample left."""
 
     def _turn(self, batch: int) -> list[tuple[int, int]]:
-        """Slot and window of every launch."""
+        """Return the slot and window of every launch."""
         return [(i % self._inputs.slots.count, i % WINDOWS) for i in range(batch)]
 
 
 class _KernelArm(_Graphs):
-    """A compiled candidate."""
+    """A compiled candidate as an arm."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, arch: str) -> None:
         super().__init__(inputs, box, index)
@@ -206,7 +212,7 @@ class _KernelArm(_Graphs):
 
 
 class _TorchArm(_Graphs):
-    """The captured body or a library call, captured as the runtime's fallback is."""
+    """The captured body or a library call as an arm, captured in a graph as the runtime's fallback is."""
 
     def __init__(
         self,
@@ -229,13 +235,15 @@ class _TorchArm(_Graphs):
         return body
 
     def _examine(self, seen: Sequence[Seen], batch: int) -> None:
-        """PyTorch is what others are held against."""
+        """Check nothing: PyTorch is the reference."""
 
 
 class _StepArm:
-    """One program, at the position that memory holds, or a prompt's chunk where it was bound. A step is timed as one of
-    several in a row, as generation runs it, after one that is not timed: alone between other arms' steps the same
-    kernels have been seen to take six percent less."""
+    """One program, at the position that memory holds, or a prefill chunk where it was bound.
+
+    A step is timed as one of several in a row, as generation runs it, after one that is not timed: alone between other
+    arms' steps the same kernels were measured to take six percent less.
+    """
 
     def __init__(self, step: DeviceStep, box: Box, index: int, unroll: int) -> None:
         self._box, self._index, self._unroll = box, index, unroll
@@ -243,13 +251,13 @@ class _StepArm:
         self._watch = Stopwatch()
 
     def once(self) -> torch.Tensor:
-        """The logits of one step."""
+        """Run one step and return its logits."""
         self._box.write(self._index)
         self._one.replay()
         return self._step.logits
 
     def interval(self, batch: int) -> Interval:
-        """The time of `batch` steps, from `unroll` times as many."""
+        """Return the time of `batch` steps, measured over `unroll` times as many."""
         self._box.write(self._index)
 
         def steps() -> None:
@@ -261,12 +269,12 @@ class _StepArm:
 
 
 class _Fresh:
-    """A step's arm whose every sample begins with tokens that no step has read."""
+    """A step's arm; each of its samples begins with tokens that no step has read."""
 
     def __init__(self, arm: _StepArm, tokens: torch.Tensor, probe: Probe) -> None:
         self._arm, self._tokens, self._probe = arm, tokens, probe
 
     def interval(self, batch: int) -> Interval:
-        """The arm's."""
+        """Draw new tokens and time the step's arm."""
         self._tokens.copy_(self._probe.fresh())
         return self._arm.interval(batch)

@@ -1,7 +1,7 @@
-"""Whether other processes use a GPU too: their contexts and ours take turns on it, of about two milliseconds each.
+"""Detection of other processes on a GPU: their contexts and ours take turns on it, of about two milliseconds each.
 
-Nobody tells a process how long its kernels waited for the GPU, so it is looked at: a row of equal kernels that only
-count cycles takes longer than so many of them alone when others' turns lie in between.
+No interface tells a process how long its kernels waited for the GPU, so it is measured: a row of equal kernels that
+only count cycles takes longer than as many of them alone when others' turns lie in between.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from agentcompile.measure.policy import POLICY, Policy
 TURN_NS = 2_000_000
 """How long a context runs while others wait: the default of the driver's time slices."""
 _CYCLES = 400_000
-"""Of one kernel: about 0.25 ms, so that one alone fits into a turn."""
+"""The cycles of one kernel: about 0.25 ms, so that one alone fits into a turn."""
 _ALONE, _ROW = 4, 24
-"""Kernels that are timed alone, of which the shortest counts, and those in a row, which last three turns."""
+"""How many kernels are timed alone (the shortest counts), and how many in a row (which last three turns)."""
 
 
 def taking_turns(policy: Policy) -> Policy:
-    """The policy for regions on a shared GPU: a sample and one of twice its length fit into a turn, and one that holds
-    others' turns, by which it may be ten times as long, is taken again."""
+    """Return the policy for regions on a shared GPU.
+
+    A sample, and one of twice its length, fit into a turn; a sample that contains others' turns, which may make it ten
+    times as long, is taken again.
+    """
     return replace(policy, max_interval_ns=TURN_NS // 3, retaken_ns=policy.max_interval_ns)
 
 
 class Turns:
-    """What others take of the current GPU, seen when this is made and when it is asked."""
+    """The use of the current GPU by other processes, measured when this is made and when it is asked."""
 
     def __init__(self) -> None:
         self._seen = _share()
 
     @property
     def shared(self) -> bool:
-        """Whether others were seen."""
+        """Whether others were seen to use the GPU."""
         return self._seen > POLICY.others_share
 
     def turn_ns(self) -> int:
-        """How long the GPU is ours at a time, 0 where it is ours alone. Looks again."""
+        """Measure again and return how long, in ns, the GPU is ours at a time; 0 where no other process uses it."""
         self._seen = max(self._seen, _share())
         return TURN_NS if self.shared else 0
 
 
 def _share() -> float:
-    """Others' share of the GPU's time."""
+    """Return the other processes' share of the GPU's time."""
     alone_ms = min(_spun_ms(1) for _ in range(_ALONE))
     return max(1.0 - _ROW * alone_ms / _spun_ms(_ROW), 0.0)
 

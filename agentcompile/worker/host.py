@@ -1,4 +1,4 @@
-"""The host's processor as a worker uses it: kernels through the executor, the correctness suite beside them."""
+"""The host's processor as a worker uses it: kernels through the executor, with the correctness suite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from agentcompile.worker.timing import time_arms
 
 
 class Host:
-    """The threads that `Setup` allows. PyTorch comes first, so that both use one OpenMP runtime."""
+    """The CPU threads that `Setup` allows; PyTorch is loaded first, so that both use one OpenMP runtime."""
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
@@ -42,15 +42,17 @@ class Host:
         self._executor = Executor(path, setup.target.threads)
 
     def validate(self, request: p.Validate) -> NumericReport:
-        """The correctness suite, with fences, with the ranks in every order and in the runtime's buffers; and then
-        whether the process is as it was."""
+        """Run the correctness suite, then check that the process is in the state it was in before.
+
+        The suite includes fenced buffers, ranks run in every order, and the runtime's own buffer placement.
+        """
         implementation, native = request.implementation, request.implementation.source.language != "library"
         watch = Watch(self._probes)
         spoil = self._probes.spoil_stack
         run = runner(implementation, request.region, self._executor, spoil)
         watch.loaded()
-        # Beside others the reference's many small operators would each wait for a thread that has lost its core. What a
-        # library call gives may depend on how many threads it has: it keeps all.
+        # On a busy machine each of the reference's many small operators would wait for a thread that has lost its core.
+        # A library call's result may depend on the number of its threads, so it keeps all.
         with fair_threads() if native else nullcontext():
             report = validate(
                 request.region,
@@ -71,26 +73,26 @@ class Host:
         return Probes(self._executor, self._setup)
 
     def time(self, request: p.Time) -> Samples:
-        """Arms in interleaved rounds."""
+        """Time arms in interleaved rounds."""
         return time_arms(request, self._executor, self._setup.target, self._box, Watch(self._probes))
 
     def steps(self, request: p.TimeSteps) -> Samples:
-        """Whole steps in interleaved rounds."""
+        """Time whole steps in interleaved rounds."""
         return time_steps(request, self._executor, self._box, self._probes)
 
     def feed(self, request: p.FeedModel) -> p.Fed:
-        """A whole model on sequences."""
+        """Run a whole model on sequences."""
         pulse = Pulse(self._box)
         return feed(request, host_model(request, self._executor, pulse), self._box, pulse)
 
     def ceiling(self) -> Ceiling:
-        """The machine's limits."""
+        """Measure the machine's roofline limits."""
         return measure_ceiling(self._executor, self._setup)
 
     def alive(self) -> bool:
-        """Whether a kernel that is known to be right gives its answer on every thread."""
+        """Return whether a kernel that is known to be right gives its answer on every thread."""
         return alive(self._executor, self._setup)
 
     def selftest(self, request: p.CheckHarness) -> SelfTest:
-        """The harness judged on the real timer."""
+        """Run the timing harness's self-test on the real timer."""
         return check_harness(self._executor, self._setup, request)

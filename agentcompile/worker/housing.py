@@ -1,4 +1,4 @@
-"""Buffers of one candidate laid out as in a model: the runtime's own arenas, its own placing, other tensors beside."""
+"""Buffers of one candidate laid out as in a model: in the runtime's arenas, by its own placement, with neighbours."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from agentcompile.runtime.lower import place
 from agentcompile.validate.production import House, Wanted
 
 _NEIGHBOUR = 2112
-"""Elements of what lies beside: longer than a page of a cache's lines, a multiple of no power of two above 64."""
+"""Elements of a neighbouring tensor: longer than a page of cache lines, and no multiple of a power of two above 64."""
 _FILLED = 1 << 16
 
 
 def house(device: str = "cpu", seed: int = 0) -> House:
-    """What lays buffers out on a device."""
+    """Return a function that lays buffers out on a device as the runtime does."""
 
     def laid(wanted: Sequence[Wanted]) -> Mapping[str, Tensor]:
         generator = torch.Generator(device).manual_seed(seed)
@@ -38,7 +38,7 @@ def house(device: str = "cpu", seed: int = 0) -> House:
 
 
 def _resident(wanted: Sequence[Wanted], device: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Weights and states one behind another, other weights before, between and after."""
+    """Place weights and states one behind another, with other weights before, between and after them."""
     beside = aligned(_NEIGHBOUR * 2)
     arena = Arena(sum(aligned(_nbytes(one)) for one in wanted) + beside * (len(wanted) + 1), device)
     found = {}
@@ -50,8 +50,10 @@ def _resident(wanted: Sequence[Wanted], device: str, generator: torch.Generator)
 
 
 def _passing(wanted: Sequence[Wanted], device: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Activations and scratch where `lower` places them in a step that makes the inputs before and reads the outputs
-    after, among what other launches left."""
+    """Place activations and scratch as `lower` does for a step around this call.
+
+    The step makes the inputs before and reads the outputs after, and the memory holds what other launches left.
+    """
     buffers = [
         Buffer(
             name=one.name,
@@ -86,7 +88,7 @@ def _call(names: Sequence[str]) -> NativeCall:
 
 
 def _fill(tensor: Tensor, generator: torch.Generator) -> None:
-    """Numbers such as a model's tensors hold."""
+    """Fill with numbers such as a model's tensors hold."""
     some = torch.randn(min(tensor.numel(), _FILLED), generator=generator, device=tensor.device).to(tensor.dtype)
     for begin in range(0, tensor.numel(), some.numel()):
         part = tensor[begin : begin + some.numel()]

@@ -1,4 +1,4 @@
-"""What the arms of a timed comparison share: rotated weights and states, and activations that no two launches share."""
+"""The shared inputs of a timed comparison: rotated weights and states, and activations new for every launch."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ class Inputs:
         self._others = torch.zeros(others // 8, dtype=torch.int64, device=device)
 
     def cool(self) -> None:
-        """Queue reads of other memory until nothing of the slots is left in a GPU's cache, if they are not meant to be
-        there."""
+        """Queue reads of other memory that evict the slots from a GPU's cache, unless they are meant to be there."""
         if self._others.numel():
             self._others.max()
 
     def take(self, batch: int) -> int:
-        """Reserve the next `batch` slots for one interval, whichever arm it belongs to; returns the first."""
+        """Reserve the next `batch` slots for one interval, whichever arm it belongs to; return the first."""
         first = self._next
         self._next = (first + batch) % self.slots.count
         return first
 
     def place(self, name: str) -> tuple[int, int, int, int]:
-        """Where a port lies: an address, and how many bytes further on for a slot, a window and an output more."""
+        """Return a port's first address, and the bytes from one slot, window and output to the next."""
         if name in self.rotated:
             return self.slots.tensor(0, name).data_ptr(), self.slots.slot_bytes, 0, 0
         if self._ports[name].role == "output":
@@ -64,7 +63,7 @@ class Inputs:
     def buffers(
         self, slot: int, layouts: Mapping[str, str], window: int = 0, output: int = 0
     ) -> dict[str, torch.Tensor]:
-        """Every port's tensor with the weights of `slot`: flat when a layout packs it, shaped when row-major."""
+        """Return every port's tensor with the weights of `slot`: flat when a layout packs it, else shaped."""
         views = {**self.windows.at(window), **self.outputs.at(output)}
         for name in self.rotated:
             port = self._ports[name]
@@ -74,12 +73,12 @@ class Inputs:
         return views
 
     def read(self, slot: int) -> dict[str, torch.Tensor]:
-        """The rotated ports as a PyTorch call reads them, row-major."""
+        """Return the rotated ports as a PyTorch call reads them, row-major."""
         views = self.buffers(slot, {})
         return {name: views[name] for name in self.rotated}
 
     def dense(self, layouts: Mapping[str, str]) -> dict[str, torch.Tensor]:
-        """The weights that a kernel reads in these layouts, row-major: what the same bytes mean there."""
+        """Return the weights that a kernel reads in these layouts, unpacked to row-major: the values it sees."""
         views, found = self.buffers(0, layouts), {}
         for port in self.region.ports:
             if port.role == "weight":
@@ -90,7 +89,10 @@ class Inputs:
 
 
 def _need(port: Port, request: Time) -> Need:
-    """Room for the largest layout that an arm wants; a matrix like an initialised one, a vector near one."""
+    """Return the room for the largest layout that an arm needs, with the scale of its random numbers.
+
+    A matrix is drawn like an initialised one, a vector of weights near 1.
+    """
     layouts = {"row-major"}
     for arm in request.arms:
         if isinstance(arm, Implementation):
@@ -104,7 +106,7 @@ def _need(port: Port, request: Time) -> Need:
 
 
 def _pad(slots: Slots, ports: list[Port], request: Time) -> None:
-    """Zero what a layout pads with in every slot: kernels count on it, and all of them read the same bytes."""
+    """Zero a layout's padding in every slot: kernels rely on it, and all of them read the same bytes."""
     layouts = {
         (family, name) for arm in request.arms if isinstance(arm, Implementation) for family, name in arm.layouts
     }

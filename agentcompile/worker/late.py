@@ -1,8 +1,8 @@
-"""A predecessor that is late: it lets its successors start at once, and writes what they read long after that.
+"""A late predecessor kernel: it lets its successors start at once, and writes what they read long after that.
 
-With programmatic dependent launch a kernel runs beside the one before it until it waits. On an idle stream everything
-is there already, and a kernel that forgets to wait is right; in a step it would read what the launch before it has not
-written yet.
+With programmatic dependent launch a kernel runs beside the one before it until it waits. On an idle stream all its
+inputs are there already, so a kernel that forgets to wait gives right results; in a step it would read what the launch
+before it has not written yet.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ extern "C" __global__ void late(const __grid_constant__ late_args a) {
 }
 """
 LATE_NS = 400_000
-"""The host enqueues the launches of a candidate within this time, and each starts before it is over."""
+"""The delay: the host enqueues a candidate's launches within this time, and each starts before it is over."""
 
 
 class Predecessor:
     """The late kernel on the current device, which has programmatic dependent launch.
 
-    Raises RuntimeError when it does not build.
+    Raises:
+        RuntimeError: the kernel does not build.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -51,8 +52,11 @@ class Predecessor:
         self._module = known_kernels(setup, text, "late", ("table", "rows"))
 
     def before(self, source: Source, region: Region, module: Module) -> Late:
-        """What launches a candidate right behind it, each launch as early as it may start, and waits for all."""
-        # What a launch reads before it waits is written by nobody right before it: the runtime sees to that.
+        """Return a function that launches a candidate right behind the late kernel, and waits for all.
+
+        Each launch starts as early as it may.
+        """
+        # The runtime ensures that no kernel right before a launch writes what it reads before it waits.
         early = {name for launch in source.launches for name in launch.early}
 
         def run(buffers: Buffers, later: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""From a built candidate and buffers to what runs it. Buffers are dense tensors keyed by port or workspace name."""
+"""Functions that run a built candidate on buffers: dense tensors keyed by port or workspace name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int64": torch.int64, 
 
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
-    """The launches of `source` over `buffers`, in order; an argument without a name is null.
+    """Bind the launches of `source` to `buffers`, in order; an argument without a name is null.
 
-    The caller keeps the tensors alive. Raises KeyError for a buffer that is not there and AgentCompileError for an
-    entry that the binary lacks.
+    The caller keeps the tensors alive.
+
+    Raises:
+        KeyError: a buffer is not there.
+        AgentCompileError: the binary lacks an entry.
     """
     return [
         Call.of(binary, launch.entry, [buffers[name].data_ptr() if name else 0 for name in launch.arguments])
@@ -32,15 +35,17 @@ def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
 
 
 def workspaces(source: Source) -> dict[str, torch.Tensor]:
-    """Fresh workspace buffers, all zero."""
+    """Return fresh workspace buffers, all zero."""
     return {name: torch.zeros(count, dtype=_DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
 
 
 def runner(
     implementation: Implementation, region: Region, executor: Executor, before: Call | None = None
 ) -> Callable[[Buffers], None]:
-    """What launches a candidate once on the buffers it is given, output buffers included; `before` runs ahead of each
-    of its launches."""
+    """Return a function that launches a candidate once on the given buffers, output buffers included.
+
+    `before` runs ahead of each of its launches.
+    """
     source = implementation.source
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
@@ -53,7 +58,7 @@ def runner(
 
 
 def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
-    """What binds a compiled candidate's launches to the buffers it is given."""
+    """Return a function that binds a compiled candidate's launches to the given buffers."""
     binary = Library(Path(implementation.binary.path))
     return lambda buffers: bind(implementation.source, binary, buffers)
 
@@ -61,8 +66,10 @@ def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
 def in_turn(
     implementation: Implementation, threads: int, before: Call | None = None
 ) -> Callable[[Buffers, bool], None] | None:
-    """What runs a candidate's ranks one after another in this thread, in order or backwards, each behind `before`; None
-    for library calls."""
+    """Return a function that runs a candidate's ranks one after another in this thread, in order or backwards.
+
+    `before` runs ahead of each rank. None for library calls.
+    """
     source = implementation.source
     if source.language == "library":
         return None
@@ -82,7 +89,7 @@ def in_turn(
 
 
 def facts_of(implementation: Implementation) -> DeclaredArithmetic:
-    """What the correctness suite is told of a candidate."""
+    """Return what the correctness suite needs to know of a candidate."""
     return DeclaredArithmetic(
         rounds=implementation.rounds,
         accumulation=implementation.accumulation,
@@ -95,7 +102,7 @@ def facts_of(implementation: Implementation) -> DeclaredArithmetic:
 
 
 def inputs_of(region: Region, buffers: Buffers) -> dict[str, torch.Tensor]:
-    """The ports that a PyTorch call reads."""
+    """Return the ports that a PyTorch call reads."""
     return {port.name: buffers[port.name] for port in region.ports if port.role != "output"}
 
 

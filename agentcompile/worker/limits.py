@@ -1,4 +1,4 @@
-"""What a worker may not do: outlive its parent, fill memory or disk, dump core."""
+"""Limits of a worker process: it may not outlive its parent, fill memory or disk, or dump core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE_BYTES = 2 << 30
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when process `parent` ends; leave at once when it already has."""
+    """Ask the kernel for SIGKILL when process `parent` ends; exit at once when it already has."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -23,7 +23,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def limit_process() -> None:
-    """No core files, no endless files, and first in line when memory runs out."""
+    """Forbid core files, limit file sizes to 2 GiB, and be the first process killed when memory runs out."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     with contextlib.suppress(OSError):
@@ -31,7 +31,7 @@ def limit_process() -> None:
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """Allow `extra_bytes` of private writable memory beyond what there is now.
+    """Limit private writable memory to `extra_bytes` more than there is now.
 
     RLIMIT_DATA and not RLIMIT_AS: PyTorch reserves address space far beyond what it touches.
     """

@@ -1,7 +1,8 @@
-"""Whole steps held against one another by their logits, before, while and after they are timed.
+"""Comparison of whole steps by their logits, before, while and after they are timed.
 
-The reference is the arm that PyTorch runs alone, or, where none does, the first. The bound is generous, since arms
-round differently and a model adds that up over its layers; a step that skips work, or remembers it, is far outside.
+The reference is the arm that runs in PyTorch alone, or, where there is none, the first. The bound is generous, since
+arms round differently and a model accumulates that over its layers; a step that skips work, or caches it, is far
+outside.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from agentcompile.worker.wrong import WrongOutput
 
 CHECK = "step-logits"
 ALLOWED = 0.25
-"""Root mean square of the difference over that of the reference around its mean."""
+"""The largest root mean square of the difference, over that of the reference around its mean."""
 DURING = 2
-"""Samples of every arm that are compared while it is timed."""
+"""How many samples of every arm are compared while it is timed."""
 LIVED = 8
-"""Slots of the caches that the reference fills itself; the rest repeats them."""
+"""How many slots of the caches the reference fills itself; they are repeated to fill the others."""
 Run = Callable[[], Tensor]
-"""Makes one step of an arm on the tokens that are set, and gives its logits."""
+"""A function that runs one step of an arm on the tokens that are set, and returns its logits."""
 
 
 def live(memory: Memory, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int) -> None:
-    """Fill the caches with what the reference writes there, of tokens drawn over the vocabulary.
+    """Fill the KV caches with what the reference writes there, for tokens drawn over the vocabulary.
 
     A trained model's queries fit its own keys: over random ones a softmax picks a slot nearly at random, and arms that
-    round differently then have nothing in common. A prompt's chunk reads no slot that it does not write.
+    round differently then have nothing in common. Nothing is done for prefill, as a chunk reads no slot that it does
+    not write.
     """
     program, run = programs[reference_of(programs)], runs[reference_of(programs)]
     if program.phase != "decode":
@@ -47,19 +49,24 @@ def live(memory: Memory, programs: Sequence[Program], runs: Sequence[Run], *, vo
 
 
 def reference_of(programs: Sequence[Program]) -> int:
-    """The arm that the others are held against."""
+    """Return the index of the arm that the others are compared with."""
     plain = [i for i, one in enumerate(programs) if not any(isinstance(call, NativeCall) for call in one.calls)]
     return plain[0] if plain else 0
 
 
 class Probe:
-    """Tokens that no step has seen, and what the reference makes of them. Of every arm the samples to compare are
-    drawn; no two of them, of any arm, have the same tokens."""
+    """Tokens that no step has seen, and the reference's logits for them.
+
+    For every arm the samples to compare are chosen at random; no two of them, of any arm, have the same tokens.
+    """
 
     def __init__(
         self, tokens: Tensor, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int
     ) -> None:
-        """`tokens` are the ones that a step reads, for every sequence; `runs` the arms."""
+        """Draw the tokens and run the reference on them.
+
+        `tokens` is the tensor that a step reads, with a token per sequence; `runs` are the arms.
+        """
         self._tokens, self._runs, self._reference = tokens, runs, reference_of(programs)
         self._generator = torch.Generator(tokens.device).manual_seed(seed)
         self._vocab = vocab
@@ -68,21 +75,29 @@ class Probe:
         self._taken = [0] * len(runs)
 
     def fresh(self) -> Tensor:
-        """Tokens for one step, drawn over the whole vocabulary."""
+        """Draw tokens for one step over the whole vocabulary."""
         return torch.randint(
             self._vocab, self._tokens.shape, generator=self._generator, device=self._tokens.device, dtype=torch.int64
         )
 
     def before(self) -> None:
-        """Compare every arm; raises WrongOutput."""
+        """Compare every arm before it is timed.
+
+        Raises:
+            WrongOutput: an arm's logits differ from the reference's.
+        """
         self._all(0, "before it was timed")
 
     def after(self) -> None:
-        """Compare every arm; raises WrongOutput."""
+        """Compare every arm after it was timed.
+
+        Raises:
+            WrongOutput: an arm's logits differ from the reference's.
+        """
         self._all(1, "after it was timed")
 
     def take(self, arm: int) -> int:
-        """A row of tokens for the last step of a sample of this arm that is to be compared; -1 for most samples."""
+        """Return the row of tokens for the last step of this arm's sample, if it is to be compared; mostly -1."""
         drawn = float(torch.rand((), generator=self._generator, device=self._tokens.device))
         if self._taken[arm] == DURING or drawn > 0.25:
             return -1
@@ -90,11 +105,15 @@ class Probe:
         return 2 + DURING * arm + self._taken[arm] - 1
 
     def row(self, at: int) -> Tensor:
-        """The tokens of a row."""
+        """Return the tokens of row `at`."""
         return self._rows[at]
 
     def compare(self, arm: int, at: int, logits: Tensor, when: str) -> None:
-        """Hold an arm's logits against the reference's on a row; raises WrongOutput."""
+        """Compare an arm's logits on row `at` with the reference's.
+
+        Raises:
+            WrongOutput: they are further apart than `ALLOWED`, or not finite where the reference's are.
+        """
         r, y = self._expected[at].double(), logits.double()
         size = float((r - r.mean()).square().mean().sqrt())
         away = float((y - r).square().mean().sqrt())

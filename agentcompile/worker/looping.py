@@ -1,4 +1,4 @@
-"""A candidate launched thousands of times without Python: launch, compare, spoil, next inputs."""
+"""A loop that launches a candidate thousands of times without Python and compares every result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentcompile.validate.endurance import Turn
 from agentcompile.worker.probes import RANK_WORDS, Probes
 
 _LOOK = 64
-"""Stretches from one look at the slower way to the next."""
+"""How many calls of `run` pass before the slower way of running is timed again."""
 
 
 class NativeLoop:
-    """One program of a launch and a turn for every set of inputs.
+    """One program with a launch and a `turn` kernel (compare, then copy the next inputs) for every set of inputs.
 
-    It runs on the executor's threads, or, where that is faster, with one rank after another: on a machine that is
-    shared a barrier may wait for a thread that has lost its core.
+    It runs on the executor's threads, or, where that is faster, with one rank after another: on a shared machine a
+    barrier may wait for a thread that has lost its core.
     """
 
     def __init__(self, probes: Probes, calls: Sequence[Call], turns: Sequence[Turn]) -> None:
@@ -34,12 +34,12 @@ class NativeLoop:
         self._program = Program(probes.executor, listed)
         self._probes, self._runs = probes, 0
         self._round_s = [0.0, 0.0]
-        """The fastest round so far, together and in turn."""
+        """The seconds of a round, on all threads and with ranks in turn."""
 
     def run(self, rounds: int) -> None:
         """Run the program `rounds` times."""
         ways = 0 if self._round_s[0] <= self._round_s[1] else 1
-        if self._runs < 2 or self._runs % _LOOK == 0:  # each way at first, and later now and then
+        if self._runs < 2 or self._runs % _LOOK == 0:  # times each way once at first, later the slower one at times
             self._once(self._runs % 2 if self._runs < 2 else 1 - ways, 1)
             rounds -= 1
         self._runs += 1
@@ -57,7 +57,10 @@ class NativeLoop:
         self._round_s[way] = taken if rounds > 1 or known == 0.0 else min(known, taken)
 
     def wrong(self) -> tuple[int, int]:
-        """A launch is wrong when any rank found a difference in its share."""
+        """Return the number of wrong launches and the number of the first one, both 0 when all are right.
+
+        A launch is wrong when any rank found a difference in its share.
+        """
         rows = [row for row in self._tally.view(-1, RANK_WORDS)[:, :3].tolist() if row[1]]
         return max((row[1] for row in rows), default=0), min((row[2] for row in rows), default=0)
 
@@ -65,18 +68,21 @@ class NativeLoop:
 def looper(
     probes: Probes, bound: Callable[[Mapping[str, Tensor]], list[Call]]
 ) -> Callable[[Mapping[str, Tensor], Sequence[Turn]], NativeLoop]:
-    """Makes loops of a candidate, whose launches `bound` binds to buffers."""
+    """Return a function that makes loops of a candidate, whose launches `bound` binds to buffers."""
     return lambda buffers, turns: NativeLoop(probes, bound(buffers), turns)
 
 
 def _table(turn: Turn) -> list[int]:
-    """How the kernel `turn` is told: two counts, then five numbers for every pair."""
+    """Return the argument of the kernel `turn`: two counts, then five numbers for every pair."""
     rows = [_span(found, dense) for found, dense in (*turn.equal, *turn.copied)]
     return [len(turn.equal), len(turn.copied), *(number for row in rows for number in row)]
 
 
 def _span(strided: Tensor, dense: Tensor) -> tuple[int, int, int, int, int]:
-    """Two addresses, how many pieces, bytes from one piece of the first to the next, and bytes of a piece."""
+    """Return two addresses, the number of pieces, the first tensor's stride between pieces, and a piece's size.
+
+    Stride and size are in bytes; the second tensor is dense.
+    """
     assert dense.is_contiguous()
     assert (dense.shape, dense.dtype) == (strided.shape, strided.dtype)
     item, nbytes = strided.element_size(), dense.numel() * dense.element_size()

@@ -1,8 +1,7 @@
-"""What timed launches left, held against what PyTorch makes of the same inputs: a kernel that was fast because it
-skipped its work is wrong, not fast.
+"""Comparison of the outputs of timed launches with PyTorch's: a kernel that is fast by skipping work is wrong.
 
-The bound is wide, because the correctness suite has judged the arithmetic; numbers that belong to other inputs, or to
-none, are far outside it. Comparing takes a small share of the time, between samples, of which no kernel knows which.
+The bound is wide, because the correctness suite has checked the arithmetic; results for other inputs, or for none, are
+far outside it. The comparison takes a small share of the time, between samples, and no kernel knows after which.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from agentcompile.worker.wrong import WrongOutput
 
 CHECK = "timed-output"
 _ROW, _OWN, _TINY = 0.15, 0.1, 1e-30
-"""An element may be off by this share of its row's root mean square, and of itself."""
+"""An element may be off by `_ROW` of its row's root mean square plus `_OWN` of itself."""
 _LOGITS = "logits of "
 _SHARE, _ALWAYS = 0.04, 3
-"""How much of an arm's time goes into comparing, and how many samples are compared whatever it takes."""
+"""The share of an arm's time that comparing may take, and how many samples are always compared."""
 
 
 class Witness:
-    """Compares samples of one arm, which reads its weights in `layouts`."""
+    """A checker of samples of one arm, which reads its weights in `layouts`."""
 
     def __init__(self, inputs: Inputs, layouts: Mapping[str, str], index: int) -> None:
         self._inputs, self._index = inputs, index
@@ -46,9 +45,12 @@ class Witness:
         return self._done < _ALWAYS or self._spent < _SHARE * (time.monotonic() - self._begun)
 
     def examine(self, seen: Sequence[Seen], first: int, batch: int) -> None:
-        """Compare the launches of a sample that are still there; `first` is the slot of the sample's first launch.
+        """Compare the launches of a sample whose outputs still exist, last first.
 
-        Raises WrongOutput for the first that is wrong.
+        `first` is the slot of the sample's first launch.
+
+        Raises:
+            WrongOutput: a launch is wrong.
         """
         begin, count = time.monotonic(), self._inputs.slots.count
         for one in reversed(seen if self._done < _ALWAYS else seen[-2:]):
@@ -59,8 +61,13 @@ class Witness:
         self._done += 1
 
     def compare(self, found: Mapping[str, Tensor], window: int, slot: int, where: str, *, last: bool) -> None:
-        """Hold outputs `found`, by port, against PyTorch's on a window and a slot; `last`: nobody wrote the slot's
-        states since."""
+        """Compare outputs `found`, by port, with PyTorch's on a window and a slot.
+
+        `last`: no later launch wrote the slot's states.
+
+        Raises:
+            WrongOutput: an output or a cache entry is outside the bound.
+        """
         inputs = {**self._inputs.windows.at(window), **self._inputs.read(slot)}
         if not self._weights:
             self._weights = self._inputs.dense(self._layouts)
@@ -77,7 +84,7 @@ class Witness:
         return {name for name, _ in self._inputs.region.body.outputs}
 
     def _newest(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
-        """The slots of a cache [B, heads, context, D] that the launch appended to."""
+        """Return the slots of a cache [B, heads, context, D] that the launch appended to."""
         state = inputs[name]
         at = inputs[self._positions(name)].view(-1)
         if state.shape[0] == 1:
@@ -127,7 +134,7 @@ class Witness:
 
 
 def _with_logits(body: Graph) -> Graph:
-    """The body, which also gives what each argmax that it ends with chooses from."""
+    """Return the body with the inputs of each argmax that it ends with as further outputs."""
     producers = body.producers()
     more = tuple(
         (_LOGITS + name, producers[use.value].inputs[0])

@@ -1,4 +1,4 @@
-"""The workers of one evaluator: slots that are filled when needed, cleared after any failure, checked after a crash."""
+"""The worker pool of one evaluator: slots filled when needed, cleared after a failure, checked after a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentcompile.worker.zygote import Zygote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long requests may take, in seconds, on top of what the region's size adds; `measure_s` is per process."""
+    """The time limits of requests, in seconds, without what the region's size adds; `measure_s` is per process."""
 
     start_s: float = 60.0
     build_s: float = 60.0
@@ -22,37 +22,37 @@ class Limits:
     measure_s: float = 60.0
     canary_s: float = 30.0
     per_gigabyte_s: float = 200.0
-    """Added to validating and measuring for every 1e9 bytes that the work holds in memory at once."""
+    """Seconds added to validating and measuring for every 1e9 bytes that the work holds in memory at once."""
 
     def look(self, nbytes: int) -> float:
-        """For steps of kernels that may hang, over a checkpoint of `nbytes` that is read from disk first."""
+        """Return the limit for steps of kernels that may hang, with a checkpoint of `nbytes` read from disk first."""
         return self.measure_s + 8.0 * nbytes / 1e9
 
     def validate(self, nbytes: int) -> float:
-        """For a region of `nbytes`."""
+        """Return the limit for validating a region of `nbytes`."""
         return self.validate_s + self.per_gigabyte_s * nbytes / 1e9
 
     def measure(self, nbytes: int) -> float:
-        """For arms over `nbytes`."""
+        """Return the limit for measuring arms over `nbytes`."""
         return self.measure_s + self.per_gigabyte_s * nbytes / 1e9
 
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A place for a worker. `disturbed`: its last worker crashed or hung."""
+    """A place for a worker; it is `disturbed` when its last worker crashed or hung."""
 
     worker: Worker | None = None
     disturbed: bool = False
 
     def clear(self, *, disturbed: bool) -> None:
-        """Kill the worker."""
+        """Kill the worker and empty the slot."""
         if self.worker is not None:
             self.worker.kill()
         self.worker, self.disturbed = None, disturbed
 
 
 class WorkerPool:
-    """Seats for preparing and one for the clock, all filled from one zygote. Making it returns at once."""
+    """Slots for building and validating and one for timing, filled from one zygote; construction does not block."""
 
     def __init__(self, setup: p.Setup, limits: Limits, slots: int) -> None:
         self._setup, self._limits = setup, limits
@@ -63,7 +63,7 @@ class WorkerPool:
         self._zygote = Zygote(start_s=limits.start_s)
 
     def close(self) -> None:
-        """Kill every worker; idempotent."""
+        """Kill every worker; calling it again does nothing."""
         for slot in (*self.slots, self.clock, *self._witnesses):
             slot.clear(disturbed=False)
         for spare in self._spares:
@@ -77,9 +77,10 @@ class WorkerPool:
             wait(busy)
 
     def worker(self, slot: WorkerSlot, *, fresh: bool = False) -> Worker:
-        """The slot's worker, or a new one; after a crash or a hang a new one must pass the canary first.
+        """Return the slot's worker, or a new one; after a crash or a hang a new one must pass the canary first.
 
-        Raises `AgentCompileError` (environment) when no process starts, or two canaries in a row fail.
+        Raises:
+            AgentCompileError: no process starts, or two canaries in a row fail (environment).
         """
         if fresh:
             slot.clear(disturbed=slot.disturbed)
@@ -92,14 +93,16 @@ class WorkerPool:
         return slot.worker
 
     def witness(self, number: int) -> WorkerSlot:
-        """The slot of a process in which finalists alone are timed, those of one region after another's."""
+        """Return the slot of a process that times only finalists, of one region after another."""
         while len(self._witnesses) <= number:
             self._witnesses.append(WorkerSlot())
         return self._witnesses[number]
 
     def stock(self, count: int, *, kept: bool = False) -> None:
-        """Have `count` workers ready that nobody has used, side by side: a device's context takes long to make. `kept`:
-        for as many witnesses, of which those are there that have been called."""
+        """Start `count` workers side by side and keep them unused, as a device's context takes long to make.
+
+        `kept`: they are for `count` witnesses, less those that have a worker already.
+        """
         if kept:
             count -= sum(self.witness(number).worker is not None for number in range(count))
         begun = list[Worker]()
@@ -116,7 +119,7 @@ class WorkerPool:
         for worker in begun:
             if isinstance(worker.take(), p.Alive):
                 self._spares.append(worker)
-            else:  # whoever needs one starts it, and says what is wrong
+            else:  # the next caller that needs a worker starts one, and reports what is wrong
                 worker.kill()
 
     def _spare(self) -> Worker | None:
@@ -128,7 +131,7 @@ class WorkerPool:
         return None
 
     def _spawn(self) -> Worker:
-        """A fresh worker; a zygote that died is replaced once."""
+        """Start a fresh worker; a zygote that died is replaced once."""
         try:
             return Worker(self._zygote, self._setup)
         except AgentCompileError:
@@ -151,23 +154,29 @@ class WorkerPool:
 
 
 def alive(workers: Sequence[WorkerSlot]) -> list[Worker]:
-    """The workers of filled slots."""
+    """Return the workers of filled slots."""
     return [slot.worker for slot in workers if slot.worker is not None]
 
 
 def from_outside(outcome: Outcome) -> bool:
-    """Whether somebody else ended the worker, or a compiler that it had started."""
+    """Return whether the worker, or a compiler that it had started, was ended by another process."""
     return isinstance(outcome, Disturbed) or (isinstance(outcome, Lost) and outcome.outside)
 
 
 def shakes(outcome: Outcome) -> bool:
-    """Whether what happened casts doubt on the machine: an error may stick to more than its process."""
+    """Return whether the outcome casts doubt on the device: an error may affect more than its process."""
     return isinstance(outcome, (Lost, Expired, p.Fault))
 
 
 def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
-    """What a request that did not succeed says about its candidate. Raises for faults of the machine, and takes for one
-    every fault of the environment: ask a canary first where the candidate's own code has run."""
+    """Return what a failed request says about its candidate.
+
+    Every environment fault counts as the machine's: run a canary first where the candidate's own code has run.
+
+    Raises:
+        AgentCompileError: the fault is the machine's (environment).
+        AssertionError: the outcome is no failure.
+    """
     match outcome:
         case BuildFailed() | TimedOut() | Disturbed():
             return outcome
@@ -188,7 +197,7 @@ def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
 
 
 def said(outcome: Outcome) -> str:
-    """A failed outcome for people."""
+    """Return a failed outcome as text for people."""
     match outcome:
         case Lost():
             return outcome.detail
@@ -201,6 +210,6 @@ def said(outcome: Outcome) -> str:
 
 
 def environment(message: str) -> AgentCompileError:
-    """An error of the machine, whose remedy is the user's."""
+    """Return an error of the machine, with a hint for the user."""
     hint = "check the machine's memory and load (`agentcompile doctor`), then run again: acknowledged trials are kept"
     return AgentCompileError(message, exit_code=ExitCode.ENVIRONMENT, hint=hint)

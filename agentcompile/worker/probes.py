@@ -1,5 +1,8 @@
-"""Small kernels of our own, built once a toolchain: what a thread's and the process's state is, and what stands between
-two launches of a candidate in a loop that runs without Python."""
+"""Small kernels of our own, built once per toolchain, that inspect a process or loop over launches.
+
+They read the state of threads and process, and compare and reset buffers between two launches of a candidate in a loop
+that runs without Python.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from agentcompile.worker.protocol import Setup
 
 _LIMIT_S = 60.0
 RANK_WORDS = 8
-"""int64s that a rank writes: a cache line."""
+"""The number of int64s that a rank writes: a cache line."""
 SIGNALS = 64
 _TEXT = r"""
 #include <csignal>
@@ -120,7 +123,11 @@ extern "C" void stir(const stir_args& a, int rank, int size) {
 
 
 class Probes:
-    """The kernels on an executor's threads. Raises RuntimeError when they do not build."""
+    """The kernels on an executor's threads.
+
+    Raises:
+        RuntimeError: they do not build.
+    """
 
     def __init__(self, executor: Executor, setup: Setup) -> None:
         launches = (Launch(entry="turn", arguments=("tally", "table")),)
@@ -134,12 +141,12 @@ class Probes:
         calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]
         self._state = Program(executor, calls)
         self.spoil_stack = self.call("spoil_stack", [self._threads])
-        """A launch that fills what is free of its threads' stacks."""
+        """A launch that overwrites the free part of its threads' stacks."""
         self.awake: frozenset[int] = frozenset()
-        """The process's threads after PyTorch had last started all of its own."""
+        """The process's threads after PyTorch last started all of its own."""
 
     def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
-        """A launch of a kernel on tensors that the caller keeps."""
+        """Return a launch of a kernel on tensors that the caller keeps alive."""
         return Call(address=self._library.entry(entry), pointers=tuple(tensor.data_ptr() for tensor in tensors))
 
     def in_turn(self, program: Program, repeat: int) -> None:
@@ -150,8 +157,10 @@ class Probes:
         run(ctypes.addressof(calls), len(calls), repeat, self.executor.threads)
 
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Every executor thread's control registers and blocked signals, the signals' handlers, and a hash of the
-        environment."""
+        """Return the threads' registers and blocked signals, the signals' handlers, and a hash of the environment.
+
+        The first has `RANK_WORDS` numbers for every executor thread: its control registers and blocked signals.
+        """
         self._state.run()
         process = self._process.tolist()
         return tuple(self._threads.tolist()), tuple(process[:-1]), process[-1]

@@ -1,4 +1,4 @@
-"""The parent's end of a worker: start it, ask it, wait with a limit, kill it with its group.
+"""The parent's end of a worker: start it, send a request, wait with a limit, kill it with its process group.
 
 A worker belongs to one thread at a time.
 """
@@ -24,14 +24,14 @@ from agentcompile.worker.zygote import Zygote
 _TAIL_BYTES = 4096
 _EXIT_S = 5.0
 OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that people and the system send. What a process does wrong by itself ends it by others."""
+"""Signals that people and the system send; a process's own faults end it by other signals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The worker is dead or no longer speaks frames. `signal` is 0 when no signal ended it.
+    """The worker is dead or no longer speaks frames; `signal` is 0 when no signal ended it.
 
-    `outside`: somebody else ended it, as far as can be told. A kernel that sends its own process such a signal looks
+    `outside`: another process ended it, as far as can be told. A kernel that sends its own process such a signal looks
     the same.
     """
 
@@ -51,7 +51,7 @@ Outcome = Reply | Lost | Expired
 
 
 class Worker:
-    """One worker process, in its own session. After `Lost` or `Expired` it is dead: start another."""
+    """One worker process, in its own session; after `Lost` or `Expired` it is dead, and another must be started."""
 
     def __init__(self, zygote: Zygote, setup: Setup) -> None:
         self._zygote = zygote
@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked, as far as its pipe tells."""
+        """Whether a request can be sent, as far as its pipe tells."""
         if not self._dead and not self.busy:
             data, self._ended = _read(self._stdout, self._ended)
             self._speaks(data)
@@ -104,7 +104,7 @@ class Worker:
         return self._noted if self._dead else self.box.read()
 
     def ask(self, request: Request, *, limit_s: float) -> None:
-        """Send a request; `wait` tells when its outcome is there. A worker that is gone gives `Lost` as outcome.
+        """Send a request; `wait` returns when its outcome is there. A worker that is gone has `Lost` as outcome.
 
         `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part.
         """
@@ -115,24 +115,24 @@ class Worker:
         self.pump()
 
     def take(self) -> Outcome:
-        """The outcome of the last request; the worker may then be asked again, unless it is dead."""
+        """Return the outcome of the last request; the worker may then get another, unless it is dead."""
         assert self._outcome is not None, "no outcome yet"
         outcome, self._outcome, self._token = self._outcome, None, ""
         return outcome
 
     def answer(self, request: Request, *, limit_s: float) -> Outcome:
-        """Ask and wait."""
+        """Send a request, wait for its outcome and return it."""
         self.ask(request, limit_s=limit_s)
         while not self.done:
             wait([self])
         return self.take()
 
     def kill(self) -> None:
-        """SIGKILL the group, reap the child, close the pipes; idempotent."""
+        """Send SIGKILL to the group, reap the child and close the pipes; calling it again does nothing."""
         if self._dead:
             return
         self._dead = True
-        # The zygote has not reaped it yet, so nobody else can have its number.
+        # The zygote has not reaped it yet, so no other process can have its number.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(AgentCompileError):
@@ -144,7 +144,7 @@ class Worker:
         self.box.close()
 
     def pump(self) -> None:
-        """Move what can be moved without blocking; the reply, the end or the deadline settles the outcome."""
+        """Read and write what does not block, and set the outcome at the reply, the worker's end or the deadline."""
         if self.done or not self.busy:
             return
         if self._dead:
@@ -158,19 +158,19 @@ class Worker:
         if self._outcome is None and self._ended:
             self._lose("")
         elif self._outcome is None and time.monotonic() >= self._deadline:
-            if self.box.ticks != self._ticks:  # it goes on, however slowly
+            if self.box.ticks != self._ticks:  # a part is done: the limit starts again
                 self._ticks, self._deadline = self.box.ticks, time.monotonic() + self._limit_s
                 return
             self.kill()
             self._outcome = Expired(limit_s=self._limit_s)
 
     def watched(self) -> tuple[list[int], list[int], float]:
-        """Descriptors to read, descriptors to write, and the deadline, for `wait`."""
+        """Return descriptors to read, descriptors to write, and the deadline, for `wait`."""
         reads = [self._stdout] if self._log_ended else [self._stdout, self._log]
         return reads, [self._stdin] if self._unsent else [], self._deadline
 
     def _speaks(self, data: bytes) -> bool:
-        """Take in what the worker wrote; a worker that breaks the rules of frames is lost."""
+        """Read the frames that the worker wrote; return False, with the worker lost, when they are broken."""  # noqa: DOC501
         try:
             for message, _ in self._splitter.feed(data):
                 answer: Answer = decode(Answer, message)
@@ -198,7 +198,7 @@ class Worker:
             self._ended, self._unsent = True, b""
 
     def _lose(self, why: str) -> None:
-        """Bury a worker that ended or broke the rules, and say how it ended."""
+        """Kill a worker that ended or broke the rules of frames, and set the outcome `Lost` with how it ended."""
         ended, orphan = bool(why), False
         try:
             ended = ended or self._zygote.ended(self.pid, _EXIT_S)
@@ -223,9 +223,9 @@ def _ending(number: int, status: int | None) -> str:
 
 
 def _read(fd: int, ended: bool) -> tuple[bytes, bool]:
-    """What a non-blocking descriptor holds now, and whether its other end is closed."""
+    """Return what a non-blocking descriptor holds now, and whether its other end is closed."""
     pieces: list[bytes] = []
-    while len(pieces) < 64 and not ended:  # a worker that floods its log must not hold us
+    while len(pieces) < 64 and not ended:  # a worker that floods its log must not block the parent
         try:
             piece = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -239,13 +239,15 @@ def _read(fd: int, ended: bool) -> tuple[bytes, bool]:
 
 
 def clean(text: str, keep: int = 600) -> str:
-    """The last `keep` printable characters of what a worker wrote."""
+    """Return the last `keep` printable characters of what a worker wrote."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[-keep:]
 
 
 def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0, bell: int = -1) -> list[Worker]:
-    """Wait until one of the busy `workers` has an outcome, the descriptor `bell` can be read from, or `at_most_s` is
-    over; returns those that have one."""
+    """Wait until one of the busy `workers` has an outcome; return those that have one.
+
+    It also returns when the descriptor `bell` can be read from, or after `at_most_s` seconds.
+    """
     until, rung = time.monotonic() + at_most_s, False
     while True:
         for worker in workers:

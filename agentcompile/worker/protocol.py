@@ -1,7 +1,7 @@
-"""What parent and worker say to each other. Every message is a dataclass that travels through `ir.codec`.
+"""The messages between parent and worker; every one is a dataclass that is encoded by `ir.codec`.
 
 The parent sends one request and waits for its reply; the first is always `Setup`. Replies echo the request's random
-token, so that a frame forged by a kernel that found the pipe is not taken for one.
+token, so that a frame forged by a kernel that found the pipe is not accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentcompile.system.exhausted import Resource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Who the worker works for. `memory_bytes` bounds what it may allocate beyond what it has at start."""
+    """The target, store and toolchain that the worker uses; `memory_bytes` limits what it allocates after its start."""
 
     kind: Literal["setup"] = "setup"
     target: Target
@@ -49,7 +49,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """A built candidate and the facts that judging it needs."""
+    """A built candidate and the facts that evaluating it needs."""
 
     kind: Literal["implementation"] = "implementation"
     label: str
@@ -83,7 +83,7 @@ class Validate:
     repeats: int
     depth: Literal["search", "accept"]
     launches: int = 0
-    """As many launches in a row, in the end, with every result compared."""
+    """The number of launches in a row at the end, with every result compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +99,12 @@ class Time:
     policy: Policy
     seed: int
     seconds: float = 0.0
-    """Wall time after which no round begins that an interval does not need; 0: any."""
+    """The wall time in seconds after which no more rounds begin than an interval needs at least; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArm:
-    """A whole decode step, or on a GPU a chunk of a prompt: a plan lowered to a program."""
+    """A whole decode step, or on a GPU a prefill chunk: a plan lowered to a program."""
 
     label: str
     program: Program
@@ -117,40 +117,42 @@ class TimeSteps:
     kind: Literal["time-steps"] = "time-steps"
     arms: tuple[StepArm, ...]
     checkpoint: str
-    """Path of the directory."""
+    """The path of the checkpoint's directory."""
     constants: str
-    """Path of a safetensors file with the tables that capture made."""
+    """The path of a safetensors file with the tables that capture made."""
     binaries: tuple[tuple[str, str], ...]
-    """Path of the binary of every source that a program calls, by source digest."""
+    """The path of the binary of every source that a program calls, by source digest."""
     position: int
-    """Where in the cache the timed decode steps are; a prompt's chunk begins at its start."""
+    """The cache position of the timed decode steps; a prefill chunk begins at 0."""
     rounds: int
     claim: float
     policy: Policy
     seed: int
     unroll: int = 4
-    """Steps of a graph, on a GPU."""
+    """The number of steps in a graph, on a GPU."""
     seconds: float = 0.0
-    """As of `Time`."""
+    """The wall-time limit, as in `Time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedModel:
-    """Run a whole model on seeded sequences and write its logits down; answered by `Fed`. The box holds the group that
-    runs."""
+    """Run a whole model on seeded sequences and write its logits to a file; answered by `Fed`.
+
+    The box holds the index of the group that runs.
+    """
 
     kind: Literal["feed-model"] = "feed-model"
     info: ModelInfo
     decode: tuple[tuple[int, Program], ...]
-    """Steps of one sequence with the last context that each serves, then those of more sequences."""
+    """The steps of one sequence with the last context that each serves, then those of more sequences."""
     prefill: tuple[tuple[int, Program], ...]
-    """The prompt's programs by number of tokens; on a CPU one of any number, under the longest chunk."""
+    """The prefill programs by number of tokens; on a CPU one for any number, listed under the longest chunk."""
     capacity: int
-    """Tokens of the longest chunk."""
+    """The number of tokens of the longest chunk."""
     checkpoint: str
     constants: str
     binaries: tuple[tuple[str, str], ...]
-    """As of `TimeSteps`."""
+    """The paths of binaries, as in `TimeSteps`."""
     groups: tuple[tuple[Walk, ...], ...]
     out: str
     """A file for the logits: float32 [scored positions of all walks in order, vocab]."""
@@ -158,7 +160,7 @@ class FeedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureCeiling:
-    """Measure the machine's ceilings; answered by `CeilingMeasured`."""
+    """Measure the machine's roofline limits; answered by `CeilingMeasured`."""
 
     kind: Literal["measure-ceiling"] = "measure-ceiling"
 
@@ -202,7 +204,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the correctness suite found, right or wrong."""
+    """The correctness suite's findings, right or wrong."""
 
     kind: Literal["report"] = "report"
     report: NumericReport
@@ -210,7 +212,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """All rounds of this process."""
+    """The samples of all rounds of this process."""
 
     kind: Literal["timed"] = "timed"
     samples: Samples
@@ -218,7 +220,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """A timed arm, by its place in the request, left wrong outputs or a changed process: it has no time."""
+    """A timed arm, by its index in the request, left wrong outputs or a changed process: it has no time."""
 
     kind: Literal["wrong"] = "wrong"
     arm: int
@@ -232,12 +234,12 @@ class Fed:
     kind: Literal["fed"] = "fed"
     rows: int
     longest_s: float
-    """What the longest part took: one step, one chunk of a prompt, or one tensor to load."""
+    """The seconds of the longest part: one step, one prefill chunk, or one tensor to load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
-    """The machine has too little of something for the request, whatever runs; `detail` is what the system said."""
+    """The machine has too little of a resource for the request, whatever runs; `detail` is the system's message."""
 
     kind: Literal["lacking"] = "lacking"
     resource: Resource
@@ -246,7 +248,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingMeasured:
-    """The machine's ceilings."""
+    """The machine's roofline limits."""
 
     kind: Literal["ceiling"] = "ceiling"
     ceiling: Ceiling
@@ -254,7 +256,7 @@ class CeilingMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessChecked:
-    """What the harness claimed about itself."""
+    """The result of the harness's self-test."""
 
     kind: Literal["harness-checked"] = "harness-checked"
     result: SelfTest
@@ -262,15 +264,18 @@ class HarnessChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """The canary sang."""
+    """The canary kernel gave the right answer."""
 
     kind: Literal["alive"] = "alive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The request raised. `environment` faults look like the machine's, which is the user's to fix, and carry a hint;
-    whether they are is for the judge to find out, because a candidate's own code may cause them too."""
+    """The request raised an exception.
+
+    `environment` faults look like the machine's, which is the user's to fix, and carry a hint; the evaluator finds out
+    whether they are, because a candidate's own code may cause them too.
+    """
 
     kind: Literal["fault"] = "fault"
     error: str

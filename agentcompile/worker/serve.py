@@ -1,7 +1,7 @@
 """The worker's loop: a reader thread for requests, the main thread for work, one request at a time.
 
-When the request pipe ends, the parent is gone or has no more use for us: the whole process group is killed, with any
-compiler that runs.
+When the request pipe ends, the parent is gone or no longer needs the worker: the whole process group is killed, with
+any compiler that runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def serve(requests: int, replies: int, box: Box) -> None:
 
 
 def _packed(token: str, reply: Reply) -> bytes:
-    """The frame of an answer; one that no frame can hold is a fault of the request, and not of the worker."""
+    """Return the frame of an answer; one too large for a frame becomes a fault of the request, not of the worker."""
     try:
         return pack(encode(Answer(token=token, reply=reply)))
     except ValueError as error:

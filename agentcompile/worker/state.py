@@ -1,7 +1,7 @@
-"""The worker's process before and after a candidate ran in it: what a kernel may not leave changed.
+"""The worker process's state before and after a candidate ran in it: what a kernel may not leave changed.
 
-Rounding and flushing modes of every thread, signals, threads, descriptors, environment, directory, limits and timers;
-and, around single launches, memory that can be executed. A worker in which something differs is not used again.
+It covers rounding and flushing modes of every thread, signals, threads, descriptors, environment, directory, limits and
+timers; and, around single launches, memory that can be executed. A worker in which something differs is not used again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from agentcompile.worker.wrong import WrongOutput
 
 CHECK = "process-state"
 _MORE_MAPPINGS = 8
-"""That a launch may add: the interpreter and PyTorch's allocator map memory now and then, a kernel has no need to."""
+"""Mappings that a launch may add: the interpreter and PyTorch's allocator map memory at times, a kernel need not."""
 _EXECUTABLE = re.compile(r"^(\S+) (..x.) \S+ \S+ \S+ *(.*)$", re.MULTILINE)
-"""Of a mapping that can be executed: place, rights and path."""
+"""An executable mapping's address range, rights and path in /proc/self/maps."""
 _LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 Buffers = Mapping[str, torch.Tensor]
@@ -36,7 +36,7 @@ Buffers = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is the same before and after a launch that only computes. A field's name says it to people."""
+    """The parts of a process that a launch which only computes does not change; field names are shown to people."""
 
     floating_point: tuple[int, ...]
     blocked_signals: tuple[int, ...]
@@ -52,14 +52,17 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mappings:
-    """The process's address space: how many mappings, and those of no file, or writable, that can be executed."""
+    """The process's address space: the number of mappings, and the suspicious executable ones.
+
+    Those have no file or are writable.
+    """
 
     count: int
     code: frozenset[str]
 
 
 def take(probes: Probes) -> State:
-    """The state now."""
+    """Return the state now."""
     threads, handlers, environment = probes.state()
     rows = [threads[at : at + RANK_WORDS] for at in range(0, len(threads), RANK_WORDS)]
     return State(
@@ -77,7 +80,7 @@ def take(probes: Probes) -> State:
 
 
 def differences(before: State, after: State) -> list[str]:
-    """What differs, in words."""
+    """Return what differs, in words."""
     found = []
     for field in fields(State):
         old, new = getattr(before, field.name), getattr(after, field.name)
@@ -87,7 +90,7 @@ def differences(before: State, after: State) -> list[str]:
 
 
 def mappings() -> Mappings:
-    """The address space now; empty where the system does not tell."""
+    """Return the address space now; empty where the system does not show it."""
     count, code = 0, set[str]()
     with contextlib.suppress(OSError):
         text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
@@ -100,8 +103,10 @@ def mappings() -> Mappings:
 
 
 class Watch:
-    """Watches one candidate, or the arms of one comparison. It is made before their libraries are loaded, since what
-    a library constructs runs then."""
+    """A watch over the process while one candidate, or the arms of one comparison, run.
+
+    It is made before their libraries are loaded, since a library's constructors run then.
+    """
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
@@ -113,22 +118,24 @@ class Watch:
         self._launches, self._found = 0, list[str]()
 
     def rebase(self) -> None:
-        """From now on this is how it was: PyTorch alone has run."""
+        """Take the present state as the one to compare with: only PyTorch has run."""
         self._before = take(self._probes)
 
     def check(self) -> Check:
-        """What changed since, as a check."""
+        """Return what changed since then, as a check."""
         found = [*self._found, *differences(self._before, take(self._probes))]
         detail = f"left changed: {'; '.join(found)}" if found else ""
         return Check(name=CHECK, ok=not found, measured=float(len(found)), allowed=0.0, detail=detail)
 
     def loaded(self) -> None:
-        """Look at the address space right after a library was loaded."""
+        """Compare the address space right after a library was loaded."""
         self._compare(self._mapped, "by being loaded", own=64)
 
     def around(self, run: Callable[[Buffers], None]) -> Callable[[Buffers], None]:
-        """`run`, with a look at the address space before and after launches number 1, 2, 4, 8 and so on: at no other
-        time can what PyTorch maps be told from what the kernel maps."""
+        """Return `run` with a comparison of the address space around launches number 1, 2, 4, 8 and so on.
+
+        Only directly around a launch can what PyTorch maps be told from what the kernel maps.
+        """
 
         def launch(buffers: Buffers) -> None:
             self._launches += 1
@@ -141,12 +148,12 @@ class Watch:
         return launch
 
     def within(self, make: MakeLoop) -> MakeLoop:
-        """`make`, with a look at the address space before and after every stretch of a loop."""
+        """Return `make`, whose loops compare the address space before and after every call of `run`."""
         return lambda buffers, turns: _LookedAt(make(buffers, turns), self)
 
     @contextlib.contextmanager
     def looking(self, when: str) -> Iterator[None]:
-        """Look at the address space before and after."""
+        """Compare the address space before and after the `with` block."""
         before = mappings()
         yield
         self._compare(before, when, own=_MORE_MAPPINGS)
@@ -160,29 +167,29 @@ class Watch:
 
 
 class _LookedAt:
-    """A loop with a look at the address space around its stretches."""
+    """A loop that compares the address space around each `run`."""
 
     def __init__(self, loop: Loop, watch: Watch) -> None:
         self._loop, self._watch = loop, watch
 
     def run(self, rounds: int) -> None:
-        """The loop's."""
+        """Run the loop and compare the address space around it."""
         with self._watch.looking("in a long loop of launches"):
             self._loop.run(rounds)
 
     def wrong(self) -> tuple[int, int]:
-        """The loop's."""
+        """Return the loop's result."""
         return self._loop.wrong()
 
 
 class Watched:
-    """An arm after whose samples the process must be as it was before; one that is not `judged` may change it."""
+    """An arm whose samples must leave the process as it was; an arm that is not `judged` may change it."""
 
     def __init__(self, arm: Arm, watch: Watch, index: int, *, judged: bool) -> None:
         self._arm, self._watch, self._index, self._judged = arm, watch, index, judged
 
     def interval(self, batch: int) -> Interval:
-        """The arm's, and then a look at the process."""
+        """Time the arm, then compare the process's state."""
         found = self._arm.interval(batch)
         if not self._judged:
             self._watch.rebase()
@@ -192,13 +199,17 @@ class Watched:
 
 
 def require(watch: Watch, index: int) -> None:
-    """Raise WrongOutput for arm `index` when the process is not as it was."""
+    """Check that arm `index` left the process as it was.
+
+    Raises:
+        WrongOutput: the process's state has changed.
+    """
     if not (check := watch.check()).ok:
         raise WrongOutput(index, check)
 
 
 def _wake() -> None:
-    """Let PyTorch start all the threads that it will ever use."""
+    """Make PyTorch start all the threads that it will ever use."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         some = torch.ones(512, 512, dtype=dtype)
         (some @ some).add_(1.0)
@@ -226,7 +237,7 @@ def _listed(path: str) -> list[str]:
 
 def _descriptors() -> Iterator[str]:
     for name in _listed("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that listed them is gone
+        with contextlib.suppress(OSError):  # the descriptor that listed the directory is closed
             yield f"{name} {os.readlink(f'/proc/self/fd/{name}')}"  # noqa: PTH115
 
 

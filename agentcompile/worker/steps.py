@@ -24,13 +24,14 @@ from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.timing import timed
 
 _ROWS = 1024
-"""Steps of a sample that read tokens of their own."""
+"""How many steps of a sample read tokens of their own."""
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position.
 
-    Raises WrongOutput for an arm whose logits are not the reference's, or that leaves the process changed.
+    Raises:
+        WrongOutput: an arm's logits are not the reference's, or it leaves the process changed.
     """
     programs = [arm.program for arm in request.arms]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
@@ -72,8 +73,11 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
 
 
 class _StepArm:
-    """One program. The position is put back before every interval: all arms attend over the same context. Every step
-    of an interval reads another token, drawn for it, so that no step does what one before it did."""
+    """One program as an arm.
+
+    The position is restored before every interval: all arms attend over the same context. Every step of an interval
+    reads another token, drawn for it, so that no step repeats the work of one before it.
+    """
 
     def __init__(
         self, step: Step, memory: Memory, position: int, box: Box, index: int, probe: Probe, probes: Probes
@@ -86,7 +90,7 @@ class _StepArm:
         self._stir = probes.call("stir", [memory.tokens, self._table, self._at])
 
     def interval(self, batch: int) -> Interval:
-        """`batch` steps; one more runs before them, so that caches hold what this arm leaves."""
+        """Time `batch` steps; one more runs before them, so that caches hold what this arm leaves."""
         self._box.write(self._index)
         compared = self._draw(batch)
         settle()
@@ -98,7 +102,7 @@ class _StepArm:
         return found
 
     def _draw(self, batch: int) -> int:
-        """Draw the tokens of a sample; returns the row of the probe that its last step reads, or -1."""
+        """Draw the tokens of a sample; return the row of the probe that its last step reads, or -1."""
         for row in range(min(batch + 1, _ROWS)):
             self._table[row] = self._probe.fresh()
         at = self._probe.take(self._index)
@@ -114,14 +118,14 @@ def _runs_kernels(program: Program) -> bool:
 
 
 def constants(path: str) -> dict[str, torch.Tensor]:
-    """The tables that capture made, by name."""
+    """Return the tables that capture made, by name."""
     from safetensors.torch import load_file
 
     return dict(load_file(path))
 
 
 def called(programs: Sequence[Program], binaries: Sequence[tuple[str, str]]) -> dict[str, Path]:
-    """Path of the binary of every source that the programs call."""
+    """Return the path of the binary of every source that the programs call."""
     paths = dict(binaries)
     sources = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
     return {source: Path(paths[source]) for source in sorted(sources)}

@@ -1,4 +1,4 @@
-"""The arms of a timed comparison: kernels through the executor, PyTorch through Python, as the runtime calls both."""
+"""The arms of a timed comparison on the CPU: kernels run by the executor, PyTorch from Python, as in the runtime."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSt
 from agentcompile.worker.state import Watch, Watched, require
 
 _WARM = 4
-"""A quarter of a batch runs before each interval: threads awake, code and activations cached."""
+"""The fraction of a batch, one in `_WARM`, run before each interval: threads awake, code and activations cached."""
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process.
 
-    Raises WrongOutput for an arm whose outputs are wrong, or after which the process is not as `watch` saw it.
+    Raises:
+        WrongOutput: an arm's outputs are wrong, or after it the process differs from what `watch` saw.
     """
     inputs = Inputs(request, target)
     arms: list[_KernelArm | _TorchArm] = []
@@ -60,8 +61,10 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
 def timed(
     arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int, others: Others | None = None
 ) -> Samples:
-    """Interleaved rounds of `arms` as `request` wants them; `quantum` is the smallest step in ns. `others` looks
-    at what other processes take of the processors that the arms run on."""
+    """Run interleaved rounds of `arms` as `request` asks; `quantum` is the timer's smallest step in ns.
+
+    `others` measures what other processes take of the processors that the arms run on.
+    """
     end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(
         arms,
@@ -77,7 +80,7 @@ def timed(
 
 
 class _KernelArm:
-    """A compiled candidate. Launches of a batch walk through the slots, the windows and the outputs."""
+    """A compiled candidate; the launches of a batch walk through the slots, the windows and the outputs."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, executor: Executor) -> None:
         self._inputs, self._box, self._index, self._executor = inputs, box, index, executor
@@ -90,7 +93,7 @@ class _KernelArm:
         self._witness, self._last = Witness(inputs, dict(made.layouts), index), False
 
     def interval(self, batch: int) -> Interval:
-        """`batch` launches, measured beside them in C++, on inputs that were never there before."""
+        """Time `batch` launches, measured in C++, on inputs drawn anew."""
         self._box.write(self._index)
         warm = max(1, batch // _WARM)
         self._inputs.windows.redraw(batch + warm)
@@ -104,12 +107,12 @@ class _KernelArm:
         return found
 
     def finish(self, batch: int) -> None:
-        """One more sample, which is compared whatever it takes."""
+        """Time one more sample, which is always compared."""
         self._last = True
         self.interval(batch)
 
     def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
-        """The launches from `window` on, the slot of their first, and whose outputs last."""
+        """Return the launches from `window` on, the slot of the first, and those whose outputs are not overwritten."""
         first, count = self._inputs.take(batch), self._inputs.slots.count
         outputs, seen = self._inputs.outputs.assign(batch)
         calls = [
@@ -144,7 +147,7 @@ class _TorchArm:
         self._made: dict[str, torch.Tensor] = {}
 
     def interval(self, batch: int) -> Interval:
-        """`batch` calls, measured in Python, on inputs that were never there before."""
+        """Time `batch` calls, measured in Python, on inputs drawn anew."""
         self._box.write(self._index)
         warm = max(1, batch // _WARM)
         self._inputs.windows.redraw(batch + warm)

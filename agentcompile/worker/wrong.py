@@ -1,4 +1,4 @@
-"""What stops a timed comparison: an arm that is fast and wrong."""
+"""The exception that stops a timed comparison: an arm that gives wrong results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentcompile.ir.trial import Check, NumericReport
 
 
 class WrongOutput(Exception):
-    """A timed arm, by index, left what it should not; says what and when."""
+    """A timed arm, by index, gave wrong outputs or changed its process; the report says what and when."""
 
     def __init__(self, arm: int, check: Check) -> None:
         super().__init__(check.detail)

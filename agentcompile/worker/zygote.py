@@ -1,7 +1,7 @@
 """The process that workers are forked from: PyTorch is imported once, and a fresh worker takes milliseconds.
 
-It runs no candidate's code, starts no thread, and ends when the socket to its parent does. It reaps a worker only
-when told to: until then nobody else can have the number of the group that the parent kills.
+It runs no candidate's code, starts no thread, and ends when the socket to its parent does. It reaps a worker only when
+asked to: until then no other process can have the number of the group that the parent kills.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPREAD_PAGES = 1 << 14
 
 
 class Zygote:
-    """The parent's end. Starting it returns at once; the first `spawn` waits until it is ready."""
+    """The parent's end of the zygote: construction returns at once, and the first `spawn` waits until it is ready."""
 
     def __init__(self, *, start_s: float = 60.0) -> None:
         """Start the process; it has `start_s` seconds to answer each request."""
@@ -48,24 +48,28 @@ class Zygote:
         self._socket, self._asked = ours, 0
 
     def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
-        """Fork a worker that reads and writes these descriptors, in its own session; returns its pid.
+        """Fork a worker that reads and writes these descriptors, in its own session; return its pid.
 
-        Raises `AgentCompileError` (environment) when the process cannot start or fork.
+        Raises:
+            AgentCompileError: the process cannot start or fork (environment).
         """
         return int(self._ask({"op": "fork"}, (requests, replies, log, box))["pid"])
 
     def ended(self, pid: int, wait_s: float) -> bool:
-        """Whether a worker ends by itself within `wait_s`; it is not reaped."""
+        """Return whether a worker ends by itself within `wait_s` seconds; it is not reaped."""
         return bool(self._ask({"op": "ended", "pid": pid, "wait_s": wait_s}, ())["ended"])
 
     def reap(self, pid: int, wait_s: float) -> int | None:
-        """Take a killed worker's exit code, or minus the signal that ended it; None when it runs on after `wait_s`."""
+        """Reap a killed worker; return its exit code, or minus the signal that ended it.
+
+        None when it still runs after `wait_s` seconds.
+        """
         if not self.ended(pid, wait_s):
             return None
         return os.waitstatus_to_exitcode(int(self._ask({"op": "reap", "pid": pid}, ())["status"]))
 
     def close(self) -> None:
-        """End the process, and with it every worker that is left; idempotent."""
+        """End the process, and with it every worker that is left; calling it again does nothing."""
         self._socket.close()
         if self._process.poll() is None:
             self._process.kill()
@@ -74,7 +78,7 @@ class Zygote:
             self._process.stderr.close()
 
     def _ask(self, message: dict[str, object], fds: tuple[int, ...]) -> dict[str, int]:
-        # A signal may end an earlier question between asking and hearing: its answer, which comes first, is not ours.
+        # A signal may interrupt an earlier request before its answer is read; that answer comes first and is skipped.
         self._asked += 1
         answer: dict[str, int] = {}
         try:
@@ -107,7 +111,7 @@ def _broken(why: str) -> AgentCompileError:
 
 
 def main() -> None:
-    """The process itself: descriptor 0 is the socket to the parent. Returns when that ends."""
+    """Run the zygote: descriptor 0 is the socket to the parent. The process exits when that ends."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -179,6 +183,6 @@ def _become(fds: list[int], parent: int) -> None:
 
 
 def _gap() -> mmap.mmap:
-    """A hole of random size that shifts what is mapped later: forks share one address layout, which shapes times."""
+    """Map a hole of random size that shifts later mappings: forks share one address layout, which affects times."""
     pages = random.SystemRandom().randrange(1, _SPREAD_PAGES)
     return mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
