@@ -40,7 +40,7 @@ def _all_asked_for(asked: Asked) -> bool:
 
 
 def _few_bases(asked: Asked) -> bool:
-    """Return whether a signed byte counts through a warp's groups of 32 rows, and holds the number that ends the loop."""
+    """Return whether a signed byte counts through a warp's groups of 32 rows, up to the number that ends the loop."""
     return _turns(asked) <= BYTE // _WARP * _WARP
 
 

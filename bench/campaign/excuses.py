@@ -30,7 +30,7 @@ class Row:
     where: Callable[[Region, int], bool] = anywhere
     """Whether the row holds for a region and a number of threads."""
     counts: Callable[[Asked], bool] | None = None
-    """Whether the row holds for a mutation, decided by counting (`loops.py`); for what depends on more than the region."""
+    """Whether the row holds for a mutation, decided by counting (`loops.py`), where the region alone does not say."""
     unreached: bool = False
     """Whether the row holds only when a trap before the statement is never reached (`probing.py`)."""
     undefined: bool = False

@@ -160,7 +160,7 @@ def whole_quads(region: Region, threads: int) -> bool:
 
 
 def few_units(region: Region, threads: int) -> bool:
-    """Return whether a signed byte can count the rows of all matrices together, or their tiles if tiles are shared out."""
+    """Return whether a signed byte can count the rows of all matrices together, or their tiles if those are shared."""
     rows = [int(port.shape[0]) for port in matrices(region)]
     unit = TILE if tiles_are_shared(region, threads) else 1
     return bool(rows) and sum(-(-count // unit) for count in rows) <= BYTE
