@@ -60,7 +60,7 @@ def run(campaign: Campaign, say: Say) -> Report:
     figures: dict[str, float | int | str] = {"refused": 0, "answered": 0, "lines": 0, "slowest_cpu_s": 0.0}
     with tempfile.TemporaryDirectory(prefix="agentcompile-api-") as folder, _at(Path(folder)) as lock:
         model = _model(lock)
-        campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
+        campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
         tried = 0
         first = _same(model)
         for index in range(campaign.count):

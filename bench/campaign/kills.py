@@ -162,7 +162,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
         bench = _Bench(root=root, model=materialise("tiny-qwen3", root / "model", dtype="fp32"), home=root / "home")
         try:
             return _found(bench, ledger, campaign, say)
-        finally:  # whoever stops the campaign stops what it started
+        finally:  # stopping the campaign stops all processes that it started
             for pid in _processes(bench.home):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -316,7 +316,7 @@ def _kill(
         if not workers:
             return False
         os.kill(rng.choice(workers), signal.SIGKILL)
-        if rng.random() < 0.5:  # and the compiler soon after that, as it makes up for it
+        if rng.random() < 0.5:  # kill the compiler too, soon after, while it replaces the worker
             time.sleep(rng.uniform(0.0, 0.5))
         else:
             return process.wait(_LIMIT_S) is not None

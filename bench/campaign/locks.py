@@ -253,7 +253,7 @@ def attack(
     resealed_share: float = RESEALED,
 ) -> Report:
     """Change the lock of `target` as often as requested, and run up to `runs` of the other plans that open."""
-    campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
+    campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
     ground, original = target.ground(), target.opened(target.path, target.lock)
     forged = round(campaign.count * resealed_share)
     counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0

@@ -172,7 +172,7 @@ def _row(found: re.Match[str], width: int, dtype: str, lanes: int, unroll: int, 
         seen.update(range(at, at + step))
     if width % step:
         seen.update(range(main, width))
-    # Elsewhere than in its last part an operand for bf16 weights may be in an order of its own.
+    # An operand for bf16 weights may be reordered, except in its last part.
     ordered = natural or main >= width // step * step
     return ordered and turns % step == 0 and seen == Counter(range(width))
 
@@ -243,11 +243,11 @@ def counted_by_a_byte(asked: Asked) -> bool:
         return False
     try:
         for names in _bounds(asked):
-            if "* UNROLL" not in found["step"]:  # elsewhere turns are counted in steps of a packed row
+            if "* UNROLL" not in found["step"]:  # other loops count `turns` in steps of a packed row
                 names["turns"] = names["K"]
             step = 1 if found["step"].startswith("++") else number(found["step"].partition("+= ")[2], names)
             first, bound = number(_spelled(found["first"]), names), number(_spelled(most[1]), names)
-            # From zero on the counter ends at the first multiple of its step that is not below the bound.
+            # A counter from zero ends at the first multiple of its step that is not below the bound.
             end = -(-bound // step) * step if first == 0 and "<=" not in found["asked"] else bound + step - 1
             if step <= 0 or max(end, first) > BYTE:
                 return False

@@ -18,7 +18,7 @@ _DECLARING = (
 
 
 class Code:
-    """A text with its tokens and the partner of every bracket."""
+    """A text with its tokens and, for every bracket, the matching one."""
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self.text = text
@@ -51,7 +51,7 @@ class Code:
         return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
 
     def clause_end(self, index: int) -> int:
-        """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing bracket's end."""
+        """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing closing one."""
         at = index
         while at < len(self.tokens) and self.at(at) not in (";", ",", ")", "]", "}"):
             at = self.partner.get(at, at) + 1

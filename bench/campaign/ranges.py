@@ -146,7 +146,7 @@ def same_tiles(asked: Asked) -> bool:
         if row < end and packed and row % TILE:
             return False
         seen.update(range(row, end))
-        # A block of sums has room for whole tiles, of which a share's rows alone are taken.
+        # A block of sums has room for whole tiles; only the rows of the share are used.
         gated = packed and asked.region.kind.endswith("gateup-silu-mul")
         if not set(range(begin, end)) <= seen <= set(range(begin, -(-end // TILE) * TILE if gated else end)):
             return False
@@ -166,7 +166,7 @@ def same_rest(asked: Asked) -> bool:
         row = first = begin + (end - begin) // side * side
         seen = set[int]()
         while number(found[1], {"row": row, "end": end, "TILE": TILE}):
-            if row >= end:  # a tile that there is not
+            if row >= end:  # a tile that does not exist
                 return False
             seen.update(range(row, min(row + TILE, end)))
             row += step
@@ -224,7 +224,7 @@ def same_share(asked: Asked) -> bool:
     seen = set[int]()
     for rank in range(asked.threads):
         told = _define(asked.after, {**names, "rank": rank})
-        # A group behind the last is never begun.
+        # A group after the last one is never started.
         begin, end = (told["low"], min(told["high"], names["groups"])) if lookup else (told["begin"], told["end"])
         if begin < end and (begin < 0 or end > (names["groups"] if lookup else total)):
             return False
@@ -246,7 +246,7 @@ def same_operand(asked: Asked) -> bool:
         seen = {at + n for at in steps for n in range(2 * lanes)} | set(rest)
         natural = dtype == "fp32" or asked.params.get("NATIVE") == 1 or packed(asked)
         plain = list(range(0, width // (2 * lanes) * 2 * lanes, 2 * lanes))
-        # What is read behind the last element lies in its line, and becomes zero next.
+        # What is read past the last element is in the same cache line, and is zeroed next.
         line = -(-width // _LINE) * _LINE if natural else width
         if not set(range(width)) <= seen <= set(range(line)) or not (
             natural or (steps == plain and rest == list(range(whole, width)))

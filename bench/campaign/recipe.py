@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"{text}\n", end="", flush=True)  # in one piece: several shares say something
+    print(f"{text}\n", end="", flush=True)  # one write: several shares print at the same time
 
 
 def _command(asked: argparse.Namespace, campaign: Campaign) -> str:

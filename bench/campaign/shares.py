@@ -181,10 +181,10 @@ class _Share:
 def _obey() -> None:
     """Interrupt this process when its parent has gone, so that it removes its files."""
     main = threading.main_thread()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for background jobs
 
     def watch() -> None:
-        while os.read(0, 1):  # and not `sys.stdin`, whose lock would stop this process from ending
+        while os.read(0, 1):  # not `sys.stdin`, whose lock would keep this process from ending
             pass
         if main.ident is not None:
             signal.pthread_kill(main.ident, signal.SIGINT)

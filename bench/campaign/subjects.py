@@ -73,7 +73,10 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The name for people: the candidate, the model and, unless the host has no more, the instruction set."""
+        """The name for people: the candidate and the model.
+
+        The widest instruction set is added for a target with fewer of them than the host.
+        """
         isa = "" if self.target.device != FEWER else f" with {_widest(self.target)} alone"
         return f"{self.candidate.label} of {self.model}{isa}"
 

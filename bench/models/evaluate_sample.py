@@ -1,15 +1,14 @@
-"""Measure the sample checkpoint as it lies on disk: held-out loss, bits per byte, completions.
+"""Measurement of the sample checkpoint as it is on disk: held-out loss, bits per byte, completions.
 
-In: the checkpoint and the `Lib` directory it was trained from. Out: one JSON report.
-Invariant: every number comes from files the training never read, and each stands beside its
-baseline: `xz -9` for bits per byte; real, shuffled and random continuations for completions.
+In: the checkpoint and the `Lib` directory it was trained from. Out: one JSON report. Invariant: every number comes from
+files that training never read, and each stands beside its baseline: `xz -9` for bits per byte; real, shuffled and
+random continuations for completions.
 
-The rule a completion passes: the prompt is the head of a held-out file, cut after a whole
-statement. The model adds `--tokens` tokens, and an unfinished last line is dropped. Prompt and
-completion must then go through Python's `tokenize` with no exception, no error token and no
-bracket closed by another kind. One thing is forgiven: a statement or string still open at the
-end is cut off, provided at least half of the completion's lines remain. An error anywhere is
-never cut away, so a completion cannot pass by losing its bad part.
+The rule that a completion must pass: the prompt is the head of a held-out file, cut after a whole statement. The model
+adds `--tokens` tokens, and an unfinished last line is dropped. Prompt and completion must then go through Python's
+`tokenize` with no exception, no error token and no bracket closed by another kind. One thing is forgiven: a statement
+or string still open at the end is cut off, provided at least half of the completion's lines remain. An error anywhere
+is never cut away, so a completion cannot pass by losing its bad part.
 """
 
 from __future__ import annotations
