@@ -51,7 +51,10 @@ class Code:
         return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
 
     def clause_end(self, index: int) -> int:
-        """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing closing one."""
+        """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing bracket.
+
+        The enclosing bracket is the closing one; the result is the number of tokens when none of these follows.
+        """
         at = index
         while at < len(self.tokens) and self.at(at) not in (";", ",", ")", "]", "}"):
             at = self.partner.get(at, at) + 1
