@@ -25,7 +25,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 def same_clamp(asked: Asked) -> bool:
     """Return whether a changed clamp gives the same results.
 
-    Both its bound and the value it replaces must lie where the exponential overflows or vanishes anyway.
+    Both its bound and the value that it substitutes must lie where the exponential overflows, or vanishes, anyway.
     """
     found, plain = _CLAMP.fullmatch(asked.after), _CLAMP.fullmatch(asked.before)
     if found is None or plain is None or found[1][0] != plain[1][0]:

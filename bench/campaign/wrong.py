@@ -41,7 +41,7 @@ def _all_wrong(*given: Any) -> list[Value]:
 
 
 def anything() -> list[Value]:
-    """Return values that no argument takes, unless it is for a module or a function."""
+    """Return values that no argument takes, unless the argument is a module or a function."""
     return _all_wrong(
         *(None, b"x", bytearray(b"x"), memoryview(b"x"), {}, {"a": 1}, {1, 2}, object(), Hostile(), 1 + 2j),
         *(
