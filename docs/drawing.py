@@ -1,8 +1,8 @@
-"""Draws the packages of the compiler into `docs/architecture.md`, from the imports themselves.
+"""Draws the compiler's packages into `docs/architecture.md`, from the imports themselves.
 
 In: the import graph and the layers of pyproject.toml. Out: a mermaid flowchart between two marks: a box for each
-layer, and an arrow for every import that does not follow from others. `python docs/drawing.py` rewrites it, `--check`
-says whether it is up to date.
+layer, and an arrow for every import that no chain of other arrows implies. `python docs/drawing.py` rewrites the page;
+with `--check` it exits with 1 when the page is out of date.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ BEGIN, END = "<!-- drawing: begin -->\n", "<!-- drawing: end -->\n"
 
 
 def layers() -> list[list[str]]:
-    """Packages by layer, the highest first, as the import contract has them."""
+    """Return the packages of each layer, the highest layer first, as the import contract lists them."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = (one for one in settings["tool"]["importlinter"]["contracts"] if one["id"] == "layers")
     return [row.replace(":", "|").replace(" ", "").split("|") for row in contract["layers"]]
 
 
 def imports(names: Sequence[str]) -> dict[str, set[str]]:
-    """For every package or module right below `agentcompile` those of the same that it imports, at any depth."""
+    """Return, for each package or module in `names`, which others of them it imports, at any depth.
+
+    Names are those directly below `agentcompile`.
+    """
     sys.path.insert(0, str(ROOT))
     graph = grimp.build_graph("agentcompile", exclude_type_checking_imports=True, cache_dir=None)
     found: dict[str, set[str]] = {name: set() for name in names}
@@ -40,7 +43,7 @@ def imports(names: Sequence[str]) -> dict[str, set[str]]:
 
 
 def reduced(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The edges that do not follow from others; `edges` has no circle."""
+    """Return the transitive reduction of an acyclic graph: the edges that no longer path implies."""
     reach: dict[str, set[str]] = {}
 
     def below(name: str) -> set[str]:
@@ -55,7 +58,7 @@ def reduced(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def drawing() -> str:
-    """The mermaid text."""
+    """Return the mermaid text of the flowchart."""
     rows = layers()
     edges = reduced(imports([name for row in rows for name in row]))
     lines = ["```mermaid", "flowchart TB"]
@@ -66,14 +69,14 @@ def drawing() -> str:
 
 
 def updated(page: str) -> str:
-    """The page with the drawing as it is now."""
+    """Return the page with the drawing replaced by the current one."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + drawing() + END + after
 
 
 def main() -> int:
-    """Rewrite the page, or with `--check` only compare."""
+    """Rewrite the page, or with `--check` only compare it; return an exit code."""
     page = PAGE.read_text(encoding="utf-8")
     made = updated(page)
     if "--check" in sys.argv[1:]:

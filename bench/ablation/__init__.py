@@ -1,3 +1,6 @@
-"""What advice is worth: where an order has the winner, from one exhaustively judged run per region."""
+"""The ablation of advisers: where each one's order puts the fastest candidate of a region.
+
+Every candidate of a region is evaluated once, so that all orders are compared on the same times.
+"""
 
 from __future__ import annotations

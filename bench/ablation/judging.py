@@ -1,4 +1,4 @@
-"""Judges every candidate of a model's hot regions, and asks every adviser for its order of them."""
+"""Evaluation of every candidate of a model's hot regions, and each adviser's order of those candidates."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
 
 SEEDS = 20
 ROUNDS = 25
-"""In each of which every candidate is timed twice."""
+"""Timing rounds of a region; in each, every candidate is timed twice."""
 LEAST = 8
-"""Candidates below which an order means nothing."""
+"""The fewest candidates of a region whose order is worth comparing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """An adviser that is compared: its orders of one question, how many candidates it named itself, and a note."""
+    """An adviser that is compared with others.
+
+    `orders` returns, for one question, the adviser's orders of the candidate ids, how many candidates a model ranked
+    itself, and a note. `answered_by` names the model behind recorded answers.
+    """
 
     name: str
     orders: Callable[[Question], tuple[Sequence[Sequence[str]], int, str]]
@@ -41,9 +45,11 @@ class Arm:
 
 
 def arms_of(text: str) -> tuple[Arm, ...]:
-    """The arms of ``none,heuristic,random,replay:DIR``; `random` alone stands for `SEEDS` seeds.
+    """Parse a list such as ``none,heuristic,random,replay:DIR`` into arms; `random` alone stands for `SEEDS` seeds.
 
-    Raises AgentCompileError (usage) for one that is unknown, or asks a model: what it says is recorded first.
+    Raises:
+        AgentCompileError: an adviser is unknown, a recording is empty, or an adviser would ask a model (usage). Record
+            the model's answers first.
     """
     return tuple(_arm(spec.strip()) for spec in text.split(",") if spec.strip())
 
@@ -68,13 +74,13 @@ def _arm(spec: str) -> Arm:
 
 
 def _ids(asked: Question, order: Sequence[str]) -> list[str]:
-    """All candidates, those that `order` does not name in the order of the space."""
+    """Return the ids of all candidates: those that `order` names first, the others in the order of the space."""
     named = dict.fromkeys(order)
     return list(dict.fromkeys([*named, *(candidate.id for candidate in asked.candidates)]))
 
 
 def _replayed(asked: Question, cassette: Cassette) -> tuple[Sequence[Sequence[str]], int, str]:
-    """What a recorded model said, completed as in a run: by its hints, then by the heuristic."""
+    """Return the recorded model's order of the candidates, completed as in a run: by its hints, then the heuristic."""
     (one,) = prompt_of([asked]).asked
     found = cassette.recall(one)
     advice = found.of(one) if found is not None else None
@@ -93,8 +99,11 @@ def judged(
     known: Mapping[str, Judged],
     keep: Callable[[Model], None] = lambda _: None,
 ) -> Model:
-    """Judge every candidate of every hot region of `options.model`, but for those that are `known` by region id, and
-    stand each arm's order beside the times. `keep` hears of what there is after each region."""
+    """Evaluate every candidate of every hot region of `options.model`, and rank the arms' orders by the times.
+
+    Regions whose ids are in `known` keep the times recorded there. `keep` is called with the result so far after each
+    region. A region that could not be timed is left out.
+    """
     with evaluator_of(here, options.seed) as judge:
         ready = prepare(options, here, judge, emit)
         found = list[Judged]()
@@ -117,8 +126,10 @@ def judged(
 
 
 def hot(ready: PreparedModel) -> list[TuneTask]:
-    """Regions of the cheapest cover of the step by floors that have something to order, those that are soon judged
-    first."""
+    """Return the tasks of the decode step's cheapest cover (by roofline floor) that have at least `LEAST` candidates.
+
+    They are ordered by the bytes that they move, fewest first, because those are evaluated soonest.
+    """
     own = {subject.region.id: subject for subject in ready.tasks}
     rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
     rows.sort(key=lambda row: row.bytes)
@@ -128,7 +139,10 @@ def hot(ready: PreparedModel) -> list[TuneTask]:
 def _times(
     subject: TuneTask, judge: WorkerEvaluator, seed: int, say: Callable[[str], None]
 ) -> tuple[dict[str, float], float]:
-    """Time of every correct candidate by label, and of PyTorch, in ns, all beside one another in every round."""
+    """Return the time of every correct candidate by label, and PyTorch's time, in ns.
+
+    All are timed side by side in every round. Returns no times, and 0, when the timing failed.
+    """
     templates = templates_of(subject)
     jobs = []
     for candidate in subject.space:
@@ -182,5 +196,5 @@ def _standings(asked: Question, arms: Sequence[Arm], winner: str, near: frozense
 
 
 def answered(arms: Sequence[Arm]) -> Mapping[str, str]:
-    """Who answered, by arm."""
+    """Return who answered, by arm; arms without recorded answers are absent."""
     return {arm.name: arm.answered_by for arm in arms if arm.answered_by}

@@ -1,4 +1,4 @@
-"""An ablation as one figure: for each region, how much of its space every adviser's order needs."""
+"""The plot of an ablation: for each region, the share of its space that each adviser's order needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = {"none": "#999999", "heuristic": "#0072B2", "random": "#E69F00", "replay": "#D55E00"}
-"""Okabe and Ito (2008)."""
+"""The colour of each known arm, from the colour-blind-safe palette of Okabe and Ito (2008)."""
 _OTHERS = ("#009E73", "#CC79A7", "#56B4E9")
 _INK, _MUTED, _GRID = "#1b1f24", "#626a75", "#d9dce1"
 _ROW_IN, _WIDTH_IN, _DPI = 0.17, 8.0, 160
 
 
 def draw(result: Ablation) -> tuple[bytes, str]:
-    """PNG and SVG, the same for the same result and matplotlib; raises ImportError without matplotlib."""
+    """Return the plot as PNG and SVG; the same result and matplotlib version give the same bytes.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -1,4 +1,4 @@
-"""The result of an ablation: per region what was judged, and per adviser where the winner stands in its order. Pure."""
+"""The result of an ablation: the times of every region, and each adviser's rank of the fastest candidates. Pure."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ from dataclasses import dataclass
 
 FORMAT = 1
 NEIGHBOURHOOD = 0.05
-"""A candidate that is at most this much slower than the fastest is as good as the best."""
+"""How much slower than the fastest a candidate may be to belong to the region's neighbourhood, as a share."""
 WITHIN = 0.1
-"""Of a space: where a good order has the first of the neighbourhood."""
+"""The share of a space within which a good order has the first candidate of the neighbourhood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where an adviser's order has what is good, counted from 1. Of several orders these are medians."""
+    """The ranks, counted from 1, that an adviser's order gives to good candidates.
+
+    With several orders, `winner_at` and `near_at` are medians over them.
+    """
 
     arm: str
     orders: int
-    """How many orders: seeds of a random one."""
+    """The number of orders: a random adviser has one for each seed."""
     winner_at: float
     near_at: float
-    """The first candidate of the neighbourhood."""
+    """The rank of the first candidate of the neighbourhood."""
     near_low: float
     near_high: float
-    """Least and greatest over the orders."""
+    """The greatest rank of that candidate over the orders; `near_low` is the least."""
     said: int = 0
-    """Candidates that a model ranked itself."""
+    """The number of candidates that a model ranked itself."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One region after every candidate of it was judged."""
+    """One region of which every candidate was evaluated."""
 
     region: str
     name: str
@@ -43,22 +46,22 @@ class Judged:
     points: int
     failed: int
     near: int
-    """Candidates of the neighbourhood, the winner among them."""
+    """The number of candidates in the neighbourhood, including the winner."""
     winner: str
-    """Its label."""
+    """The label of the fastest candidate."""
     pytorch_ns: float
     ns: dict[str, float]
-    """Time of a launch by label, of those that are correct; the neighbourhood is of these."""
+    """The time of a launch in ns, by label, of every correct candidate. The neighbourhood is a subset of these."""
     standings: tuple[Standing, ...]
 
     def standing(self, arm: str) -> Standing | None:
-        """An arm's."""
+        """Return the ranks of an arm; None when the arm was not compared here."""
         return next((one for one in self.standings if one.arm == arm), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """One model's hot regions."""
+    """The hot regions of one model."""
 
     model: str
     context: int
@@ -68,7 +71,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """One result file."""
+    """The content of one result file."""
 
     format: int = FORMAT
     device: str
@@ -77,29 +80,31 @@ class Ablation:
     version: str
     arms: tuple[str, ...]
     answered_by: dict[str, str]
-    """Who answered the exchanges of an arm."""
+    """Who answered, for every arm that replays recorded exchanges."""
     models: tuple[Model, ...]
 
     @property
     def regions(self) -> tuple[Judged, ...]:
-        """Of all models."""
+        """The regions of all models."""
         return tuple(region for model in self.models for region in model.regions)
 
     def median_share(self, arm: str) -> float:
-        """Median over regions of the part of the space that an arm needs to reach the neighbourhood."""
+        """Return the median, over regions, of the share of the space that an arm needs to reach the neighbourhood."""
         found = [(one.standing(arm), one.points) for one in self.regions]
         return statistics.median(standing.near_at / points for standing, points in found if standing is not None)
 
 
 def near_of(ns: Mapping[str, float]) -> frozenset[str]:
-    """The neighbourhood of the fastest."""
+    """Return the neighbourhood: the names of all candidates within `NEIGHBOURHOOD` of the fastest."""
     least = min(ns.values()) * (1 + NEIGHBOURHOOD)
     return frozenset(name for name, time in ns.items() if time <= least)
 
 
 def quick_ns(intervals: Sequence[float]) -> float:
-    """The time of a kernel from its intervals in ns: the median of the fastest fifth of them. What other work on the
-    machine adds is never negative, and an ablation wants an order, not a claim."""
+    """Return the time of a kernel from its intervals in ns: the median of the fastest fifth of them.
+
+    Other work on the machine only ever adds time, and an ablation needs an order of candidates, not a published time.
+    """
     fastest = sorted(intervals)[: max(len(intervals) // 5, 1)]
     return statistics.median(fastest)
 
@@ -107,7 +112,10 @@ def quick_ns(intervals: Sequence[float]) -> float:
 def standing_of(
     arm: str, orders: Sequence[Sequence[str]], winner: str, near: Collection[str], *, said: int = 0, note: str = ""
 ) -> Standing:
-    """Where `orders`, each of all candidate ids, have the winner and the first of the neighbourhood."""
+    """Return the ranks of the winner and of the first candidate of the neighbourhood in each of `orders`.
+
+    Every order names all candidate ids.
+    """
     winners = [order.index(winner) + 1 for order in orders]
     firsts = [next(at for at, id in enumerate(order, 1) if id in near) for order in orders]
     return Standing(

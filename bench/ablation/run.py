@@ -31,7 +31,12 @@ from .result import FORMAT, WITHIN, Ablation, Judged, Model
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Judge, compare, and write what was asked for. Returns an exit code; raises AgentCompileError."""
+    """Evaluate the candidates, compare the arms, and write the requested outputs; return an exit code.
+
+    Raises:
+        AgentCompileError: no model was named, an argument is wrong, a result cannot be read or written, or a model has
+            no hot region with candidates to order.
+    """
     parser = argparse.ArgumentParser(
         prog="agentcompile ablate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -99,7 +104,11 @@ def _say(text: str) -> None:
 
 
 def read(path: Path) -> Ablation:
-    """A result file; AgentCompileError (usage) for what is none, or newer."""
+    """Read a result file.
+
+    Raises:
+        AgentCompileError: the file cannot be read, is not the result of an ablation, or has a newer format (usage).
+    """
     try:
         found = json.loads(path.read_bytes())
         if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] > FORMAT:
@@ -137,7 +146,7 @@ def _draw(result: Ablation, out: Path) -> None:
 
 
 def report(result: Ablation) -> Iterator[str]:
-    """Lines for people: a table a model, and the medians over regions."""
+    """Yield the lines of the report: a table for each model, then each arm's median over all regions."""
     for model in result.models:
         yield f"{model.model}, context {model.context}, weights in {model.residency}"
         heads = ("region", "points", "near", "winner", "× PyTorch", *(f"{arm}" for arm in result.arms))

@@ -1,1 +1,1 @@
-"""Campaigns: a kind of harm done many times, by chance and by plan, and what came of each time."""
+"""Campaigns: one kind of attack on the compiler, made many times by chance and by plan, with each attempt's result."""

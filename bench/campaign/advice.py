@@ -1,7 +1,7 @@
-"""Hostile, broken and absent advisers over a real loopback server: they order what is there, or change nothing.
+"""Hostile, broken and absent advisers over a real loopback server: they may order candidates and change nothing else.
 
-An attempt asks one adviser about the real spaces of a tiny model through the program's own client, and holds what comes
-out against the spaces: the same candidates, no value outside a domain, no control characters, no exception, an end in
+An attempt asks one adviser about the real spaces of a tiny model through the program's own client, and compares the
+advice with the spaces: the same candidates, no value outside a domain, no control characters, no exception, an end in
 time. A few attempts are whole processes of `agentcompile advise`, which must end with exit code 0.
 """
 
@@ -51,16 +51,16 @@ from .report import Campaign, Report, Say
 DEFAULT = 2000
 CONTEXT = 48
 PATIENCE_S = 1.5
-"""What an adviser may take, all requests together."""
+"""The time limit of an adviser in seconds, for all its requests together."""
 _GRACE_S = 10.0
 _WHOLE = 200
-"""Every so many attempts one is a whole process."""
+"""The number of attempts of which one is a whole process."""
 _CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=60e9, flops_per_s=2e11)
 _PATIENT_S = 120.0
 
 
 def run(campaign: Campaign, say: Say) -> Report:
-    """Let `campaign.count` advisers misbehave, one kind after another."""
+    """Make `campaign.count` attempts with misbehaving advisers, one kind after another."""
     failures, seen = list[str](), Counter[str]()
     taken = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ def run(campaign: Campaign, say: Say) -> Report:
 
 
 def _questions(model: Path) -> dict[str, tuple[Question, Advice]]:
-    """The questions of a decode step, each with what is known at once."""
+    """Return the questions of a decode step by region id, each with the heuristic's advice, which needs no request."""
     target = this_machine(resolve({}).options).target
     known = catalog.load([catalog.default_root()], kinds=facts(), layouts=LAYOUTS)
     graph = capture(model, context=CONTEXT).decode
@@ -110,7 +110,7 @@ def _questions(model: Path) -> dict[str, tuple[Question, Advice]]:
 def _attempt(
     questions: Mapping[str, tuple[Question, Advice]], prompts: Sequence[Prompt], url: str
 ) -> tuple[list[str], int]:
-    """What is wrong with what became of one adviser's answers, and for how many regions some were taken."""
+    """Ask one adviser; return what is wrong with the advice, and for how many regions its answers were used."""
     wire = OpenAIWire("loop", url, "")
     ledger = Ledger(Ceilings(calls=64, tokens=10**8, seconds=PATIENCE_S), Usage())
     client = Client(wire, "loop", ledger, sleep=lambda _: None)
@@ -139,7 +139,7 @@ def _attempt(
 
 
 def _faults(question: Question, advice: Advice) -> Iterator[str]:
-    """How advice does more than order what is there."""
+    """Yield each way in which the advice does more than order the given candidates."""
     ids = [candidate.id for candidate in question.candidates]
     if sorted(candidate.id for candidate in advice.sorted(question.candidates)) != sorted(ids):
         yield "the candidates are not those of the space"
@@ -166,7 +166,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _process(model: Path, url: str, home: Path) -> list[str]:
-    """What is wrong with how a whole `agentcompile advise` ends."""
+    """Run a whole `agentcompile advise`; return what is wrong with how it ended."""
     flags = ["--context", str(CONTEXT), "--advisor", f"openai:loop@{url}", "--advisor-seconds", "3", "--json"]
     env = {**{k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}, "AGENTCOMPILE_HOME": str(home)}  # noqa: TID251
     command = [sys.executable, "-m", "agentcompile", "advise", str(model), *flags]
@@ -181,14 +181,14 @@ def _process(model: Path, url: str, home: Path) -> list[str]:
 
 @contextmanager
 def _serving(make: Maker, rng: random.Random) -> Iterator[str]:
-    """A server whose every answer is made by `make`; gone when the block ends."""
+    """Serve answers made by `make` on the loopback interface until the block ends; yield the server's URL."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             self._answer([])

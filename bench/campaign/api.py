@@ -1,8 +1,8 @@
 """Wrong calls: the public interface and the command line with arguments of wrong types and values.
 
-Each call has one argument that was drawn. A wrong one must end in AgentCompileError with exit code 2 and a hint, a
-right one of another type in what its plain meaning gives; either within seconds of processor time. All calls of the
-interface are made to one model in one process, which must answer as before after them.
+Each call has one drawn argument. A wrong one must end in AgentCompileError with exit code 2 and a hint; a right one of
+another type must give what the plain value gives; either within seconds of processor time. All calls of the interface
+are made to one model in one process, which must give the same answers after them as before.
 """
 
 from __future__ import annotations
@@ -32,19 +32,22 @@ DEFAULT = 600
 LINES = 25
 """Calls for each command line: a process that imports PyTorch takes as long as hundreds of calls."""
 LIMIT_S = 2.0
-"""Processor time of one call."""
+"""The limit of one call, in seconds of processor time."""
 LINE_LIMIT_S = 15.0
-"""Processor time of a command line, of which importing takes most."""
+"""The limit of a command line, in seconds of processor time, most of which importing takes."""
 HUNG_S = 120
-"""Wall time after which a call counts as hung."""
+"""The wall time in seconds after which a call counts as hung."""
 CONTEXT = 96
 CHECKED = 25
-"""Calls after which the model is asked again what it was asked at first."""
+"""The number of calls after which the model is asked the first question again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: `run` makes it with the drawn value, `plain` with what that means."""
+    """One call: `run` makes it with the drawn value, `plain` with the plain value that it means.
+
+    `plain` is None when the drawn value is wrong.
+    """
 
     label: str
     run: Callable[[], Any]
@@ -57,7 +60,7 @@ def run(campaign: Campaign, say: Say) -> Report:
     figures: dict[str, float | int | str] = {"refused": 0, "answered": 0, "lines": 0, "slowest_cpu_s": 0.0}
     with tempfile.TemporaryDirectory(prefix="agentcompile-api-") as folder, _at(Path(folder)) as lock:
         model = _model(lock)
-        campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
+        campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
         tried = 0
         first = _same(model)
         for index in range(campaign.count):
@@ -90,7 +93,7 @@ def run(campaign: Campaign, say: Say) -> Report:
 
 @contextmanager
 def _at(folder: Path) -> Iterator[Path]:
-    """A lock of the sample model without kernels, and `folder` as everybody's home and working directory."""
+    """Yield a lock of the sample model without kernels, with `folder` as home and working directory of all runs."""
     from agentcompile.options import PROJECT_FILE, resolve
     from agentcompile.pipeline import compile_model
 
@@ -117,7 +120,7 @@ def _same(model: Any) -> tuple[int, ...]:
 
 
 def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
-    """A call with one drawn argument."""
+    """Draw a call with one drawn argument."""
     name = rng.choice(["generate"] * 4 + ["stream"] * 3 + ["logits", "prefill", "load", "compile"])
     vocab, context = model.info.vocab, model.info.context
     if name in ("generate", "stream"):
@@ -176,7 +179,10 @@ def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 
 def judged(call: Call) -> tuple[str, str, float]:
-    """What came of a call ("refused", "answered" or "wrong"), what is wrong with that or nothing, processor seconds."""
+    """Make a call; return its outcome, what is wrong with it, and the processor time in seconds.
+
+    The outcome is "refused", "answered" or "wrong"; the second text is empty when nothing is wrong.
+    """
     try:
         with limited(HUNG_S):
             expected = call.plain() if call.plain is not None else None
@@ -206,7 +212,7 @@ def judged(call: Call) -> tuple[str, str, float]:
 
 
 def line_fault(line: list[str]) -> str:
-    """What is wrong with how a command line ends that must end in exit code 2; empty when nothing is."""
+    """Run a command line that must end with exit code 2; return what is wrong with how it ends, or an empty text."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command: list[str | bytes] = [sys.executable, "-m", "agentcompile", *(os.fsencode(part) for part in line)]
     try:

@@ -1,4 +1,4 @@
-"""Clamps and scalings of the exponential that change no result: their numbers, whatever they are written as."""
+"""Mutated clamps and scalings of the exponential that change no result, recognised by the numbers in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OVERFLOWS = (88.72284, 177.5)
 _VANISHES = (-150.0, -103.9719)
 _SCALINGS = re.compile(r"half = k (>>|/) (\d+)(?=;)")
 _POWERS = range(-150, 131)
-"""The exponents of two that the clamps leave."""
+"""The exponents of two that the clamps let through."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -23,7 +23,10 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 
 
 def same_clamp(asked: Asked) -> bool:
-    """Whether what a clamp lets through, and what it makes of the rest, overflows or vanishes where that did."""
+    """Return whether a changed clamp gives the same results.
+
+    Both its bound and the value that it substitutes must lie where the exponential overflows, or vanishes, anyway.
+    """
     found, plain = _CLAMP.fullmatch(asked.after), _CLAMP.fullmatch(asked.before)
     if found is None or plain is None or found[1][0] != plain[1][0]:
         return False
@@ -35,8 +38,10 @@ def same_clamp(asked: Asked) -> bool:
 
 
 def same_scalings(asked: Asked) -> bool:
-    """Whether an exponent is still split into two that floats hold, of which the first leaves a normal number: then the
-    second product alone rounds, or overflows."""
+    """Return whether an exponent is still split into two that floats hold, of which the first leaves a normal number.
+
+    Then only the second product rounds or overflows, as before the mutation.
+    """
     found = _SCALINGS.search(asked.after)
     if found is None or asked.after != asked.before.replace("half = k >> 1", found[0]):
         return False
@@ -48,7 +53,12 @@ def same_scalings(asked: Asked) -> bool:
 
 
 def _value(text: str) -> float:
-    """The value of sums and products of C numbers."""
+    """Return the value of sums, differences and products of C numbers.
+
+    Raises:
+        ValueError: the text has any other operation.
+        SyntaxError: the text is no expression.
+    """
 
     def of(node: ast.expr) -> float:
         match node:

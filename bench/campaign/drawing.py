@@ -1,7 +1,7 @@
 """Mutants drawn one after another: balanced over kinds of regions and mutators, no two with the same machine code.
 
-In: subjects, a seed. Out: `Mutant`s without end, until every place is used up. A mutation that does not compile, or
-that leaves the machine code as it was or as an earlier mutant's is, is counted and passed over.
+In: subjects, a seed. Out: `Mutant`s until every place has been used. A mutation that does not compile, or whose machine
+code is that of the original or of an earlier mutant, is counted and skipped.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _BUILD_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A subject with one fault in its text."""
+    """A subject with one fault in its source text."""
 
     subject: Subject
     mutation: Mutation
     source: Source
     code: str
-    """The digest of its machine code."""
+    """The digest of the mutant's machine code."""
 
 
 class Building:
-    """Compiles sources into this machine's store and tells their machine code apart."""
+    """A compiler of sources into this machine's store, which also compares their machine code."""
 
     def __init__(self, machine: Machine) -> None:
         self._store, self._toolchain = Store(machine.store.root), machine.toolchain
 
     def code(self, source: Source) -> str:
-        """The digest of a source's machine code; empty when it does not compile."""
+        """Return the digest of a source's machine code; empty when it does not compile."""
         built = compile(source, self._store, toolchain=self._toolchain, limit_s=_BUILD_S)
         return code_digest(Path(built.path).read_bytes()) if isinstance(built, Binary) else ""
 
 
 class _Places:
-    """The places of one subject's text that are left, by mutator."""
+    """The unused mutations of one subject's text, by mutator, in a drawn order."""
 
     def __init__(self, subject: Subject, rng: random.Random) -> None:
         self.subject = subject
@@ -58,7 +58,7 @@ class _Places:
 def draw(
     subjects: Mapping[str, Sequence[Subject]], building: Building, seed: int, drawn: Counter[str]
 ) -> Iterator[Mutant]:
-    """Mutants of every kind in turn; in `drawn` stands what became of mutations that are none."""
+    """Yield mutants of every kind of region in turn; count in `drawn` why other mutations gave no mutant."""
     seen = set[str]()
     kinds = {kind: _of_kind(kind, these, _New(building, seen, drawn), seed) for kind, these in subjects.items()}
     while kinds:
@@ -71,17 +71,17 @@ def draw(
 
 
 class _New:
-    """Knows the machine code of everything that was drawn, and counts in `drawn` what is no mutant."""
+    """The machine code of everything drawn so far; `drawn` counts the mutations that gave no mutant."""
 
     def __init__(self, building: Building, seen: set[str], drawn: Counter[str]) -> None:
         self._building, self._seen, self._drawn = building, seen, drawn
 
     def original(self, source: Source) -> None:
-        """Note an unmutated source."""
+        """Record the machine code of an unmutated source."""
         self._seen.add(self._building.code(source))
 
     def code(self, source: Source) -> str:
-        """The digest of a mutated source's machine code; empty when it does not compile, or is not new."""
+        """Return the digest of a mutated source's machine code; empty when it does not compile or is not new."""
         code = self._building.code(source)
         if not code:
             self._drawn["not compiled"] += 1
@@ -93,7 +93,7 @@ class _New:
 
 
 def _of_kind(kind: str, subjects: Sequence[Subject], new: _New, seed: int) -> Iterator[Mutant]:
-    """Mutants of one kind: its subjects in turn, each time by the mutator that was used least."""
+    """Yield mutants of one kind of region: its subjects in turn, each time by the mutator that was used least."""
     rng, used = random.Random(f"mutants {seed} {kind}"), Counter[str]()
     places: dict[str, _Places] = {}
     waiting = rng.sample(list(subjects), len(subjects))

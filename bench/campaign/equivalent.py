@@ -1,8 +1,8 @@
-"""Survivors that are no faults: which mutation of which line, and why no input can tell it from the original.
+"""The table of equivalent mutants: surviving mutations, and why no input can distinguish them from the original.
 
-A row is keyed by the template's or shared file, mutators and the line before and after, and where it needs some by the
-region's extents. "It passed" is no reason: a reason says why the results are the same, or lie within what the template
-declares, whatever the inputs are.
+A row is matched by the template's or shared file, the mutators, the line before and after and, where it depends on
+them, the region's extents. "It passed" is no reason: a reason says why the results are the same, or lie within what
+the template declares, whatever the inputs are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .excuses import Row
 from .loops import Asked
 
 EQUIVALENT: tuple[Row, ...] = (*OTHERS, *PRODUCTS, *RANGES, *CUDA)
-"""In the order in which they are asked."""
+"""All rows, in the order in which they are matched; the first match gives the reason."""
 
 
 def reason(
@@ -36,10 +36,10 @@ def reason(
     unreached: bool = False,
     undefined: bool = False,
 ) -> str:
-    """Why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so.
+    """Return why a mutation of a kernel of `region` on `threads` threads is equivalent; empty when no row matches.
 
-    `params` are the candidate's, with ``LANES``, and `kernel` is its template; without them a row holds where it does
-    for all.
+    `params` are the candidate's parameters with ``LANES`` added, and `kernel` is its template's id. Without them a row
+    matches only when it holds for all of their values.
     """
     question = Asked(region=region, threads=threads, before=before, after=after, params=params or {}, kernel=kernel)
     for row in EQUIVALENT:

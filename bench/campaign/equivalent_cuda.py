@@ -1,12 +1,12 @@
-"""Why mutants of CUDA kernels are no faults.
+"""Reasons why mutants of CUDA kernels are no faults.
 
-Some are undefined, and their rows say so first: exchanges whose mask leaves out lanes that take part, a barrier gone
-between lanes that meet in shared memory, sums that begin with what nobody wrote, a fence gone between the making of a
-barrier and copies that end on it, a copy that a block does not wait for. CUDA gives these no meaning, so no result that
-a device happens to give can be held against them; on the devices tried the bits were right.
+Some mutants are undefined, and their rows say so first: exchanges whose mask leaves out lanes that take part, a removed
+barrier between lanes that exchange data in shared memory, sums that begin with memory nobody wrote, a removed fence
+between the initialisation of a barrier and copies that complete on it, a copy that a block does not wait for. CUDA
+gives these no meaning, so no result of a device can count against them; on the tested devices the bits were right.
 
-Not here: the fence between the reads of a slot and the copy into it, gone where slots are copied into again. That race
-is a fault, though no input shows it reliably.
+One mutant is left out on purpose: removing the fence between the reads of a slot and the copy into it, where slots are
+reused. That race is a fault, though no input shows it reliably.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from .loops import Asked
 
 _WARP = 32
 _BLOCK = 128
-"""Threads of the kernels that look a row up."""
+"""Threads in a block of the kernels that look up a row."""
 _GRID_BLOCK = 256
-"""Threads of a block where a grid has one for every element of a row."""
+"""Threads in a block of the kernels whose grid has one thread for every element of a row."""
 _MOST_ROWS = 16
-"""Rows that a warp holds at most; all numbers of them are powers of two."""
+"""The most rows that a warp holds; every allowed number of rows is a power of two."""
 
 
 def _one_turn(region: Region, _: int) -> bool:
-    """No row of an output is wider than a block."""
+    """Return whether no row of an output is wider than a block."""
     return all(int(port.shape[-1]) <= _BLOCK for port in region.ports if port.role == "output")
 
 
 def _in_a_byte(region: Region, _: int) -> bool:
-    """The length of every row of an output fits a signed byte."""
+    """Return whether the length of every output row fits a signed byte."""
     return all(int(port.shape[-1]) <= BYTE for port in region.ports if port.role == "output")
 
 
 def _threads_in_32_bits(region: Region, _: int) -> bool:
-    """The threads that a row's elements take, in whole blocks, are fewer than an unsigned number has values."""
+    """Return whether the threads for a row's elements, in whole blocks, number fewer than 2**32."""
     return -(-dict(region.dims).get("hidden", 1 << 32) // _GRID_BLOCK) * _GRID_BLOCK < 1 << 32
 
 
 def _one_left_at_most(region: Region, _: int) -> bool:
-    """Pieces of 16 bytes of the narrowest type leave one element of the output over, or none."""
+    """Return whether pieces of 16 bytes of the narrowest type leave at most one element of the output over."""
     width = dict(region.dims).get("width", 0)
     return width > 0 and width % (16 // ITEM_BYTES[region_dtype(region)]) <= 1
 
@@ -56,24 +56,26 @@ def _one_sequence(region: Region, _: int) -> bool:
 
 
 def _whole_warps(region: Region, _: int) -> bool:
-    """Every warp that has rows has all of them."""
+    """Return whether every warp that has rows has its full number of rows."""
     return bool(matrices(region)) and all(int(port.shape[0]) % _MOST_ROWS == 0 for port in matrices(region))
 
 
 def _two_rows(region: Region, _: int) -> bool:
-    """Every matrix has a second row."""
+    """Return whether every matrix has at least two rows."""
     return bool(matrices(region)) and all(int(port.shape[0]) > 1 for port in matrices(region))
 
 
 def _one_step(asked: Asked) -> bool:
-    """A warp's loads in flight are all of a row, in the wider type too."""
+    """Return whether a warp's loads in flight cover a whole row, in the wider type too."""
     found, reach = matrices(asked.region), _WARP * 4 * asked.params.get("LOADS", 0)
     return bool(found) and all(int(port.shape[1]) <= reach for port in found)
 
 
 def _whole_loads(asked: Asked) -> bool:
-    """No turn of a warp's loads has the first column behind a row among others: turns there are whole ones, of the one
-    step that there is, and nobody multiplies what they load."""
+    """Return whether no iteration of a warp's loads has the first column behind a row among columns of the row.
+
+    Iterations are then whole ones, of the only step that a row has, and nothing multiplies what those behind it load.
+    """
     for port in matrices(asked.region):
         columns, turn = int(port.shape[1]), _WARP * (16 // ITEM_BYTES[port.dtype])
         step = turn * asked.params.get("LOADS", 0)
@@ -83,18 +85,18 @@ def _whole_loads(asked: Asked) -> bool:
 
 
 def _one_element(asked: Asked) -> bool:
-    """A block has a thread for every element of a group, or more."""
+    """Return whether a block has at least one thread for every element of a group."""
     return 0 < dict(asked.region.dims).get("hidden", 0) <= _WARP * asked.params.get("WARPS", 0)
 
 
 def _whole_units(asked: Asked) -> bool:
-    """Every warp that has rows has as many of its matrix as it can hold."""
+    """Return whether every warp that has rows has as many rows of its matrix as it can hold."""
     found, at_once = matrices(asked.region), asked.params.get("ROWS", 0)
     return bool(found) and at_once > 0 and all(int(port.shape[0]) % at_once == 0 for port in found)
 
 
 def _whole_blocks(asked: Asked) -> bool:
-    """Every warp of every block has rows of the one matrix."""
+    """Return whether there is one matrix, and every warp of every block has rows of it."""
     found, at_once = matrices(asked.region), asked.params.get("ROWS", 0) * asked.params.get("WARPS", 0)
     return at_once > 0 and len(found) == 1 and int(found[0].shape[0]) % at_once == 0
 

@@ -1,4 +1,4 @@
-"""Why mutants of CUDA decode attention are no faults; what is undefined is said so, as in `equivalent_cuda`."""
+"""Reasons why mutants of CUDA decode attention are no faults; undefined ones say so, as in `equivalent_cuda`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .loops import Asked
 
 _WARP = 32
 _TILE = 16
-"""Slots of a product on tensor cores."""
+"""Slots of the KV cache in one tensor-core product."""
 
 
 def _whole_chunks(asked: Asked) -> bool:
-    """Every block of a cluster joins as many elements."""
+    """Return whether every block of a cluster merges equally many elements."""
     count, splits = elements_of_a_head(asked.region), asked.params.get("SPLITS", 0)
     return splits > 0 and count > 0 and count % splits == 0
 
 
 def _whole_teams(asked: Asked) -> bool:
-    """Teams of threads, four elements each, leave no thread over."""
+    """Return whether teams of threads, with four elements for each thread, leave no thread of a block over."""
     quads, block = elements_of_a_head(asked.region) // 4, _WARP * asked.params.get("WARPS", 0)
     return 0 < quads <= block and block % quads == 0
 
 
 def _all_lanes(region: Region, _: int) -> bool:
-    """Every lane holds a part of a slot, as many lanes of either half of it."""
+    """Return whether every lane holds a part of a slot, with equally many lanes for each half of the slot."""
     return dict(region.dims).get("head_dim", 0) in (32, 64, 128, 256)
 
 
 def _within_the_cache(asked: Asked) -> bool:
-    """Whether all that `split-kv` asks for as nothing lies within its head's cache, whatever the position.
+    """Return whether everything that `split-kv` loads with zero fill lies within its head's cache, at every position.
 
-    A lane asks for 16 bytes of each of its slots in whole turns, and for more where not all lanes have a part of a
-    slot; what of it is behind the slots, or behind the parts, is asked for as nothing.
+    In whole iterations a lane loads 16 bytes of each of its slots, and more where not all lanes have a part of a slot;
+    what lies behind the slots, or behind the parts, is loaded with zero fill.
     """
     dims, wanted = dict(asked.region.dims), ("SPLITS", "WARPS", "SLOTS")
     if not asked.kernel.endswith("/split-kv") or any(name not in asked.params for name in wanted):
@@ -57,12 +57,12 @@ def _within_the_cache(asked: Asked) -> bool:
 
 
 def _own_sums(asked: Asked) -> bool:
-    """Whether a running softmax of the prologue is read by the lanes alone that began it with the newest slot."""
+    """Return whether only the lanes that started a running softmax of the prologue, with the newest slot, read it."""
     return "tensor" in asked.kernel.rpartition("/")[2]
 
 
 def _one_tile(asked: Asked) -> bool:
-    """No warp takes a second tile of slots, whatever the position."""
+    """Return whether no warp takes a second tile of slots, at any position."""
     context, splits = dict(asked.region.dims).get("context", 0), asked.params.get("SPLITS", 0)
     tiles = -(-(context - 1) // _TILE)
     return _own_sums(asked) and splits > 0 and -(-tiles // splits) <= asked.params.get("WARPS", 0)

@@ -1,5 +1,7 @@
-"""Why mutants of CUDA products that copy rows in bulk are no faults; what is undefined is said so, as in
-`equivalent_cuda`."""
+"""Reasons why mutants of CUDA products that copy rows in bulk are no faults.
+
+Undefined ones say so, as in `equivalent_cuda`.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +15,41 @@ _WARP = 32
 
 
 def _plain(region: Region, _: int) -> bool:
-    """Nothing is normalised on the way in."""
+    """Return whether the kernel does not normalise its input."""
     return not any(port.role == "weight" and len(port.shape) == 1 and "norm" in port.family for port in region.ports)
 
 
 def _turns(asked: Asked) -> int:
-    """How often a team of warps takes a row, at most; each multiprocessor has a block."""
+    """Return the most rows that a team of warps takes, where `asked.threads` is the number of multiprocessors.
+
+    Each multiprocessor has one block.
+    """
     teams = asked.params.get("WARPS", 1) // asked.params.get("PARTS", 1)
     return -(-sum(int(port.shape[0]) for port in matrices(asked.region)) // (asked.threads * max(teams, 1)))
 
 
 def _few_turns(asked: Asked) -> bool:
-    """No team takes so many rows that the number of a row, or of one asked for ahead, needs more than a signed byte."""
+    """Return whether the numbers of all rows that a team takes or requests ahead fit a signed byte."""
     return _turns(asked) + asked.params.get("DEPTH", BYTE) < BYTE
 
 
 def _all_asked_for(asked: Asked) -> bool:
-    """Every row that a warp takes is among those that it asks for before its first."""
+    """Return whether a warp requests all of its rows before it computes its first."""
     sides = 2 if "gateup" in asked.region.kind else 1
     return _turns(asked) <= asked.params.get("DEPTH", 0) // sides
 
 
 def _few_bases(asked: Asked) -> bool:
-    """Warps take their rows in so few groups of 32 that a signed byte holds where each begins, and where none does."""
+    """Return whether a signed byte counts through a warp's groups of 32 rows, up to the number that ends the loop."""
     return _turns(asked) <= BYTE // _WARP * _WARP
 
 
 def _rows_behind(asked: Asked) -> bool:
-    """In every turn of the barriers, behind a block that has a row, there is one as many rows further as a block has
-    teams, counted from the block's number instead of its first row."""
+    """Return whether, in every phase of the barriers, row (block number + teams) exists for each block that has a row.
+
+    Rows are counted from the first of the phase. The mutant counts from a block's number where the original counts from
+    the block's first row.
+    """
     teams = asked.params.get("WARPS", 0) // asked.params.get("PARTS", 1 << 10)
     rows = dict(asked.region.dims).get("rows", 0)
     if teams == 0 or rows == 0:
@@ -51,7 +59,7 @@ def _rows_behind(asked: Asked) -> bool:
 
 
 def _one_part_of_plain(asked: Asked) -> bool:
-    """A row is one warp's, and nothing is normalised on the way in."""
+    """Return whether a single warp computes each row and the input is not normalised."""
     return asked.params.get("PARTS") == 1 and _plain(asked.region, asked.threads)
 
 

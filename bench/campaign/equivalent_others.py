@@ -1,4 +1,4 @@
-"""Equivalents among mutations of all but matrix products: vectors, norms, exponentials, attention, choices, copies."""
+"""Equivalent mutants of all but matrix products: vectors, norms, exponentials, attention, choices, copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equivalents among mutations of matrix products: how rows are shared out, how a dot product goes along them."""
+"""Equivalent mutants of matrix products: how rows are shared out, and how a dot product goes along them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equivalents among mutations of borders: of shares, tiles, parts and columns, and of what is done beside them."""
+"""Equivalent mutants of the bounds of shares, tiles, parts and columns, and of the code beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of the table of equivalents is, and the reasons that several of them share."""
+"""The type of a row in the table of equivalent mutants, and the reasons that several rows share."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from .loops import Asked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Mutations of one line that are equivalent; the file is matched whole, the other patterns are searched for."""
+    """A set of equivalent mutations of one line.
+
+    The file and the region's kind are matched whole; the other patterns are searched for.
+    """
 
     why: str
     before: str
     after: str = ""
-    """Regular expressions, as all patterns are."""
+    """The pattern of the mutated line; `before` is that of the original line. All patterns are regular expressions."""
     file: str = r"_include/.*"
     region: str = r".*"
-    """The kind, whole."""
+    """The pattern of the region's kind, matched whole."""
     mutators: tuple[str, ...] = ()
-    """Empty: any."""
+    """The mutators; empty for any."""
     where: Callable[[Region, int], bool] = anywhere
-    """Which regions, on how many threads."""
+    """Whether the row holds for a region and a number of threads."""
     counts: Callable[[Asked], bool] | None = None
-    """Which mutations, where more than the region decides: found by counting (`loops.py`)."""
+    """Whether the row holds for a mutation, decided by counting (`loops.py`), where the region alone does not say."""
     unreached: bool = False
-    """Holds only where a trap before the statement is never sprung (`probing.py`)."""
+    """Whether the row holds only when a trap before the statement is never reached (`probing.py`)."""
     undefined: bool = False
-    """Holds only where the mutant leaves an array of its own, and a build that checks bounds says so."""
+    """Whether the row holds only when the mutant exceeds a local array, as found by a build that checks bounds."""
 
 
 NO_ATTENTION = r"(?!.*attention).*"

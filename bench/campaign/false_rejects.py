@@ -1,8 +1,8 @@
-"""False rejects: kernels as they are shipped, judged again and again with other seeds; none may be refused.
+"""False rejects: kernels as they are shipped, validated again and again with other seeds; none may be rejected.
 
-Every template's default and a drawn point at real shapes, in search mostly and at acceptance for a share. `count` is
-validations a template; a run that is bounded by seconds does as many of each as of the others, and goes on another
-time.
+Every template's default and a drawn point are validated at real shapes, mostly at search depth and partly at acceptance
+depth. `count` is the number of validations of each template. A run that is bounded by seconds validates all templates
+equally often and is continued by the next run.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from .report import Campaign, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
 DEFAULT = 2000
-"""Validations of every template."""
+"""The default number of validations of every template."""
 _ROUND = 20
-"""Seeds that one template is tried with before it is the next one's turn."""
+"""The seeds that one template is validated with before the next one's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A run of seeds of one subject."""
+    """A range of seeds to validate one subject with."""
 
     subject: Subject
     seeds: range
 
     @property
     def key(self) -> str:
-        """What the ledger knows it by."""
+        """The turn's key in the ledger."""
         return f"{self.subject.source.digest} {self.seeds.start} {self.seeds.stop}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What one share found; `tried` has every template, and how many validations of it were made."""
+    """The result of one share. `tried` holds the number of validations made of every template."""
 
     tried: dict[str, int]
     accepted: int
-    """Validations that were at acceptance."""
+    """The number of validations at acceptance depth."""
     failures: tuple[str, ...]
 
 
 def run(campaign: Campaign, say: Say) -> Report:
-    """Judge every template `count` times, as far as the time goes."""
+    """Validate every template `count` times, as far as the time limit allows."""
     return report([find(campaign, say)])
 
 
 def find(campaign: Campaign, say: Say) -> Findings:
-    """The turns of one share."""
+    """Make the validations of one share."""
     machine = this_machine(resolve({"threads": campaign.threads or None}).options)
     languages: tuple[Language, ...] = ("cuda", "triton") if machine.target.kind == "cuda" else ("cpp",)
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 
 def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Findings:
-    """The share's turns on `made`, a template's points in turn."""
+    """Make the share's validations of the subjects in `made`, with a template's points in turn."""
     every = campaign.accept_every
     ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects", every))
     by_template: dict[str, list[Subject]] = {}
@@ -106,7 +106,7 @@ def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campai
 
 
 def report(found: Sequence[Findings]) -> Report:
-    """One report of what all shares found."""
+    """Merge the results of all shares into one report."""
     tried, failures = Counter[str](), [failure for one in found for failure in one.failures]
     for one in found:
         tried.update(one.tried)
@@ -126,9 +126,10 @@ def _depth(seed: int, every: int) -> Depth:
 
 
 def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> Iterator[Turn]:
-    """Every template in turn, a round of seeds each, its points one after another; another seed has other ones.
+    """Yield the share's turns: every template in turn, a round of seeds each, with its points one after another.
 
-    Shares take turns; where one ends a round the next one begins, so that each gets every template.
+    Another campaign seed gives other seeds. Where a share's turns end in one round, the next share's begin, so that
+    every share gets every template.
     """
     first, count = campaign.seed * campaign.count, campaign.count
     for round, begin in enumerate(range(0, count, _ROUND)):

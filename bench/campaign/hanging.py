@@ -1,4 +1,4 @@
-"""A limit to how long an attempt may take in this process."""
+"""A time limit for an attempt in this process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from types import FrameType
 
 
 class HungError(Exception):
-    """An attempt took longer than it may."""
+    """An attempt took longer than its limit."""
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `HungError` in the main thread when the block takes longer."""
+    """Limit the wall time of a block to `seconds`; works in the main thread only.
+
+    Raises:
+        HungError: the block takes longer.
+    """
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise HungError(f"still at it after {seconds:g} s")

@@ -1,4 +1,4 @@
-"""What hostile, broken and absent advisers send: answers drawn by seed for one prompt, and how a server sends them."""
+"""The answers of hostile, broken and absent advisers, drawn by seed for one prompt, and how a server sends them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ HUGE = 3_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """One response. `announced`: the length that its header claims, when it is not the body's; `endless`: the body is
-    sent again and again until the reader goes; `pause_s` comes before every piece of it."""
+    """One response of an adviser's server.
+
+    `announced` is the length that its header claims, None for the body's own; `endless` sends the body again and again
+    until the reader leaves; `pause_s` is the wait in seconds before every piece of it; `hang_up` sends nothing.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -27,7 +30,7 @@ class Play:
 
 
 def honest(asked: list[dict[str, Any]], rng: random.Random) -> dict[str, Any]:
-    """An answer that breaks no rule: every region with some of its candidates in another order."""
+    """Build an answer that breaks no rule: every region with some of its candidates in another order."""
     regions = []
     for one in asked:
         ids = [row[0] for row in one["candidates"]]
@@ -41,7 +44,7 @@ def honest(asked: list[dict[str, Any]], rng: random.Random) -> dict[str, Any]:
 
 
 def said(value: object, **more: object) -> Play:
-    """A good envelope around a text, or around a value as JSON."""
+    """Wrap a text, or a value as JSON, into a valid response of the provider's API."""
     text = value if isinstance(value, str) else json.dumps(value)
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
     usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
@@ -57,7 +60,7 @@ def said(value: object, **more: object) -> Play:
 
 
 def _junk(rng: random.Random, depth: int = 0) -> object:
-    """Any JSON value, and some that JSON has not."""
+    """Draw any JSON value, and some values that JSON does not have."""
     leaves = (None, True, 0, -1, 1 << 70, 1e308, float("nan"), float("-inf"), "", INJECTED, "c0", "\ud800", "x" * 5000)
     if depth > 3 or rng.random() < 0.5:
         return rng.choice(leaves)
@@ -68,7 +71,7 @@ def _junk(rng: random.Random, depth: int = 0) -> object:
 
 
 def _spoilt(asked: list[dict[str, Any]], rng: random.Random) -> object:
-    """An honest answer in which some places hold junk, are gone, or stand twice."""
+    """Build an honest answer in which some places hold junk, are missing or are duplicated."""
     answer: Any = honest(asked, rng)
     for _ in range(rng.randint(1, 6)):
         at = answer
@@ -90,7 +93,7 @@ def _spoilt(asked: list[dict[str, Any]], rng: random.Random) -> object:
 
 
 def _widened(asked: list[dict[str, Any]], rng: random.Random) -> object:
-    """Candidates, templates and values that do not exist, and code."""
+    """Build an answer with candidates, templates and values that do not exist, and with code."""
     answer = honest(asked, rng)
     for item, one in zip(answer["regions"], asked, strict=True):
         template = one["templates"][0]["template"]
@@ -108,7 +111,7 @@ def _widened(asked: list[dict[str, Any]], rng: random.Random) -> object:
 
 
 def _text(asked: list[dict[str, Any]], rng: random.Random) -> str:
-    """Texts around, beside and instead of JSON."""
+    """Draw a text around, beside or instead of JSON."""
     whole = json.dumps(honest(asked, rng))
     block = f"```json\n{whole}\n```"
     cut = whole[: rng.randrange(len(whole))]
@@ -142,4 +145,4 @@ PLAYS: dict[str, Maker] = {
     "slow": lambda asked, rng: Play(body=b" ", endless=True, pause_s=0.2),
     "hang up": lambda asked, rng: Play(hang_up=True),
 }  # fmt: skip
-"""How an adviser misbehaves; what it sends is drawn for the regions that it was asked about."""
+"""The ways in which an adviser misbehaves; each draws a response for the regions that it was asked about."""

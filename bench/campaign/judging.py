@@ -1,7 +1,7 @@
-"""Sources through the real gates: the static check, the build and the correctness suite in worker processes.
+"""The evaluation of arbitrary sources by the real gates: static check, build, and the correctness suite in workers.
 
-In: subjects with sources that may be anything. Out: an outcome each. A source that passes in search is judged again at
-acceptance, as a finalist is.
+In: subjects with sources that may be anything. Out: an outcome each. A source that passes at search depth is validated
+again at acceptance depth, as a finalist is.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .subjects import Subject
 
 _LIMITS = Limits(validate_s=120.0)
 _QUICK = Limits(validate_s=20.0)
-"""In search: a mutant that hangs holds every core for so long. The originals pass under the same limit."""
+"""The limits at search depth: a mutant that hangs occupies every core that long. The originals pass within them."""
 _MEMORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accused:
-    """A source to judge as a candidate of a subject's region."""
+    """A source to evaluate as a candidate of a subject's region."""
 
     subject: Subject
     source: Source
@@ -43,29 +43,29 @@ class Accused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Whether it passed; else what stopped it and the first thing that it failed."""
+    """The result for one source: whether it passed, else the gate that stopped it and the first failed check."""
 
     alive: bool
     stage: str = ""
     why: str = ""
     late: bool = False
-    """Whether it was stopped at acceptance."""
+    """Whether it was stopped at acceptance depth."""
 
 
 class Judging(Protocol):
-    """The part of a judge that gates need."""
+    """The part of an evaluator that `Gates` needs."""
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = ...
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; results come in any order, one for each job."""
+        """Build and validate; yield one result for each job, in any order."""
 
     def close(self) -> None:
         """Stop every process."""
 
 
 class Gates:
-    """The gates of this machine. Used as a context."""
+    """The gates of this machine. Used as a context manager."""
 
     def __init__(self, machine: Machine, *, seed: int, judge: Judging | None = None) -> None:
         self._machine, self._seed = machine, seed
@@ -73,7 +73,7 @@ class Gates:
         self._judges: dict[Depth, Judging] = {depth: judge or self._made(depth) for depth in depths}
 
     def _made(self, depth: Depth) -> WorkerEvaluator:
-        """A judge with the limits of a depth. Making it starts no process."""
+        """Create an evaluator with the limits of a depth. Creating it starts no process."""
         return WorkerEvaluator(
             self._machine.target,
             store=self._machine.store.root,
@@ -91,8 +91,10 @@ class Gates:
             judge.close()
 
     def judge(self, accused: Sequence[Accused], *, deepest: Depth = "accept") -> Iterator[tuple[Accused, Outcome]]:
-        """Judge each in search and, where it passes and `deepest` says so, at acceptance; one outcome each, in any
-        order."""
+        """Evaluate each source at search depth and, where it passes and `deepest` allows, at acceptance depth.
+
+        Yields one outcome for each source, in any order.
+        """
         passed = list[Accused]()
         for one, outcome in self._at("search", accused):
             if outcome.alive and deepest == "accept":
@@ -116,7 +118,7 @@ class Gates:
 
 
 def _refused(one: Accused) -> str:
-    """What the static check says of the very text, as that of a template's kernel."""
+    """Return the first error of the static check of the source as a template's kernel; empty when there is none."""
     s = one.subject
     template = replace(s.template, source=one.source.text, includes=())
     found = errors(check(s.region, template, s.candidate.params, s.target, layout_fits=fits))
@@ -142,14 +144,14 @@ def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
 
 
 class Trying(Protocol):
-    """Who validates one subject with one seed."""
+    """A validator of one subject with one seed."""
 
     def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
-        """Why the subject's own kernel is refused; empty when it passes."""
+        """Return why the subject's own kernel is rejected; empty when it passes."""
 
 
 class Many:
-    """Validations of shipped kernels with seeds of our choice, in one worker process. Used as a context."""
+    """Validations of shipped kernels with chosen seeds, in one worker process. Used as a context manager."""
 
     def __init__(self, machine: Machine) -> None:
         setup = p.Setup(
@@ -169,13 +171,13 @@ class Many:
         self._pool.close()
 
     def build(self, subject: Subject) -> Binary | str:
-        """The subject's kernel as the store has it, or as it is built now; else why there is none."""
+        """Return the subject's kernel from the store, or build it; a text with the reason when the build fails."""
         store, toolchain = Store(self._machine.store.root), self._machine.toolchain
         built = compile(subject.source, store, toolchain=toolchain, limit_s=_LIMITS.build_s)
         return built if isinstance(built, Binary) else f"build: {built}"[:300]
 
     def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
-        """Why the subject's own kernel is refused; empty when it passes."""
+        """Return why the subject's own kernel is rejected; empty when it passes."""
         built = self.build(subject)
         if isinstance(built, str):
             return built
@@ -197,7 +199,7 @@ class Many:
 
 
 def implementation(subject: Subject, binary: Binary) -> p.Implementation:
-    """A subject's own kernel as workers take it."""
+    """Return a subject's own kernel in the form that workers take."""
     job = EvaluationJob(
         candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source
     )

@@ -1,9 +1,9 @@
 """Compiles killed at random moments, again and again, each resumed to a lock.
 
-An attempt is one kill. A run of the tiny model is started, and killed and resumed so many times (the compiler, its
+An attempt is one kill. A run of the tiny model is started, then killed and resumed several times (the compiler, its
 whole process group, one of its workers, or the compiler as the lock appears), then left to end. Every acknowledged
 event must still be there afterwards, in order and once; no trial may be made twice; no process may be left; the lock
-must be whole whenever it is there, and at the end generate the tokens of an undisturbed run whose choices are equal.
+must be whole whenever it exists, and at the end it must generate the tokens of an undisturbed run with equal choices.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ DEFAULT = 500
 CONTEXT = 48
 THREADS = 2
 SECONDS = 10
-"""Of search: one candidate a region, so that many kills fall into what comes after it."""
+"""Seconds of search: one candidate for each region, so that many kills fall into what comes after the search."""
 KILLS = 12
-"""Of one run, before it is left to end."""
+"""The most kills of one run, before it is left to end."""
 RULES, TIMED = ("admitted", "first"), 8
-"""How courses choose, one course in so many by times."""
+"""The rules by which runs choose; one run in `TIMED` uses the rule that times the step."""
 WAYS = ("compiler", "group", "worker", "lock")
 _LIMIT_S = 600.0
 _TOKENS = "tokens: "
@@ -60,17 +60,17 @@ print("{_TOKENS}", *model.generate([1, 2, 3], max_new_tokens=24, ignore_eos=True
 
 @dataclass(slots=True, kw_only=True)
 class _Bench:
-    """Where runs are made; `tokens` are what locks generate, by the hash of their content."""
+    """The place where runs are made; `tokens` holds what locks generate, by the hash of their content."""
 
     root: Path
     model: Path
     home: Path
     run_s: dict[str, float] = field(default_factory=dict)
-    """How long an undisturbed run takes, by the rule that it chooses by."""
+    """The time in seconds of an undisturbed run, by the rule that it chooses by."""
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
     def start(self, *arguments: object, code: str = "") -> subprocess.Popen[bytes]:
-        """A process of the command line, or of that Python code, in its own group."""
+        """Start a process of the command line, or of the Python code `code`, in its own process group."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}  # noqa: TID251
         with (self.root / "said").open("wb") as said:
             return subprocess.Popen(
@@ -83,7 +83,7 @@ class _Bench:
             )
 
     def end(self, *arguments: object, code: str = "") -> tuple[int, str]:
-        """A process that is left alone: its exit code and what it said last."""
+        """Run a process to its end; return its exit code (-1 after the time limit) and the end of its output."""
         process = self.start(*arguments, code=code)
         try:
             status = process.wait(_LIMIT_S)
@@ -93,23 +93,27 @@ class _Bench:
         return status, (self.root / "said").read_text(errors="replace")[-300:]
 
     def here(self) -> Machine:
-        """The machine as its runs find it."""
+        """Return the machine as the runs see it."""
         return this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
 
     def keep_ceilings(self) -> None:
-        """Keep the machine's limits as a calm machine does: a crowded one would measure them in every run."""
+        """Store the machine's roofline ceilings as a calm machine's; a busy one would measure them in every run."""
         here = self.here()
         with evaluator_of(here, 0) as judge:
             ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
 
     def forget(self) -> None:
-        """Forget what the machine knows of trials and of its limits, so that they are measured again."""
+        """Delete the machine's trials and roofline ceilings, so that they are measured again."""
         here = self.here()
         for path in (*self.home.rglob("*.sqlite*"), here.store.path(ceiling_key(here.target.digest), ".json")):
             path.unlink(missing_ok=True)
 
     def generated(self, lock: Path) -> str:
-        """The tokens that a lock generates; each is asked once. Raises AgentCompileError when it generates none."""
+        """Return the tokens that a lock generates; each lock runs once.
+
+        Raises:
+            AgentCompileError: the lock generates no tokens.
+        """
         known = read_lock(lock).content_hash
         if known not in self.tokens:
             status, said = self.end(lock, self.model, code=_GENERATE)
@@ -121,41 +125,44 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What became of one run that was killed again and again."""
+    """The result of one run that was killed again and again."""
 
     number: int
     ways: tuple[str, ...]
-    """What was killed, one for each kill."""
+    """What was killed, an entry for each kill."""
     wrong: tuple[str, ...]
     lock: str
-    """The hash of its lock's content, where its tokens were asked for."""
+    """The hash of its lock's content; empty when its tokens were not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What one share found; `run_s` is how long a run takes that nobody disturbs, with a warm store."""
+    """The result of one share; `run_s` is the time in seconds of an undisturbed run with a warm store."""
 
     courses: tuple[Course, ...]
     run_s: float
     locks: tuple[str, ...]
-    """The undisturbed runs'."""
+    """The content hashes of the undisturbed runs' locks."""
     seed: int
 
 
 def run(campaign: Campaign, say: Say) -> Report:
-    """Kill `campaign.count` times."""
+    """Make `campaign.count` kills."""
     return report([find(campaign, say)])
 
 
 def find(campaign: Campaign, say: Say) -> Findings:
-    """The kills of one share, in a home and folder of its own. What the ledger knows was done by the same program."""
+    """Make the kills of one share, in a home and folder of its own.
+
+    Results in the ledger are reused if the same program made them.
+    """
     ledger = Ledger(campaign.partial, (package_digest(), campaign.seed, "kills"))
     with tempfile.TemporaryDirectory(prefix="kills") as folder:
         root = Path(folder)
         bench = _Bench(root=root, model=materialise("tiny-qwen3", root / "model", dtype="fp32"), home=root / "home")
         try:
             return _found(bench, ledger, campaign, say)
-        finally:  # whoever stops the campaign stops what it started
+        finally:  # stopping the campaign stops all processes that it started
             for pid in _processes(bench.home):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -188,7 +195,11 @@ def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findi
 
 
 def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
-    """Make the lock that those of killed runs are held against, and see how long a run takes with a warm store."""
+    """Make the lock that those of killed runs are compared with, and time a run with a warm store.
+
+    Raises:
+        AgentCompileError: the undisturbed run fails.
+    """
     directory = bench.root / rule
     code, said = bench.end(*_compile(bench, lock, directory, rule))
     if code:
@@ -202,12 +213,12 @@ def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
 
 
 def rule_of(number: int) -> str:
-    """By which rule a course chooses: most are not timed, so that more of them fit the time."""
+    """Return the rule that a run chooses by; most runs do not time the step, so that more of them fit the time."""
     return RULES[number % TIMED != 0]
 
 
 def report(found: Sequence[Findings]) -> Report:
-    """One report of what all shares found; of the undisturbed runs the longest is told."""
+    """Merge the results of all shares into one report, with the time of the longest undisturbed run."""
     courses = sorted((course for one in found for course in one.courses), key=lambda course: course.number)
     ways = Counter(way for course in courses for way in course.ways)
     locks = {lock for one in found for lock in one.locks} | {course.lock for course in courses if course.lock}
@@ -224,7 +235,7 @@ def report(found: Sequence[Findings]) -> Report:
 
 
 def _course(bench: _Bench, quiet: Path, number: int, seed: int, most: int) -> Course:
-    """One run, killed up to `most` times and resumed to its lock, which is held against the undisturbed one's."""
+    """Kill one run up to `most` times, resume it to its lock, and compare that lock with the undisturbed one."""
     lock, directory, ways = bench.root / f"{number}.lock.toml", bench.root / f"run{number}", list[str]()
     wrong, asked = _killed(bench, lock, directory, rule_of(number), random.Random(f"{seed}/{number}"), most, ways), ""
     if lock.exists() and not any(_torn(lock)) and read_lock(lock).plan == read_lock(quiet).plan:
@@ -246,7 +257,10 @@ def _compile(bench: _Bench, lock: Path, directory: Path, rule: str) -> tuple[obj
 def _killed(
     bench: _Bench, lock: Path, directory: Path, rule: str, rng: random.Random, most: int, ways: list[str]
 ) -> list[str]:
-    """What is wrong with a run that is killed up to `most` times, in `ways`, and resumed to its lock."""
+    """Kill a run up to `most` times and resume it to its lock; return what is wrong with it.
+
+    What was killed is appended to `ways`.
+    """
     wrong, before = list[str](), b""
     if rng.random() < 0.5:
         bench.forget()
@@ -283,9 +297,9 @@ def _killed(
 def _kill(
     process: subprocess.Popen[bytes], way: str, bench: _Bench, lock: Path, run_s: float, rng: random.Random
 ) -> bool:
-    """Kill something at a moment of chance; False when the process was done before that.
+    """Kill something at a random moment; return False when the process ended before that.
 
-    Early moments are likelier: a run that was resumed has less to do than one that begins.
+    Early moments are likelier, because a resumed run has less to do than one that begins.
     """
     until = time.monotonic() + rng.random() * rng.uniform(0.0, 1.1) * run_s
     end = time.monotonic() + (_LIMIT_S if way == "lock" else 0.0)
@@ -302,7 +316,7 @@ def _kill(
         if not workers:
             return False
         os.kill(rng.choice(workers), signal.SIGKILL)
-        if rng.random() < 0.5:  # and the compiler soon after that, as it makes up for it
+        if rng.random() < 0.5:  # kill the compiler too, soon after, while it replaces the worker
             time.sleep(rng.uniform(0.0, 0.5))
         else:
             return process.wait(_LIMIT_S) is not None
@@ -315,14 +329,14 @@ def _kill(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that still runs, with its group."""
+    """Kill a process that still runs, with its process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _processes(home: Path) -> tuple[int, ...]:
-    """Every process whose environment names `home`: the compiler, its workers, their compilers."""
+    """Return every process whose environment names `home`: the compiler, its workers, their compilers."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -359,7 +373,7 @@ def _torn(lock: Path) -> Iterator[str]:
 
 
 def _repeated(directory: Path) -> Iterator[str]:
-    """Events that are lost, and trials that were made twice."""
+    """Yield whether events were lost and whether trials were made twice, a sentence for each defect."""
     records = list(RunDirectory.open(directory).records())
     if [record.seq for record, _ in records] != list(range(len(records))):
         yield "the numbers of its events do not rise by one"

@@ -1,4 +1,4 @@
-"""What a campaign has found so far, a line each in a file beside its result, so that one that was stopped goes on."""
+"""The results of a campaign so far, one line each in a file beside its result, so that a stopped one can resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Told = dict[str, object]
 
 
 def package_digest() -> str:
-    """The digest of the whole compiler with its templates: what it did under another one says nothing of it."""
+    """Return the digest of the whole compiler with its templates; results under another digest do not count."""
     roots = (Path(agentcompile.__file__).resolve().parent, default_root())
     files = [
         path for root in roots for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
@@ -23,7 +23,10 @@ def package_digest() -> str:
 
 
 class Ledger:
-    """Findings by key; those of other `terms` are not known. Without a path nothing outlives the process."""
+    """The results of attempts by key, of a campaign under the same `terms`; lines under other terms are ignored.
+
+    Without a path the results are lost when the process ends.
+    """
 
     def __init__(self, path: Path | None, terms: tuple[Json, ...]) -> None:
         self._path, self._terms = path, digest("campaign/1", list(terms))
@@ -41,11 +44,11 @@ class Ledger:
             self._found[str(row["key"])] = row["told"]
 
     def known(self, key: str) -> Told | None:
-        """What was found of `key`; None when nothing was."""
+        """Return the result for `key`; None when there is none."""
         return self._found.get(key)
 
     def keep(self, key: str, told: Mapping[str, object]) -> None:
-        """Note a finding."""
+        """Record a result, and append it to the file if there is one."""
         self._found[key] = dict(told)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:

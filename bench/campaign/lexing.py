@@ -1,7 +1,7 @@
-"""C++ and CUDA texts as tokens: what of a materialised source a compiler reads, and where each place comes from.
+"""C++ and CUDA texts as tokens: what a compiler reads of a materialised source, and the file each place comes from.
 
-In: the text of a `Source`. Out: the tokens behind the generated prologue that are neither comments nor directives nor
-in a branch that the preprocessor drops. Invariant: a token's text is the source's between its offsets.
+In: the text of a `Source`. Out: the tokens after the generated prologue, without comments, directives and branches that
+the preprocessor drops. Invariant: a token's text is the source's text between its offsets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"$', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One token: its text lies at [start, end)."""
+    """One token, whose text is at [start, end)."""
 
     kind: TokenKind
     text: str
@@ -39,7 +39,7 @@ class Token:
 
 
 def tokens(text: str) -> tuple[Token, ...]:
-    """The tokens that a compiler reads after the prologue, which ends at the first `#line`."""
+    """Return the tokens that a compiler reads after the prologue, which ends at the first `#line`."""
     body, begin = _without_dropped(text), prologue_end(text)
     found: list[Token] = []
     for match in _TOKEN.finditer(body, begin):
@@ -50,13 +50,16 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def prologue_end(text: str) -> int:
-    """Where the template's own text begins; the end where it has none."""
+    """Return the offset where the template's own text begins; the length of the text when there is none."""
     first = _LINE.search(text)
     return first.start() if first else len(text)
 
 
 def place(text: str, offset: int) -> tuple[str, int]:
-    """The template's or shared file and the line in it that `offset` of a materialised text comes from."""
+    """Return the template's or shared file, and the line in it, that `offset` of a materialised text comes from.
+
+    The file is empty for an offset in the prologue.
+    """
     directives = list(_LINE.finditer(text, 0, offset))
     if not directives:
         return "", text.count("\n", 0, offset) + 1
@@ -65,14 +68,14 @@ def place(text: str, offset: int) -> tuple[str, int]:
 
 
 def line_at(text: str, offset: int) -> str:
-    """The line around an offset, without its indentation."""
+    """Return the line at an offset, without its indentation."""
     begin = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
     return text[begin : end if end >= 0 else len(text)].strip()
 
 
 def _without_dropped(text: str) -> str:
-    """The text with directives, and lines in branches not taken, blanked; offsets stay as they are."""
+    """Blank out directives and lines in branches not taken; offsets stay as they are."""
     defined: dict[str, int] = {}
     lines, taken = [], [_Branch(here=True, done=True)]
     for line in text.splitlines(keepends=True):
@@ -86,7 +89,7 @@ def _without_dropped(text: str) -> str:
 
 @dataclass(slots=True)
 class _Branch:
-    """One `#if`: whether the branch at hand is taken, and whether any was."""
+    """One `#if`: whether the current branch is taken (`here`), and whether any branch has been (`done`)."""
 
     here: bool
     done: bool
@@ -112,11 +115,11 @@ def _direct(name: str, rest: str, taken: list[_Branch], defined: dict[str, int])
 
 
 _ARCHITECTURE = {"__CUDA_ARCH__": 900}
-"""What the device compiler defines, of what shared texts ask for."""
+"""The macros of the device compiler that shared texts test."""
 
 
 def _holds(condition: str, defined: Mapping[str, int]) -> bool:
-    """An `#if` condition; a name that is not defined counts as 0, as the preprocessor has it."""
+    """Evaluate an `#if` condition; an undefined name counts as 0, as in the preprocessor."""
     known = {**_ARCHITECTURE, **defined}
     text = re.sub(r"defined\s*\(\s*(\w+)\s*\)", lambda found: str(int(found[1] in known)), condition)
     text = text.replace("&&", " and ").replace("||", " or ")

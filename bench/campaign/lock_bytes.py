@@ -1,4 +1,4 @@
-"""Locks spoiled as files: bytes, lines and values that no compiler wrote, whose hashes nobody has mended."""
+"""Locks corrupted as files: bytes, lines and values that no compiler wrote, with the hashes left as they were."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _lines(data: bytes, draw: random.Random) -> bytes:
 
 
 def _value(data: bytes, draw: random.Random) -> bytes:
-    """One value replaced: by an odd one, or by another of the file."""
+    """Replace one value by an odd one, or by another value of the file."""
     lines = data.split(b"\n")
     valued = [at for at, line in enumerate(lines) if b" = " in line]
     at = draw.choice(valued)
@@ -77,7 +77,7 @@ def _digits(data: bytes, draw: random.Random) -> bytes:
 
 
 def _spaced(data: bytes, draw: random.Random) -> bytes:
-    """What changes nothing: comments, blank lines, line ends, the order of nothing."""
+    """Insert a comment or a blank line, or change the line ends, which does not change the lock's content."""
     lines = data.split(b"\n")
     at = draw.randrange(len(lines))
     match draw.randrange(3):

@@ -1,4 +1,4 @@
-"""Locks with another meaning, sealed again: what someone who knows the hash could write."""
+"""Locks with changed content and a correct new hash: what someone who knows the hash could write."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from agentcompile.replay.sources import LockSources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a forger has at hand: the lock's regions, all templates, and a bundle to put things into."""
+    """What a forger can use: the lock's regions, all templates, and a bundle to put sources and templates into."""
 
     regions: Mapping[str, Region]
     templates: Catalog
     kept: LockSources
-    """Its bundle is written to."""
+    """The sources of the lock; forged ones are added to its bundle."""
 
     def keep(self, made: Source | Template) -> str:
-        """Put something into the bundle; its digest."""
+        """Add a source or template to the bundle; return its digest."""
         held: Any = self.kept.bundle.sources if isinstance(made, Source) else self.kept.bundle.templates
         held[made.digest] = made
         return made.digest
@@ -41,7 +41,7 @@ _DIGESTS = ("0" * 64, "f" * 64, "", "0", "F" * 64, "g" * 64, "../" * 21 + "x")
 
 
 def _with(lock: Lock, draw: random.Random, change: Callable[[LockChoice], LockChoice]) -> Lock:
-    """The lock with one choice changed."""
+    """Return the lock with one drawn choice changed by `change`; the same lock when the drawn plan has no choices."""
     at = draw.randrange(len(lock.plan))
     plan = lock.plan[at]
     if not plan.choices:
@@ -60,7 +60,7 @@ def _kernels(lock: Lock) -> list[LockChoice]:
 
 
 def layouts_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Layouts deleted, added, swapped, of other names."""
+    """Delete, add or rename weight layouts."""
     held = dict(lock.layouts)
     names = ("row-major", "rows16-k2", "rows16-k1", "rows8", "", "__class__")
     if held and draw.random() < 0.6:
@@ -76,7 +76,7 @@ def layouts_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def params_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Parameters of other values, missing, and too many."""
+    """Change the value of a parameter, remove one or add one."""
 
     def change(choice: LockChoice) -> LockChoice:
         params: dict[str, Any] = dict(choice.params)
@@ -91,7 +91,7 @@ def params_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def swapped(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Some fields of one kernel given to another choice, of the same plan or another."""
+    """Copy some fields of one kernel's choice to another choice, of the same plan or another."""
     if not (kernels := _kernels(lock)):
         return lock
     giver = draw.choice(kernels)
@@ -113,7 +113,7 @@ def swapped(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def choices_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Choices dropped, doubled, moved to another plan, in another order, at other sites."""
+    """Drop, duplicate, move, reorder or re-site the choices of a plan."""
     at = draw.randrange(len(lock.plan))
     choices = list(lock.plan[at].choices)
     if not choices:
@@ -140,7 +140,7 @@ def choices_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def plans_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Plans of other phases, batches and contexts; too many and too few."""
+    """Change a plan's phase, batch or context, or add, drop or reorder plans."""
     at = draw.randrange(len(lock.plan))
     plan = lock.plan[at]
     match draw.randrange(6):
@@ -160,7 +160,7 @@ def plans_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def target_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Another machine."""
+    """Change the target machine."""
     target = lock.target
     fields: dict[str, Any] = draw.choice(
         (
@@ -181,7 +181,7 @@ def target_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def model_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Another model, or the same elsewhere."""
+    """Change the model, or where it is."""
     model = lock.model
     fields: dict[str, Any] = draw.choice(
         (
@@ -199,7 +199,7 @@ def model_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """What people read: policy, who decided, reasons, evidence, revision."""
+    """Change what is only read by people: policy, who decided, reasons, evidence, revision."""
     match draw.randrange(5):
         case 0:
             rule: Any = draw.choice(("admitted", "isolated", "first", "pytorch"))
@@ -217,7 +217,7 @@ def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def fallen(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """A kernel given back to PyTorch: another plan of the same meaning."""
+    """Turn a kernel into a fallback to PyTorch: another plan with the same results."""
 
     def change(choice: LockChoice) -> LockChoice:
         return replace(
@@ -228,7 +228,7 @@ def fallen(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def another_kernel(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """Any template at any parameters of its domains, with the source that it really gives."""
+    """Choose any template at any parameters of its domains, with the source that it really gives."""
 
     def change(choice: LockChoice) -> LockChoice:
         region = ground.regions.get(choice.region)
@@ -251,7 +251,7 @@ def _made(
 
 
 def forged_source(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """A source with another launch, workspace, flag, constant or text, in the bundle by its own digest."""
+    """Choose a source with another launch, workspace, flag, constant or text, in the bundle under its own digest."""
 
     def change(choice: LockChoice) -> LockChoice:
         source = ground.kept.source(choice.source) if choice.use == "kernel" else None
@@ -278,7 +278,10 @@ def forged_source(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 def forged_template(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
-    """A template that promises other things, in the bundle by its own digest, with the source that it gives."""
+    """Choose a template with other declarations, in the bundle under its own digest.
+
+    Half of the time, the choice also gets the source that the template gives.
+    """
 
     def change(choice: LockChoice) -> LockChoice:
         region, known = ground.regions.get(choice.region), ground.kept.template(choice.template_digest)

@@ -1,5 +1,8 @@
-"""Runs locks in a process of its own: their paths come in a line each, how far their outputs lie from the first's goes
-out."""
+"""Runs locks in a process of its own, to compare their outputs with those of the first lock.
+
+In: the path of a lock on each line of stdin. Out: a JSON object for each on stdout, with the largest difference from
+the first lock's outputs relative to their largest value, or a refusal.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ IDS = (3, 141, 59, 26, 5, 358, 97, 93, 238, 46, 264, 33, 83, 27, 95, 28, 84, 197
 
 
 def outputs(path: Path, options: Options) -> tuple[torch.Tensor, ...]:
-    """Logits of a lock: through the step at every position, and through its prefill."""
+    """Return the logits of a lock: from decode steps at every position, and from its prefill."""
     model = replay_lock(path, options)
     ids = [token % model.info.vocab for token in IDS]
     return model.logits(ids), model.prefill(ids)
 
 
 def main(model: str, home: str, threads: int) -> None:
-    """Answer one line for each path."""
+    """Write one line of JSON for each path on stdin."""
     options = resolve({"model": model, "home": home, "threads": threads}).options
     first: tuple[torch.Tensor, ...] | None = None
     for line in sys.stdin:

@@ -1,8 +1,8 @@
-"""`bench campaign --kind locks`: locks with random bytes, and locks with another meaning that were sealed again.
+"""`bench campaign --kind locks`: locks with random bytes, and locks with changed content and a correct new hash.
 
-Each goes through opening; what opens as another plan than the original's runs in a process of its own. What may come
-of it: the same plan, a refusal with exit 2 or 3 and a sentence, or another plan whose outputs are the original's. Never
-a traceback, a crash, a hang, or other outputs.
+Each lock is opened; one that opens as another plan than the original's runs in a process of its own. Allowed are the
+same plan, a refusal with exit code 2 or 3 and a sentence, or another plan with the original's outputs. Never allowed
+are a traceback, a crash, a hang, or other outputs.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from .report import Campaign, Report, Say
 
 DEFAULT = 12_500
 RESEALED = 0.2
-"""Share of the attempts that are sealed again."""
+"""The share of the attempts whose locks are resealed: changed in content, with a correct new hash."""
 RUNS = 60
-"""Plans that differ from the original's and are run, at most."""
+"""The most plans that are run of those that differ from the original's."""
 LIMIT_S = 10.0
-"""Of opening one lock."""
+"""The time limit for opening one lock, in seconds."""
 RUN_LIMIT_S = 300.0
-"""Of building, validating and running one."""
+"""The time limit for building, validating and running one lock, in seconds."""
 APART = 0.03
-"""Of the largest logit: how far outputs in bf16 may lie from the original's. A wrong kernel or layout is off by tens of
-times that."""
+"""How far outputs in bf16 may differ from the original's, as a share of the largest logit.
+
+A wrong kernel or layout differs by tens of times that.
+"""
 PRESET, CONTEXT, THREADS = "preset:tiny-qwen3", 64, 2
 REFUSALS = (ExitCode.USAGE, ExitCode.DRIFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One lock and what came of it: how it was spoiled, and the plan that it opened as, if it did."""
+    """One attempt: how the lock was changed, and the failure, the refusal's exit code or the plan that it opened as."""
 
     name: str
     how: str
@@ -71,7 +73,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A lock that is attacked, opened once, with all that opening another takes."""
+    """The original lock, opened once, with all that is needed to open variants of it."""
 
     path: Path
     lock: Lock
@@ -84,7 +86,7 @@ class Target:
 
     @classmethod
     def of(cls, path: Path, options: Options, folder: Path) -> Target:
-        """The lock at `path`, whose model `options` name."""
+        """Open the lock at `path`, of the model that `options` name."""
         lock, here = read_lock(path), this_machine(options, kind="cpu")
         checkpoint = find_model(options.model, options.cache)
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
@@ -99,7 +101,7 @@ class Target:
         return made
 
     def opened(self, path: Path, lock: Lock) -> Opened:
-        """Open a lock against the model and the templates that are held; cuts of a regime are made once."""
+        """Open a lock against the loaded model and templates; the partition of a regime is made once."""
         return opened_with(path, lock, self.here, self.model, self.templates, self.kept, cuts=self._cut)
 
     def _cut(self, captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
@@ -108,7 +110,7 @@ class Target:
         return self._cuts[regime]
 
     def ground(self) -> Ground:
-        """What a forger has; its bundle holds what forged locks name."""
+        """Return what a forger can use; its bundle holds the sources and templates that forged locks name."""
         regions = {
             region.id: region
             for plan in self.lock.plan
@@ -117,7 +119,7 @@ class Target:
         return Ground(regions=regions, templates=self.templates, kept=self.kept)
 
     def attempt(self, name: str, how: str, data: Callable[[], bytes]) -> Attempt:
-        """Write a lock, open it, and say what came of it."""
+        """Write a lock, open it, and return the result."""
         path = self.folder / "spoiled.lock.toml"
         try:
             path.write_bytes(data())
@@ -132,14 +134,14 @@ class Target:
 
 
 def spoiled(target: Target, at: int, seed: int) -> Attempt:
-    """The lock with its bytes changed, number `at` of a seed."""
+    """Make attempt number `at` of a seed with the bytes of the lock changed."""
     draw = random.Random(f"{seed}/raw/{at}")
     how, data = draw.choice(sorted(SPOILS)), target.path.read_bytes()
     return target.attempt(f"raw {at}", how, lambda: SPOILS[how](data, draw))
 
 
 def resealed(target: Target, ground: Ground, at: int, seed: int) -> Attempt:
-    """The lock with its meaning changed one to three times, sealed again, number `at` of a seed."""
+    """Make attempt number `at` of a seed with the lock's content changed one to three times and its hash renewed."""
     draw = random.Random(f"{seed}/resealed/{at}")
     names = [draw.choice(sorted(FORGERIES)) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
 
@@ -153,7 +155,7 @@ def resealed(target: Target, ground: Ground, at: int, seed: int) -> Attempt:
 
 
 def same(one: Opened, other: Opened) -> bool:
-    """Whether two locks run the same programs for the same lengths, on as many threads."""
+    """Return whether two locks run the same programs for the same lengths, on the same number of threads."""
     sources = [{job.source.digest for job in opened.jobs} for opened in (one, other)]
     return (one.decode, one.prefill, one.lock.target.threads, sources[0]) == (
         other.decode, other.prefill, other.lock.target.threads, sources[1],
@@ -161,15 +163,15 @@ def same(one: Opened, other: Opened) -> bool:
 
 
 class Runner:
-    """The process that runs locks; another takes its place when it dies or hangs."""
+    """The process that runs locks; it is replaced when it dies or hangs."""
 
     def __init__(self, model: str, home: str, first: Path) -> None:
-        """`first` is the lock that others are compared with."""
+        """Store what the process needs; `first` is the lock that others are compared with."""
         self._model, self._home, self._first = model, home, first
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, path: Path) -> Mapping[str, float | int | str]:
-        """The answer for one lock; a `failure` when the process did not give one."""
+        """Run one lock; return its answer, which has a `failure` when the process gave none."""
         if self._process is None:
             module = f"{__package__}.lock_runner"
             command = [sys.executable, "-m", module, self._model, self._home, str(THREADS)]
@@ -204,7 +206,7 @@ class Runner:
 
 
 def _line(stream: IO[str], limit_s: float) -> str:
-    """The next line, or "" at the end of the stream and after the limit."""
+    """Return the next line of a stream; empty at its end and after the time limit."""
     try:
         with limited(limit_s):
             return stream.readline()
@@ -213,7 +215,10 @@ def _line(stream: IO[str], limit_s: float) -> str:
 
 
 def wrong(answer: Mapping[str, float | int | str]) -> str:
-    """What is wrong with how a lock ran; "" for nothing. Refusals are not: kernels are validated before they run."""
+    """Return what is wrong with how a lock ran; empty when nothing is.
+
+    A refusal is not wrong, because kernels are validated before they run.
+    """
     if "failure" in answer:
         return str(answer["failure"])
     if "refused" in answer:
@@ -247,8 +252,8 @@ def attack(
     runs: int = RUNS,
     resealed_share: float = RESEALED,
 ) -> Report:
-    """Spoil the lock of `target` as often as asked for, and run up to `runs` of the other plans that open."""
-    campaign = replace(campaign, begun=time.monotonic())  # preparing takes none of its seconds
+    """Change the lock of `target` as often as requested, and run up to `runs` of the other plans that open."""
+    campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
     ground, original = target.ground(), target.opened(target.path, target.lock)
     forged = round(campaign.count * resealed_share)
     counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0
@@ -293,14 +298,14 @@ def _run(
     seed: int,
     say: Say,
 ) -> Iterator[str]:
-    """Run a sample of the other plans; those that are wrong."""
+    """Run a sample of the other plans; yield a line for each that is wrong."""
     from agentcompile.replay.sources import write_bundle
 
     sample = random.Random(seed).sample(others, min(runs, len(others)))
     runner = Runner(model, home, target.path)
     try:
         for at, (attempt, path) in enumerate(sample):
-            # What they name lies in the forger's bundle, beside each.
+            # Sources and templates that a forged lock names are in its own bundle, beside it.
             if (bundle := target.kept.whole(read_lock(path))) is not None:
                 write_bundle(path, bundle, path.with_name(path.name.removesuffix(".toml") + ".bundle.tar.xz"))
             answer = runner.run(path)

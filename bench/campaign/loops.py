@@ -1,8 +1,8 @@
-"""Loops over static ranges, run on numbers alone: which elements a mutated line still visits at a region's extents.
+"""Loops over static ranges, evaluated on numbers alone: which elements a mutated line still visits in a region.
 
-Shared texts split a range between a loop of vectors and one of what is left. Where the split moved, the same elements
-may still be visited, each once; that follows from extents, parameters and the vectors' width, and is found out here by
-counting. Whatever is not understood visits nothing.
+Shared texts split a range between a loop of vectors and a loop over the rest. A mutation that moves the split may still
+visit the same elements, each once; that follows from extents, parameters and the vectors' width, and is decided here by
+counting. An expression that cannot be evaluated counts as not equivalent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EACH = (
     "for (long i = 0; i < whole; i += LANES) body(wide{}, i);",
     "for (long i = whole; i < n; ++i) body(one{}, i);",
 )
-"""`each` of `_include/simd.h`, whose lines are mutated one at a time."""
+"""The lines of `each` in `_include/simd.h`, which are mutated one at a time."""
 _LOOP = re.compile(
     r"for \((?P<type>long|signed char) (?P<name>\w+) = (?P<first>[^;]+); (?P<asked>[^;]+); (?P<step>[^;]+?)\)(?= |$)"
 )
@@ -38,37 +38,43 @@ _TURNS = re.compile(r"constexpr (?P<type>long|signed char) turns = (?P<turns>.+)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A mutation of a line in a kernel of `region` on so many threads."""
+    """A mutation of a line in a kernel of `region` that runs on `threads` threads."""
 
     region: Region
     threads: int
     before: str
     after: str
     params: Mapping[str, int] = field(default_factory=dict)
-    """The candidate's parameters, ``LANES``, and as ``NATIVE`` whether it has products of bf16; what is missing may be
-    anything."""
+    """The candidate's parameters, with ``LANES``, and ``NATIVE``: 1 when it has bf16 products.
+
+    A parameter that is missing may have any value.
+    """
     kernel: str = ""
-    """The template, as ``linear/packed``."""
+    """The template's id, such as ``linear/packed``."""
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """The widths that a vector may have."""
+        """The widths that a vector may have, in floats."""
         return (self.params["LANES"],) if "LANES" in self.params else (8, 16)
 
     @property
     def unrolls(self) -> tuple[int, ...]:
-        """The accumulators that a sum may have: attention chooses among some by itself."""
+        """The numbers of accumulators that a sum may have; attention chooses among some by itself."""
         return (self.params["UNROLL"],) if "UNROLL" in self.params else (1, 2, 4, 8)
 
 
 def number(text: str, names: Mapping[str, int], type: str = "long") -> int:
-    """The value of a C expression that has no negative quotient, held in `type`."""
+    """Evaluate a C expression that has no negative quotient; the value wraps as the C type `type` does."""
     value = evaluate(parse(re.sub(r"(?<!/)/(?!/)", "//", text)), names)
     return (value + 128) % 256 - 128 if type == "signed char" else value
 
 
 def visits(loop: str, names: Mapping[str, int]) -> list[int]:
-    """The values of a loop's counter, in turn; raises `EvaluationError` where it has too many or none is known."""
+    """Return the values of a loop's counter, in order.
+
+    Raises:
+        EvaluationError: the loop cannot be read, or has more than `_MOST_TURNS` iterations.
+    """
     found = _LOOP.match(loop)
     if found is None:
         raise EvaluationError(f"no loop: {loop}")
@@ -89,7 +95,11 @@ def visits(loop: str, names: Mapping[str, int]) -> list[int]:
 
 
 def _each(asked: Asked, count: int, lanes: int) -> Counter[int]:
-    """How often `each` calls its body for every element of `count`."""
+    """Count how often the mutated `each` calls its body for each element of `count`.
+
+    Raises:
+        EvaluationError: a line cannot be evaluated.
+    """
     head, defined, vectors, singles = (asked.after if line in asked.before else line for line in _EACH)
     names = {"LANES": lanes, "n": number(str(count), {}, "signed char" if "signed char n" in head else "long")}
     found = re.match(r"const (long|signed char) whole = (.+);", defined)
@@ -104,7 +114,7 @@ def _each(asked: Asked, count: int, lanes: int) -> Counter[int]:
 
 
 def _lengths(asked: Asked) -> Sequence[int]:
-    """How many elements `each` is called for in a kernel of the region."""
+    """Return the lengths that `each` is called with in a kernel of the region."""
     region, dims = asked.region, dict(asked.region.dims)
     block = asked.params.get("BLOCK", 256)
     if region.kind in ("add", "silu-mul"):
@@ -120,7 +130,10 @@ def _lengths(asked: Asked) -> Sequence[int]:
 
 
 def same_elements(asked: Asked) -> bool:
-    """Whether `each` visits what it did at all lengths of the region: again only where that writes the same."""
+    """Return whether `each` visits the same elements as before at all lengths of the region.
+
+    An element may be visited twice only where that writes the same value again.
+    """
     often = "attention" in asked.region.kind or asked.region.kind.endswith("residual")
     try:
         for count, lanes in itertools.product(_lengths(asked), asked.lanes):
@@ -133,7 +146,10 @@ def same_elements(asked: Asked) -> bool:
 
 
 def same_products(asked: Asked) -> bool:
-    """Whether a row's dot product is of the same elements, each once, and single ones lie where order is natural."""
+    """Return whether a row's dot product takes the same elements, each once.
+
+    Single elements must lie where the operand has its natural order.
+    """
     found = _STEPS.fullmatch(asked.after)
     try:
         return found is not None and all(
@@ -156,13 +172,13 @@ def _row(found: re.Match[str], width: int, dtype: str, lanes: int, unroll: int, 
         seen.update(range(at, at + step))
     if width % step:
         seen.update(range(main, width))
-    # Elsewhere than in its last part an operand for bf16 weights may be in an order of its own.
+    # An operand for bf16 weights may be reordered, except in its last part.
     ordered = natural or main >= width // step * step
     return ordered and turns % step == 0 and seen == Counter(range(width))
 
 
 def same_steps(asked: Asked) -> bool:
-    """Whether a packed dot product takes every step once."""
+    """Return whether a packed dot product takes every step once."""
     found = _TURNS.fullmatch(asked.after)
     try:
         return found is not None and all(
@@ -181,12 +197,12 @@ def _steps(found: re.Match[str], steps: int, unroll: int) -> bool:
 
 
 def blocks_in_a_byte(asked: Asked) -> bool:
-    """Whether the index of every row of a block fits a signed byte."""
+    """Return whether the index of every row of a block fits a signed byte."""
     return max(_lengths(asked), default=0) <= BYTE + 1
 
 
 def swapped_extreme(asked: Asked) -> bool:
-    """Whether all that differs is the order of the two arguments of one `std::min` or `std::max`."""
+    """Return whether the lines differ only in the order of the two arguments of one `std::min` or `std::max`."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(asked.before, asked.after, strict=False))
     begin = asked.before.rfind("(", 0, sum(1 for _ in same) + 1)
     tail = re.search(r"std::(min|max)(<long>)?$", asked.before[:begin])
@@ -197,28 +213,28 @@ def swapped_extreme(asked: Asked) -> bool:
 
 
 def one_stream(asked: Asked) -> bool:
-    """Whether rows are read one after another."""
+    """Return whether rows are read one after another."""
     return asked.params.get("STREAMS") == 1
 
 
 def one_vector(asked: Asked) -> bool:
-    """Whether a tile is one vector."""
+    """Return whether a tile is one vector."""
     return set(asked.lanes) == {TILE}
 
 
 def in_place(asked: Asked) -> bool:
-    """Whether an operand may stay where it is: it has the matrices' type, and no row is read to half a pair."""
+    """Return whether an operand may be used in place: it has the matrices' type, and no row ends in half a pair."""
     whole = no_odd_pair(asked.region, asked.threads) or "/rows" in asked.kernel
     return same_type(asked.region, asked.threads) and whole
 
 
 def packed(asked: Asked) -> bool:
-    """Whether matrices are packed: a lane has a row, and all rows are summed in one order."""
+    """Return whether matrices are packed: each lane has a row, and all rows are summed in the same order."""
     return "/packed" in asked.kernel
 
 
 def counted_by_a_byte(asked: Asked) -> bool:
-    """Whether a loop's counter fits a signed byte from where it begins to where it ends, at the largest bound."""
+    """Return whether a loop's counter fits a signed byte from its first value to its last, at the largest bound."""
     found = _LOOP.match(asked.before)
     if found is None:
         return False
@@ -227,11 +243,11 @@ def counted_by_a_byte(asked: Asked) -> bool:
         return False
     try:
         for names in _bounds(asked):
-            if "* UNROLL" not in found["step"]:  # elsewhere turns are counted in steps of a packed row
+            if "* UNROLL" not in found["step"]:  # other loops count `turns` in steps of a packed row
                 names["turns"] = names["K"]
             step = 1 if found["step"].startswith("++") else number(found["step"].partition("+= ")[2], names)
             first, bound = number(_spelled(found["first"]), names), number(_spelled(most[1]), names)
-            # From zero on the counter ends at the first multiple of its step that is not below the bound.
+            # A counter from zero ends at the first multiple of its step that is not below the bound.
             end = -(-bound // step) * step if first == 0 and "<=" not in found["asked"] else bound + step - 1
             if step <= 0 or max(end, first) > BYTE:
                 return False
@@ -245,7 +261,7 @@ def _spelled(text: str) -> str:
 
 
 def _bounds(asked: Asked) -> list[dict[str, int]]:
-    """The largest values of what bounds are made of, for every dot product and width of vectors."""
+    """Return the largest values of the names in loop bounds, for every dot product and width of vectors."""
     region, threads = asked.region, asked.threads
     lengths = [port.numel for port in region.ports if port.role == "weight" and len(port.shape) == 1]
     every = [*widths(region), *((length, "fp32") for length in lengths)] or [(1, "fp32")]
@@ -277,7 +293,7 @@ def _bounds(asked: Asked) -> list[dict[str, int]]:
 
 
 def _accumulators(asked: Asked, steps: int) -> Sequence[int]:
-    """How many sums of a row of so many steps go side by side; `attend_slots` chooses as here."""
+    """Return how many partial sums a row of `steps` steps may have side by side, chosen as in `attend_slots`."""
     if "attention" not in asked.region.kind:
         return asked.unrolls
     return (4, 2) if steps >= 4 else (2,) if steps >= 2 else (1,)

@@ -1,10 +1,10 @@
-"""Mutants: kernels with one mechanical fault each, at real shapes, through the gates that judge every candidate.
+"""Mutants: kernels with one mechanical fault each, at real shapes, through the gates that evaluate every candidate.
 
-On a CPU the C++ templates are attacked; CUDA ones are made too, compiled to machine code and compared, and judged where
-there is a GPU. A mutant whose machine code is the original's, or another mutant's, is no mutant; one that does not
-compile is none either. What is left is killed by validation in search, at acceptance, by a crash or a limit; or it
-survives, and fails the campaign unless `equivalent.py` says why it is no fault, or a build with checked indices that it
-leaves an array of its own, which has no meaning.
+On a CPU the C++ templates are mutated; CUDA ones are mutated too, compiled and compared, and validated where there is a
+GPU. A mutation that does not compile, or whose machine code is that of the original or of another mutant, is no mutant.
+A mutant is killed by validation at search or acceptance depth, by a crash or by a time limit. One that survives fails
+the campaign unless `equivalent.py` says why it is no fault, or a build with checked indices shows that it exceeds a
+local array, which is undefined.
 """
 
 from __future__ import annotations
@@ -37,27 +37,29 @@ from .walls import behind_walls
 
 DEFAULT = 400
 _TOGETHER = 12
-"""Mutants that are judged in one go."""
+"""The number of mutants that are evaluated together."""
 _GUARDED = (
     "-fsanitize=bounds,object-size",
     "-fsanitize-undefined-trap-on-error",
     "-U_FORTIFY_SOURCE",
     "-D_FORTIFY_SOURCE=3",
 )
-"""Flags of a build whose indices and copies are checked, by g++ and clang++. The shipped kernels pass in it: arrays
-have lengths of their own there, and buffers have none."""
+"""Flags of a build with checked indices and copies, for g++ and clang++.
+
+The shipped kernels pass in it: local arrays have known lengths there, and buffers do not.
+"""
 _OTHER_GPU = Target(
     kind="cuda", device="none", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20), line_bytes=128
 )
-"""What CUDA mutants are compiled for where there is no GPU."""
+"""The target that CUDA mutants are compiled for where there is no GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What became of one mutant."""
+    """The result for one mutant."""
 
     code: str
-    """The digest of its machine code: no two have the same."""
+    """The digest of its machine code; no two mutants have the same."""
     region: str
     subject: str
     mutator: str
@@ -67,37 +69,37 @@ class Fate:
     after: str
     fate: Literal["killed", "survived", "equivalent", "compiled"]
     stage: str
-    """What killed it: ``search``, ``accept``, ``crash``, ``timeout``."""
+    """What killed it: ``search``, ``accept``, ``crash`` or ``timeout``."""
     why: str
-    """The first failed check, or why it is equivalent."""
+    """The first failed check, or why the mutant is equivalent."""
     unreached: bool = False
-    """Of a survivor: the original with a trap before the mutated statement passed every acceptance input."""
+    """Whether, for a survivor, the original with a trap before the mutated statement passed every acceptance input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What one share found."""
+    """The result of one share."""
 
     fates: tuple[Fate, ...]
     faults: tuple[str, ...]
-    """What is wrong with the judging of originals, a line each."""
+    """What is wrong with the evaluation of unmutated kernels, a line each."""
     originals: dict[str, int]
-    """How many were judged and passed."""
+    """Counts of the unmutated kernels that were evaluated and that passed."""
     drawn: dict[str, int]
-    """What became of mutations that are no mutants."""
+    """Counts of the mutations that gave no mutant, by reason."""
     cuda: dict[str, int]
-    """The same of CUDA mutants where no GPU judges them, and how many were compiled."""
+    """The same counts for CUDA where no GPU validates the mutants, and how many mutants were compiled."""
     missing: str = ""
-    """Why no CUDA mutants could be compiled."""
+    """Why no CUDA mutants could be compiled; empty if they could."""
 
 
 def run(campaign: Campaign, say: Say) -> Report:
-    """Draw `count` mutants, judge them, and tell the score of every kind of region."""
+    """Draw `count` mutants, evaluate them, and report the score of every kind of region."""
     return report([find(campaign, say)])
 
 
 def find(campaign: Campaign, say: Say) -> Findings:
-    """The mutants of one share: those of some subjects."""
+    """Draw and evaluate the mutants of one share, which are those of some of the subjects."""
     machine = this_machine(resolve({"threads": campaign.threads or None}).options)
     language: Language = "cuda" if machine.target.kind == "cuda" else "cpp"
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +117,7 @@ def _subjects(target: Target, language: Language, campaign: Campaign, folder: Pa
 
 
 def sliced(made: Mapping[str, Sequence[Subject]], campaign: Campaign) -> dict[str, list[Subject]]:
-    """The share's subjects. All of one source are one share's: no other has a mutant of its text."""
+    """Return the share's subjects; those with equal sources go to one share, so that no other has a mutant of them."""
     order = {digest: at for at, digest in enumerate(dict.fromkeys(s.source.digest for ss in made.values() for s in ss))}
     kept = {
         kind: [s for s in these if order[s.source.digest] % campaign.shares == campaign.share]
@@ -127,8 +129,10 @@ def sliced(made: Mapping[str, Sequence[Subject]], campaign: Campaign) -> dict[st
 def attack(
     made: Mapping[str, Sequence[Subject]], gates: Gates, machine: Machine, campaign: Campaign, say: Say
 ) -> Findings:
-    """The share's mutants of `made`; `gates` judge. What the ledger knows of an earlier run under the same rules
-    stands."""
+    """Draw and evaluate the share's mutants of the subjects in `made`, with `gates`.
+
+    Results that the ledger has from an earlier run under the same rules are reused.
+    """
     ledger = Ledger(campaign.partial, (judging_digest(), campaign.seed))
     fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
     mutants = draw(made, Building(machine), campaign.seed, drawn)
@@ -156,7 +160,7 @@ def attack(
 
 
 class _Control:
-    """The originals: none may be refused where a mutant of it is killed, in search or at acceptance."""
+    """The control: no unmutated kernel may be rejected, at either depth, where a mutant of it is killed."""
 
     def __init__(self, gates: Gates, ledger: Ledger) -> None:
         self._gates, self._ledger = gates, ledger
@@ -164,7 +168,7 @@ class _Control:
         self._springs: dict[str, bool] = {}
 
     def refuses(self, subject: Subject, depth: Depth) -> bool:
-        """Whether the subject's own kernel is refused."""
+        """Return whether the subject's own kernel is rejected at a depth."""
         key = (subject.name, depth)
         if key not in self._found:
             accused = Accused(subject=subject, source=subject.source)
@@ -172,7 +176,7 @@ class _Control:
         return not self._found[key].alive
 
     def springs(self, subject: Subject) -> bool:
-        """Whether a trap at the kernel's entry is noticed: else a trap that is not noticed says nothing."""
+        """Return whether a trap at the kernel's entry is noticed; if not, an unnoticed trap elsewhere means nothing."""
         if subject.name not in self._springs:
             text = entered(subject.source.text, cuda=subject.template.language == "cuda")
             accused = Accused(subject=subject, source=replace(subject.source, text=text))
@@ -182,7 +186,7 @@ class _Control:
 
     @property
     def faults(self) -> list[str]:
-        """A line for every original that is refused."""
+        """A line for every unmutated kernel that is rejected, and for every trap at an entry that is not noticed."""
         rows = [(name, told) for (name, _), told in self._found.items() if not told.alive]
         blind = [name for name, sprung in self._springs.items() if not sprung]
         return [
@@ -192,7 +196,7 @@ class _Control:
 
     @property
     def figures(self) -> dict[str, int]:
-        """How many were judged and passed, at either depth."""
+        """The counts of unmutated kernels that were evaluated, passed at search depth, and were accepted."""
         accepted = sum(told.alive for (_, depth), told in self._found.items() if depth == "accept")
         passed = sum(told.alive for (_, depth), told in self._found.items() if depth == "search")
         return {"originals": len({name for name, _ in self._found}), "passed": passed, "accepted": accepted}
@@ -214,7 +218,7 @@ def _judged(
 
 
 def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger, deepest: Depth = "accept") -> dict[str, Outcome]:
-    """The outcome of each by its source's digest, from the ledger where it is known."""
+    """Return the outcome of each source by its digest, from the ledger where it is known."""
     told = {one.source.digest: ledger.known(f"{one.source.digest} {deepest}") for one in accused}
     for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None], deepest=deepest):
         told[one.source.digest] = asdict(outcome)
@@ -233,7 +237,7 @@ def _trap(mutant: Mutant) -> Accused | None:
 
 
 def _guarded(mutant: Mutant) -> Accused | None:
-    """The mutant where an index behind an array of known length is a trap."""
+    """Build the mutant so that an index beyond an array of known length traps; None for other languages than C++."""
     source = mutant.source
     if source.language != "cpp":
         return None
@@ -275,7 +279,7 @@ def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) ->
 
 
 def _line(fate: Fate) -> str:
-    """A survivor for people."""
+    """Format a survivor for people."""
     where = f"{fate.file}:{fate.line}{', which nothing reaches' if fate.unreached else ''}"
     return f"survived: {fate.subject}: {where}: {fate.mutator}: {fate.before}  ⇒  {fate.after}"
 
@@ -286,7 +290,7 @@ def _summary(fates: Sequence[Fate]) -> str:
 
 
 def report(found: Sequence[Findings]) -> Report:
-    """One report of what all shares found. A mutant that is another share's, too, is told once."""
+    """Merge the results of all shares into one report; a mutant found by several shares counts once."""
     every = [fate for one in found for fate in one.fates]
     fates = list({fate.code: fate for fate in reversed(every)}.values())[::-1]
     drawn, cuda, originals = (_summed(of) for of in zip(*((f.drawn, f.cuda, f.originals) for f in found), strict=True))
@@ -320,7 +324,7 @@ def report(found: Sequence[Findings]) -> Report:
 
 
 def score(fates: Sequence[Fate]) -> str:
-    """Killed, as a share of those that are no equivalents."""
+    """Return the killed mutants as a percentage of those that are not equivalent; "none" when there are none."""
     faults = [f for f in fates if f.fate != "equivalent"]
     return f"{100 * sum(f.fate == 'killed' for f in faults) / len(faults):.1f} %" if faults else "none"
 
@@ -333,7 +337,7 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> Counter[str]:
 
 
 def _with_cuda(found: Findings, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Findings:
-    """The findings with how many distinct CUDA mutants were made and compiled here, where no GPU judges them."""
+    """Add to the result how many distinct CUDA mutants were made and compiled here, where no GPU validates them."""
     drawn, wanted, count = Counter[str](), campaign.quota // 4, 0
     try:
         made = _subjects(_OTHER_GPU, "cuda", campaign, folder)

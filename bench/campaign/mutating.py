@@ -1,7 +1,7 @@
-"""Mutators: one row of a table each, which finds every place of a kernel's text where one small fault can be put.
+"""Mutators: each finds every place of a kernel's text where one small fault can be inserted.
 
-In: a materialised text. Out: `Mutation`s, each a span of the text and what stands there instead. Nothing is drawn and
-nothing is compiled here; many mutations leave a program that does not compile or that is the same machine code.
+In: a materialised text. Out: `Mutation`s, each a span of the text and its replacement. Nothing is drawn and nothing is
+compiled here; many mutations leave a program that does not compile or that has the same machine code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .phrases import Code, arguments, declared, increments, operand_after, state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One fault: `old`, at `start` of the text, becomes `new`."""
+    """One fault: `old`, at offset `start` of the text, becomes `new`."""
 
     mutator: str
     start: int
@@ -25,12 +25,12 @@ class Mutation:
     new: str
 
     def apply(self, text: str) -> str:
-        """The text with the fault."""
+        """Return the text with the fault."""
         assert text.startswith(self.old, self.start), "a mutation belongs to one text"
         return text[: self.start] + self.new + text[self.start + len(self.old) :]
 
     def describe(self, text: str) -> dict[str, str | int]:
-        """Where it is in the template's own files, and the first line that differs, before and after."""
+        """Return the place in the template's own files, and the first line that differs, before and after."""
         file, line = place(text, self.start)
         return {
             "mutator": self.mutator,
@@ -42,7 +42,10 @@ class Mutation:
 
 
 def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
-    """Every mutation of a materialised text, by mutator in the table's order; one that finds nothing is absent."""
+    """Return every mutation of a materialised text, by mutator in the table's order.
+
+    A mutator that finds no place is absent.
+    """
     code = Code(text, tokens(text))
     found = {}
     for name, mutator in MUTATORS.items():
@@ -54,12 +57,15 @@ def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
 
 
 Edit = tuple[int, int, str]
-"""Start, end and what stands there instead."""
+"""Start offset, end offset and replacement."""
 Mutator = Callable[[Code], Iterator[Edit]]
 
 
 def _swap(table: Mapping[str, tuple[str, ...]], *, spaced: bool = True) -> Mutator:
-    """Operators of `table` for others; `spaced` ones alone are binary: a template's bracket and a pointer are not."""
+    """Make a mutator that replaces the operators of `table` by others.
+
+    With `spaced`, only operators between blanks count: those are binary, and no template's bracket or pointer is.
+    """
 
     def find(code: Code) -> Iterator[Edit]:
         for i, token in enumerate(code.tokens):
@@ -84,7 +90,7 @@ _HEX = re.compile(r"(0[xX])([0-9a-fA-F]+)([uUlL]*)")
 
 
 def _constant(code: Code) -> Iterator[Edit]:
-    """An integer one more and one less: bounds, shifts, offsets, lanes."""
+    """Replace an integer by one more and by one less: bounds, shifts, offsets, lanes."""
     for token in code.tokens:
         match = _INTEGER.fullmatch(token.text) if token.kind == "number" else None
         if match is not None:
@@ -95,7 +101,7 @@ def _constant(code: Code) -> Iterator[Edit]:
 
 
 def _mask(code: Code) -> Iterator[Edit]:
-    """A mask without its highest or its lowest bit, or half as wide."""
+    """Remove the highest or the lowest bit of a mask, or halve its width."""
     for token in code.tokens:
         match = _HEX.fullmatch(token.text) if token.kind == "number" else None
         if match is not None:
@@ -111,7 +117,7 @@ _DECIMAL = re.compile(r"((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)([f
 
 
 def _coefficient(code: Code) -> Iterator[Edit]:
-    """A number with a point doubled, negated or, where it is 0, 1."""
+    """Double or negate a floating-point number; replace 0 by 1."""
     for token in code.tokens:
         match = _DECIMAL.fullmatch(token.text) if token.kind == "number" else None
         if match is not None and float(match[1]) == 0.0:
@@ -122,7 +128,7 @@ def _coefficient(code: Code) -> Iterator[Edit]:
 
 
 def _index(code: Code) -> Iterator[Edit]:
-    """A subscript one further and one back; sizes of declared arrays are left to `constant`."""
+    """Move a subscript one further and one back; sizes of declared arrays are left to `constant`."""
     for i, token in enumerate(code.tokens):
         if token.text != "[" or i == 0 or i not in code.partner or code.partner[i] == i + 1 or declared(code, i):
             continue
@@ -134,7 +140,7 @@ def _index(code: Code) -> Iterator[Edit]:
 
 
 def _dropped(code: Code) -> Iterator[Edit]:
-    """A statement that assigns, counts or calls, gone."""
+    """Remove a statement that assigns, counts or calls."""
     for first, last in statements(code):
         words = [token.text for token in code.tokens[first:last]]
         works = any(word.endswith("=") and word not in ("==", "!=", "<=", ">=") for word in words)
@@ -149,14 +155,14 @@ _BARRIERS = re.compile(
 
 
 def _barrier(code: Code) -> Iterator[Edit]:
-    """A barrier, a fence or a wait, gone."""
+    """Remove a barrier, a fence or a wait."""
     for first, last in statements(code):
         if any(_BARRIERS.fullmatch(token.text) for token in code.tokens[first:last] if token.kind == "name"):
             yield code.tokens[first].start, code.tokens[last].end, ";"
 
 
 def _block(code: Code) -> Iterator[Edit]:
-    """A whole `if` or `for` without an `else`, gone: tails, guards, loops."""
+    """Remove a whole `if` or `for` that has no `else`: tails, guards, loops."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "for") and token.kind == "name":
             end = statement_ends(code, i)
@@ -166,7 +172,7 @@ def _block(code: Code) -> Iterator[Edit]:
 
 
 def _negated(code: Code) -> Iterator[Edit]:
-    """A condition turned round, of an `if`, of a `while` or before a question mark."""
+    """Negate a condition, of an `if`, of a `while` or before a question mark."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "while") and token.kind == "name":
             opening = i + 2 if code.at(i + 1) == "constexpr" else i + 1
@@ -180,7 +186,7 @@ def _negated(code: Code) -> Iterator[Edit]:
 
 
 def _arguments(code: Code) -> Iterator[Edit]:
-    """Two neighbouring arguments of a call, swapped."""
+    """Swap two neighbouring arguments of a call."""
     for spans in arguments(code):
         for (a, b), (c, d) in itertools.pairwise(spans):
             one, two = code.text[a:b], code.text[c:d]
@@ -189,7 +195,7 @@ def _arguments(code: Code) -> Iterator[Edit]:
 
 
 def _initial(code: Code) -> Iterator[Edit]:
-    """Another initial value: 0 for 1, 1 for 0, 0 for an infinity, one element that is not zero."""
+    """Change an initial value: 0 to 1, 1 to 0, an infinity to 0, or the first element of an array of zeros to 1."""
     starts = {"0": ("1",), "1": ("0",), "0.0f": ("1.0f",), "1.0f": ("0.0f",), "INT32_MIN": ("0",), "true": ("false",)}
     for i, token in enumerate(code.tokens):
         if token.text != "=" or code.at(i - 1) in ("[", "(", "operator"):
@@ -208,7 +214,7 @@ _CASTS = ("float", "int", "long", "unsigned", "uint32_t", "uint16_t", "int64_t",
 
 
 def _cast(code: Code) -> Iterator[Edit]:
-    """A conversion dropped, a 64-bit index narrowed, a float held in bfloat16 on its way."""
+    """Drop a conversion, narrow a 64-bit index, or round a float to bfloat16 on its way."""
     narrow = "to_float(to_bf16({}))" if "immintrin.h" in code.text or "to_bf16" in code.text else ""
     narrow = narrow or ("to_float(Rounded<bf16>::of({}))" if "Rounded<" in code.text else "")
     for i, token in enumerate(code.tokens):
@@ -224,7 +230,7 @@ def _cast(code: Code) -> Iterator[Edit]:
 
 
 def _factor(code: Code) -> Iterator[Edit]:
-    """A factor or a term left out: a scale, a norm's weight, an offset, a bias."""
+    """Remove a factor or a term: a scale, a norm's weight, an offset, a bias."""
     for i, token in enumerate(code.tokens):
         if token.text in ("*", "+", "-", "/") and token.kind == "operator" and code.spaced(i):
             end = operand_after(code, i)
@@ -233,14 +239,14 @@ def _factor(code: Code) -> Iterator[Edit]:
 
 
 def _sign(code: Code) -> Iterator[Edit]:
-    """A unary minus left out, a subtraction turned round by its operand's sign."""
+    """Remove a unary minus."""
     for i, token in enumerate(code.tokens):
         if token.text == "-" and not code.spaced(i) and code.at(i - 1) in ("(", ",", "=", "?", ":", "return", "*", "{"):
             yield token.start, token.end, ""
 
 
 def _stride(code: Code) -> Iterator[Edit]:
-    """A step or a distance that is one too many or twice as large: loop increments and factors of an index."""
+    """Double the step of a loop, or make a factor of an index one larger."""
     for first, last in increments(code):
         text = code.text[code.tokens[first].start : code.tokens[last].end]
         if code.at(first) == "++":
@@ -280,6 +286,6 @@ MUTATORS: Mapping[str, Mutator] = {
     "sign": _sign,
     "stride": _stride,
 }
-"""Name, which reports show, to what finds the places."""
+"""The mutators by the name that reports show."""
 
 __all__ = ["MUTATORS", "Mutation", "Token", "mutations"]

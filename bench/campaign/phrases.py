@@ -1,4 +1,4 @@
-"""Tokens read as far as mutators need it: brackets, statements, arguments, operands. No grammar, and no types."""
+"""Parsing of tokens as far as mutators need it: brackets, statements, arguments, operands; no grammar, no types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DECLARING = (
     "public", "private", "friend", "namespace", "static_assert", "__shared__", "__device__", "__global__", "typename",
     "void", "float", "int", "long", "unsigned", "bool", "char", "asm", "operator",
 )  # fmt: skip
-"""Words that begin what is no statement to leave out."""
+"""Words that begin a declaration or another construct that mutators must not remove."""
 
 
 class Code:
-    """A text with its tokens and the partner of every bracket."""
+    """A text with its tokens and, for every bracket, the matching one."""
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self.text = text
@@ -26,7 +26,7 @@ class Code:
 
     @cached_property
     def partner(self) -> dict[int, int]:
-        """Index of the other bracket, by index of either."""
+        """The index of the matching bracket, by the index of either."""
         found, open = dict[int, int](), list[int]()
         for i, token in enumerate(self.tokens):
             if token.kind != "operator":
@@ -39,23 +39,29 @@ class Code:
         return found
 
     def at(self, index: int) -> str:
-        """The text of a token; empty outside."""
+        """Return the text of a token; empty for an index out of range."""
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
     def spaced(self, index: int) -> bool:
-        """Whether blanks stand on both sides, as around every binary operator here and no template's bracket."""
+        """Return whether there are blanks on both sides of a token.
+
+        Every binary operator of the templates has them, and no bracket of a C++ template argument does.
+        """
         token = self.tokens[index]
         return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
 
     def clause_end(self, index: int) -> int:
-        """The first `;` or `,` from `index` on that no bracket holds, or the bracket that closes around it."""
+        """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing bracket.
+
+        The enclosing bracket is the closing one; the result is the number of tokens when none of these follows.
+        """
         at = index
         while at < len(self.tokens) and self.at(at) not in (";", ",", ")", "]", "}"):
             at = self.partner.get(at, at) + 1
         return at
 
     def condition_before(self, index: int) -> int | None:
-        """Where the condition before a question mark begins, in the text; None when it cannot be told."""
+        """Return the offset where the condition before a question mark begins; None when it cannot be determined."""
         at = index - 1
         while at >= 0 and self.at(at) not in ("=", ",", ";", ":", "?", "return", "(", "[", "{", "}", ">"):
             at = self.partner.get(at, at) - 1 if self.at(at) in (")", "]", "}") else at - 1
@@ -63,7 +69,7 @@ class Code:
 
 
 def statements(code: Code) -> Iterator[tuple[int, int]]:
-    """Expression statements, as the indices of the first token and of the semicolon."""
+    """Yield expression statements, as the indices of the first token and of the semicolon."""
     for i, token in enumerate(code.tokens):
         if not _begins(code, i) or token.text in _DECLARING or token.kind == "number":
             continue
@@ -74,7 +80,7 @@ def statements(code: Code) -> Iterator[tuple[int, int]]:
 
 
 def _begins(code: Code, index: int) -> bool:
-    """Whether a statement begins here: after one, after a brace, or as what an `if`, a `for` or an `else` governs."""
+    """Return whether a statement begins here: after one, after a brace, or as the body of `if`, `for` or `else`."""
     before = code.at(index - 1)
     if before in (";", "{", "}", "else"):
         return code.at(index) not in ("}", ";", "{", ")", "]") and not _in_header(code, index)
@@ -85,7 +91,7 @@ def _begins(code: Code, index: int) -> bool:
 
 
 def _in_header(code: Code, index: int) -> bool:
-    """Whether the semicolon before is one of a `for`."""
+    """Return whether the semicolon before is one in a `for` header."""
     depth, at = 0, index - 1
     while at >= 0 and code.at(at) not in ("{", "}"):
         if code.at(at) == ")":
@@ -99,7 +105,7 @@ def _in_header(code: Code, index: int) -> bool:
 
 
 def _semicolon(code: Code, index: int) -> int | None:
-    """The semicolon that ends what begins at `index`; None when a closing bracket comes first."""
+    """Return the semicolon that ends what begins at `index`; None when a closing bracket comes first."""
     at = index
     while at < len(code.tokens) and code.at(at) != ";":
         if code.at(at) in (")", "]", "}"):
@@ -109,7 +115,10 @@ def _semicolon(code: Code, index: int) -> int | None:
 
 
 def _declares(code: Code, index: int) -> bool:
-    """`T name`, `T* name`, `T<…> name`: a declaration, whose loss is a program that does not compile."""
+    """Return whether a declaration begins here: `T name`, `T* name` or `T<…> name`.
+
+    Removing a declaration leaves a program that does not compile.
+    """
     first, second = code.tokens[index], code.tokens[index + 1]
     if first.kind != "name":
         return False
@@ -127,7 +136,7 @@ def _declares(code: Code, index: int) -> bool:
 
 
 def statement_ends(code: Code, index: int) -> int:
-    """The last token of the `if` or `for` at `index`, without an `else`; `index` itself when it has no body."""
+    """Return the last token of the `if` or `for` at `index`, without an `else`; `index` itself when it has no body."""
     opening = index + 2 if code.at(index + 1) == "constexpr" else index + 1
     if code.at(opening) != "(" or opening not in code.partner:
         return index
@@ -141,7 +150,7 @@ def statement_ends(code: Code, index: int) -> int:
 
 
 def increments(code: Code) -> Iterator[tuple[int, int]]:
-    """The third part of every `for` header, as the indices of its first and last token."""
+    """Yield the third part of every `for` header, as the indices of its first and last token."""
     for i, token in enumerate(code.tokens):
         if token.text != "for" or code.at(i + 1) != "(" or i + 1 not in code.partner:
             continue
@@ -155,7 +164,7 @@ def increments(code: Code) -> Iterator[tuple[int, int]]:
 
 
 def arguments(code: Code) -> Iterator[list[tuple[int, int]]]:
-    """The arguments of every call with two or more, each as a span of the text."""
+    """Yield the arguments of every call with two or more, each as a span of the text."""
     for i, token in enumerate(code.tokens):
         if token.text != "(" or i not in code.partner or i == 0:
             continue
@@ -174,7 +183,7 @@ def arguments(code: Code) -> Iterator[list[tuple[int, int]]]:
 
 
 def _defines(code: Code, opening: int) -> bool:
-    """Whether the parentheses hold the parameters of a function that is defined here."""
+    """Return whether the parentheses hold the parameters of a function that is defined here."""
     after = code.at(code.partner[opening] + 1)
     first, second = code.tokens[opening + 1], code.at(opening + 2)
     typed = first.kind == "name" and (second in ("*", "&") or code.tokens[opening + 2].kind == "name")
@@ -182,7 +191,10 @@ def _defines(code: Code, opening: int) -> bool:
 
 
 def declared(code: Code, opening: int) -> bool:
-    """Whether `[` gives the size of an array that is declared here: `float sums[TILE]`, and further ones beside it."""
+    """Return whether `[` gives the size of an array that is declared here, as in `float sums[TILE]`.
+
+    Further dimensions of the array count too.
+    """
     at = opening - 1
     while code.at(at) == "]" and at in code.partner:
         at = code.partner[at] - 1
@@ -196,7 +208,7 @@ _KEYWORDS = ("return", "else", "case")
 
 
 def operand_after(code: Code, index: int) -> int:
-    """The last token of the operand to the right of a binary operator; `index` when there is none that can be told."""
+    """Return the last token of the right operand of a binary operator; `index` when it cannot be determined."""
     at = index + 1
     while code.at(at) in ("-", "!", "*", "&", "~"):
         at += 1

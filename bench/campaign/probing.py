@@ -1,7 +1,8 @@
-"""Whether any acceptance input reaches a mutated statement: a trap is put before it, and the kernel judged again.
+"""Whether any acceptance input reaches a mutated statement: a trap is put before it, and the kernel validated again.
 
-A kernel that passes with the trap never ran the statement. That is no proof that no input does, but it is the part of
-one that a machine can repeat: where reaching it depends on the region's extents alone, no input of this region will.
+A kernel that passes with the trap never ran the statement. That does not prove that no input runs it, but it is the
+part of a proof that a machine can repeat: where reaching the statement depends on the region's extents alone, no input
+of this region will.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ _CUDA_TRAP, _CUDA_GOVERNED = "__trap(); ", "if ((__trap(), true)) "
 
 
 def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
-    """The text with a trap before the statement around `offset`; "" where no statement is found. It may not compile.
+    """Return the text with a trap before the statement around `offset`; empty where no statement is found.
 
-    What stands in the third part of a `for`, or a whole `for` or `if`, matters only where the body runs: there the trap
-    is put.
+    The result may not compile. The third part of a `for` header, and a whole `for` or `if`, matter only where the body
+    runs, so the trap is put into the body.
     """
     code = Code(text, tokens(text))
     at = next((i for i, token in enumerate(code.tokens) if token.end > offset), None)
@@ -34,13 +35,16 @@ def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
 
 
 def entered(text: str, *, cuda: bool = False) -> str:
-    """The text with a trap where its first entry begins, which every launch springs: the control of all others."""
+    """Return the text with a trap at its first entry, which every launch reaches: the control for all other traps."""
     at = text.index("{", text.index(") {", text.index('extern "C"'))) + 1
     return text[:at] + " " + (_CUDA_TRAP if cuda else _TRAP) + text[at:]
 
 
 def _body(code: Code, index: int) -> tuple[int, bool] | None:
-    """The beginning of the body of the `for` or `if` that begins here, or whose third part a token lies in."""
+    """Return where the body of a `for` or `if` begins, and whether it is a single statement without braces.
+
+    The token at `index` is the `for` or `if` itself, or lies in the third part of a `for`; None for any other token.
+    """
     head = index if code.at(index) in ("for", "if") else None
     for first, last in increments(code):
         if first <= index <= last:
@@ -55,7 +59,10 @@ def _body(code: Code, index: int) -> tuple[int, bool] | None:
 
 
 def _statement(code: Code, index: int) -> tuple[int, bool] | None:
-    """The first token of the innermost statement around a token, and whether an `if`, `for` or `else` governs it."""
+    """Return the first token of the innermost statement around a token, and whether a header or `else` governs it.
+
+    A header is that of an `if`, `for` or `while`.
+    """
     at = index
     while at > 0:
         before = code.at(at - 1)
@@ -73,7 +80,10 @@ def _statement(code: Code, index: int) -> tuple[int, bool] | None:
 
 
 def _is_block(code: Code, brace: int) -> bool:
-    """Whether a brace opens statements: after a parameter list, a header, `else` or `do`, not after a type or a `=`."""
+    """Return whether a brace opens statements, as after a parameter list, a header, `else` or `do`.
+
+    A brace after a type or a `=` does not.
+    """
     before = code.at(brace - 1)
     return before in (")", "else", "do", "const", "{", ";", "}") or code.at(brace - 2) == "->"
 
@@ -84,7 +94,7 @@ def _heads(code: Code, closing: int) -> bool:
 
 
 def _in_parentheses(code: Code, index: int) -> bool:
-    """Whether a `for` header is the nearest bracket around: its semicolons end no statement."""
+    """Return whether the nearest enclosing bracket is no brace: semicolons in a `for` header end no statement."""
     at = index - 1
     while at >= 0:
         if code.at(at) in (")", "]", "}") and at in code.partner:

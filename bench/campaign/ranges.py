@@ -1,7 +1,7 @@
-"""Ranges that ranks and loops share out, run on numbers alone: what a mutated border leaves to whom.
+"""Ranges that ranks and loops share out, evaluated on numbers alone: who takes what after a bound was mutated.
 
-As in `loops.py`: a mutation is no fault where at the region's extents, on so many threads, all that was done is done
-still, nothing else is, and what is done again writes the same. Whatever is not understood does nothing.
+As in `loops.py`, a mutation is no fault where, at the region's extents and number of threads, all work is still done,
+no other work is, and what is done twice writes the same values. What cannot be evaluated counts as not equivalent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SHARE = (
     "if (low < high) body(int(i), low * UNIT, std::min(high * UNIT, counts[i]));",
     "base += here;",
 )
-"""`share_rows` of `_include/gemv.h`, whose lines are mutated one at a time."""
+"""The lines of `share_rows` in `_include/gemv.h`, which are mutated one at a time."""
 _LINE = 16
-"""Floats of a line, which operands and buffers begin."""
+"""Floats in a cache line; operands and buffers begin at a line."""
 _DEFINED = re.compile(r"(?:const(?:expr)? )?(long|signed char) (.+);")
 Rows = list[tuple[int, int, int]]
-"""Which matrix, and from where to where."""
+"""Ranges of rows: the matrix, the first row, and the row after the last."""
 
 
 def counting(question: Callable[[Asked], bool]) -> Callable[[Asked], bool]:
-    """`question`, to which anything that has no value is a no."""
+    """Wrap `question` so that it answers False where an expression has no value."""
 
     def asked(mutation: Asked) -> bool:
         try:
@@ -51,7 +51,11 @@ def _plain(text: str) -> str:
 
 
 def _define(line: str, names: Mapping[str, int]) -> dict[str, int]:
-    """What a definition of one or more numbers leaves, in their order."""
+    """Return `names` with the numbers that a definition adds, evaluated in their order.
+
+    Raises:
+        EvaluationError: the line is no definition.
+    """
     found = _DEFINED.fullmatch(line)
     if found is None:
         raise EvaluationError(f"no definition: {line}")
@@ -91,8 +95,10 @@ def _shared(asked: Asked, counts: list[int], unit: int, rank: int) -> Rows:
 
 @counting
 def same_rows(asked: Asked) -> bool:
-    """Whether `share_rows` still gives every row of every matrix to a rank, and no rows that there are not. Packed
-    rows begin with a tile; those of the other kernels begin anywhere."""
+    """Return whether `share_rows` still gives every row of every matrix to a rank, and no rows that do not exist.
+
+    Shares of packed rows begin with a tile; those of other kernels begin anywhere.
+    """
     counts = [int(port.shape[0]) for port in matrices(asked.region)]
     gated = asked.region.kind.endswith("gateup-silu-mul")
     counts = counts[:1] if gated else counts
@@ -109,7 +115,7 @@ def same_rows(asked: Asked) -> bool:
 
 
 def _blocks(asked: Asked) -> Iterator[tuple[int, int]]:
-    """The ranges of rows that a kernel's product is called for."""
+    """Yield the ranges of rows that a kernel's product is called with."""
     for begin, end in shares(asked.region, asked.threads):
         block = asked.params.get("BLOCK", end) if asked.region.kind.endswith("gateup-silu-mul") else end
         for row in range(begin, end, max(block, 1)):
@@ -118,7 +124,10 @@ def _blocks(asked: Asked) -> Iterator[tuple[int, int]]:
 
 @counting
 def same_tiles(asked: Asked) -> bool:
-    """Whether the loop over whole tiles, with what follows it, still takes the rows of every share, again at most."""
+    """Return whether the loop over whole tiles, with what follows it, still takes exactly the rows of every share.
+
+    Rows may be taken twice.
+    """
     found = re.fullmatch(r"for \(; (.+); row \+= (.+)\) \{", asked.after)
     packed = "TILES" in asked.before
     many = asked.params["TILES"] if packed else 1
@@ -137,7 +146,7 @@ def same_tiles(asked: Asked) -> bool:
         if row < end and packed and row % TILE:
             return False
         seen.update(range(row, end))
-        # A block of sums has room for whole tiles, of which a share's rows alone are taken.
+        # A block of sums has room for whole tiles; only the rows of the share are used.
         gated = packed and asked.region.kind.endswith("gateup-silu-mul")
         if not set(range(begin, end)) <= seen <= set(range(begin, -(-end // TILE) * TILE if gated else end)):
             return False
@@ -146,7 +155,7 @@ def same_tiles(asked: Asked) -> bool:
 
 @counting
 def same_rest(asked: Asked) -> bool:
-    """Whether the loop over single packed tiles still takes what the one over some side by side leaves."""
+    """Return whether the loop over single packed tiles still takes what the loop over several at once leaves."""
     found = re.fullmatch(r"for \(; (.+); row \+= (.+)\) \{", asked.after)
     if found is None or not packed(asked):
         return False
@@ -157,7 +166,7 @@ def same_rest(asked: Asked) -> bool:
         row = first = begin + (end - begin) // side * side
         seen = set[int]()
         while number(found[1], {"row": row, "end": end, "TILE": TILE}):
-            if row >= end:  # a tile that there is not
+            if row >= end:  # a tile that does not exist
                 return False
             seen.update(range(row, min(row + TILE, end)))
             row += step
@@ -168,7 +177,7 @@ def same_rest(asked: Asked) -> bool:
 
 @counting
 def same_columns(asked: Asked) -> bool:
-    """Whether the loops over a head's columns still take each once."""
+    """Return whether the loops over a head's columns still take each column once."""
     found = re.fullmatch(r"for \(; (.+); column \+= (.+)\)", asked.after)
     dims = dict(asked.region.dims)
     width, group = dims["head_dim"], dims["q_heads"] // dims["kv_heads"]
@@ -192,7 +201,7 @@ def same_columns(asked: Asked) -> bool:
 
 @counting
 def same_parts(asked: Asked) -> bool:
-    """Whether the splits of a cache still hold all slots at every length."""
+    """Return whether the splits of a KV cache still hold all slots at every length."""
     dims, splits = dict(asked.region.dims), asked.params["SPLITS"]
     window = dims.get("window", 0)
     for position in range(dims["context"]):
@@ -205,7 +214,7 @@ def same_parts(asked: Asked) -> bool:
 
 @counting
 def same_share(asked: Asked) -> bool:
-    """Whether the ranks of an elementwise kernel, or of a lookup of single groups, still take all of a vector."""
+    """Return whether the ranks still take all of a vector, in an elementwise kernel or a lookup of single groups."""
     dims = dict(asked.region.dims)
     lookup = asked.region.kind == "embedding"
     total = dims["hidden"] if lookup else sum(elements(asked.region, asked.threads))
@@ -215,7 +224,7 @@ def same_share(asked: Asked) -> bool:
     seen = set[int]()
     for rank in range(asked.threads):
         told = _define(asked.after, {**names, "rank": rank})
-        # A group behind the last is never begun.
+        # A group after the last one is never started.
         begin, end = (told["low"], min(told["high"], names["groups"])) if lookup else (told["begin"], told["end"])
         if begin < end and (begin < 0 or end > (names["groups"] if lookup else total)):
             return False
@@ -225,7 +234,7 @@ def same_share(asked: Asked) -> bool:
 
 @counting
 def same_operand(asked: Asked) -> bool:
-    """Whether an operand is still filled: in any order where it is natural, in whole steps where it is not."""
+    """Return whether an operand is still filled: in any order where its order is natural, otherwise in whole steps."""
     lines = ["constexpr long whole = K / (2 * LANES) * (2 * LANES);", "for (long i = 0; i < whole; i += 2 * LANES) {"]
     lines.append("for (long i = whole; i < K; ++i) one::store(out + i, value(one{}, i));")
     said = [asked.after if asked.before.startswith(line) else line for line in lines]
@@ -237,7 +246,7 @@ def same_operand(asked: Asked) -> bool:
         seen = {at + n for at in steps for n in range(2 * lanes)} | set(rest)
         natural = dtype == "fp32" or asked.params.get("NATIVE") == 1 or packed(asked)
         plain = list(range(0, width // (2 * lanes) * 2 * lanes, 2 * lanes))
-        # What is read behind the last element lies in its line, and becomes zero next.
+        # What is read past the last element is in the same cache line, and is zeroed next.
         line = -(-width // _LINE) * _LINE if natural else width
         if not set(range(width)) <= seen <= set(range(line)) or not (
             natural or (steps == plain and rest == list(range(whole, width)))
@@ -250,7 +259,7 @@ def same_operand(asked: Asked) -> bool:
 
 @counting
 def same_groups(asked: Asked) -> bool:
-    """Whether the ranks of a norm still take every group, again at most."""
+    """Return whether the ranks of a norm still take every group; a group may be taken twice."""
     groups, seen = dict(asked.region.dims)["groups"], set[int]()
     for rank in range(asked.threads):
         seen.update(visits(asked.after, {"groups": groups, "rank": rank, "size": asked.threads}))
@@ -259,7 +268,7 @@ def same_groups(asked: Asked) -> bool:
 
 @counting
 def same_squares(asked: Asked) -> bool:
-    """Whether a mean square is still of every element, once."""
+    """Return whether a mean square still takes every element once."""
     lengths = {port.numel for port in asked.region.ports if port.role == "weight" and len(port.shape) == 1}
     dims = dict(asked.region.dims)
     lengths = {dims["head_dim"]} if "attention" in asked.region.kind else lengths
@@ -272,7 +281,7 @@ def same_squares(asked: Asked) -> bool:
 
 @counting
 def roomy(asked: Asked) -> bool:
-    """Whether an operand's room holds it and the second of its last pair."""
+    """Return whether an operand's buffer holds the operand and the second element of its last pair."""
     found = re.fullmatch(r"template <long K> constexpr long operand_room = (.+);", asked.after)
     return found is not None and all(
         number(found[1], {"K": width, "LANES": lanes}) >= width + width % 2
@@ -281,26 +290,25 @@ def roomy(asked: Asked) -> bool:
 
 
 def short_blocks(asked: Asked) -> bool:
-    """Whether the number of a block's slots fits a signed byte."""
+    """Return whether the number of slots in a block fits a signed byte."""
     return 0 < min(dict(asked.region.dims).get("context", 0), asked.params.get("BLOCK", 0)) <= BYTE
 
 
 def one_block(asked: Asked) -> bool:
-    """Whether a cache is no longer than a block: every range of slots is a first block, before which there is
-    nothing."""
+    """Return whether a KV cache is no longer than a block, so that every range of slots is a first block."""
     return 0 < dict(asked.region.dims).get("context", 0) <= asked.params.get("BLOCK", 0)
 
 
 def one_group(asked: Asked) -> bool:
-    """Whether there is one group to normalise, number zero."""
+    """Return whether there is only one group to normalise, number zero."""
     return dict(asked.region.dims).get("groups") == 1
 
 
 def even_groups(asked: Asked) -> bool:
-    """Whether whole pairs are looked up: the bound within a group never ends it."""
+    """Return whether whole pairs are looked up, so that the bound within a group never ends the loop."""
     return dict(asked.region.dims).get("hidden", 1) % 2 == 0
 
 
 def rows_in_tiles(asked: Asked) -> bool:
-    """Whether no share of rows ends within a tile."""
+    """Return whether no share of rows ends within a tile."""
     return tiles_are_shared(asked.region, asked.threads)

@@ -29,14 +29,18 @@ KINDS: Mapping[str, str] = {
     "false-rejects": "kernels as they are shipped, judged with many seeds: all must pass",
     "api": "calls and command lines with arguments of wrong types and values",
 }
-"""Kind, which is a module of this package with `_` for `-`, to a line about it."""
+"""A line about each kind; the kind is a module of this package, with `_` for `-`."""
 SHARED = ("kills", "mutants", "false-rejects")
-"""Kinds whose modules are `Sharable`."""
+"""The kinds whose modules are `Sharable`."""
 VERSION = 1
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one kind and write its result; exit code 4 when an attempt failed."""
+    """Run one kind and write its result; return an exit code, 4 when an attempt failed.
+
+    Raises:
+        AgentCompileError: the kind is unknown, or `--jobs` is invalid for it.
+    """
     parser = argparse.ArgumentParser(prog="agentcompile bench campaign", description=__doc__)
     parser.add_argument("--kind", required=True, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
     parser.add_argument("--count", type=at_least(0), default=0, help="attempts; 0: the kind's default")
@@ -96,11 +100,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"{text}\n", end="", flush=True)  # in one piece: several shares say something
+    print(f"{text}\n", end="", flush=True)  # one write: several shares print at the same time
 
 
 def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
-    """What to type to do the same again."""
+    """Return the command that repeats the campaign."""
     parts = [f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"]
     parts += [f"--seconds {asked.seconds:g}"] if asked.seconds else []
     parts += [f"--jobs {asked.jobs}"] if asked.jobs > 1 else []

@@ -1,8 +1,8 @@
-"""A campaign in shares: processes on CPUs of their own and on the GPUs in turn, whose findings make one report.
+"""A campaign in shares: processes on CPUs of their own and on the GPUs in turn, whose results make one report.
 
-In: a kind that is `Sharable`, and a campaign of several shares. Out: the report of everything that they found. A share
-that ends without findings is a failure of the report, and what it found until then is in its ledger. Each is a process
-of this module: its order comes as JSON on the command line, its findings go to a file, its progress to its output.
+In: a kind that is `Sharable`, and a campaign of several shares. Out: the report of all their results. A share that ends
+without a result is a failure in the report, and what it found until then is in its ledger. Each share is a process of
+this module: its order comes as JSON on the command line, its result goes to a file, its progress to its output.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from agentcompile.system.probe import cpus_at_once, default_threads
 from .report import Campaign, Report, Say, Sharable
 
 LAST_WORDS = 5
-"""Lines of a share that died which its failure tells."""
+"""The last lines of output of a dead share that its failure quotes."""
 _ENDING_S = 30.0
-"""What a share that is told to end may take to remove what it made."""
+"""The time in seconds that a share may take to remove its files when it is told to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one share is to do. `cpus`: those that it and all that it starts may use; `findings`: the file for them;
-    `partial`: that of its ledger, of which `campaign` says nothing; empty where there is none."""
+    """The work of one share.
+
+    `cpus` are those that it and its child processes may use; `findings` is the file for its result; `partial` is the
+    file of its ledger, empty for none, and stands in for `campaign.partial`, which is not set.
+    """
 
     module: str
     campaign: Campaign
@@ -48,19 +51,24 @@ class Order:
 
 
 def threads_of(jobs: int) -> int:
-    """Threads of a kernel where `jobs` shares run: their part of the cores, but two, so that ranks have others to wait
-    for. Where a share has fewer CPUs than that, its threads take turns."""
+    """Return the threads of a kernel where `jobs` shares run: their part of the cores, but at least two.
+
+    With two, ranks have others to wait for. Where a share has fewer CPUs than that, its threads take turns.
+    """
     return max(2, default_threads() // jobs)
 
 
 def cpus_of(share: int, shares: int, cpus: Sequence[int], at_once: int) -> tuple[int, ...]:
-    """The share's own part of `cpus`, of which `at_once` may be busy; more shares than CPUs have one each, in turn."""
+    """Return the share's own part of `cpus`, of which `at_once` may be busy.
+
+    With more shares than CPUs, each has one, in turn.
+    """
     each = max(1, min(at_once, len(cpus)) // shares)
     return tuple(cpus[(share * each + i) % len(cpus)] for i in range(each))
 
 
 def gpus() -> tuple[str, ...]:
-    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; empty where there is none."""
+    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; empty where there is none."""
     visible = visible_devices()
     if visible is not None:
         return tuple(name for name in visible.split(",") if name)
@@ -70,7 +78,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def environment_of(share: int, devices: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` for a share: it sees one of `devices`, in turn, as its first and only one."""
+    """Return `environ` for a share, which sees one of `devices`, in turn, as its only one."""
     return {**environ, "CUDA_VISIBLE_DEVICES": devices[share % len(devices)]} if devices else dict(environ)
 
 
@@ -107,7 +115,7 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
 
 
 def _ledger(campaign: Campaign, index: int) -> str:
-    """The share's own ledger beside the campaign's; empty where there is none."""
+    """Return the path of the share's own ledger, beside the campaign's; empty where there is none."""
     if campaign.partial is None:
         return ""
     stem = campaign.partial.name.removesuffix(".partial.jsonl")
@@ -115,7 +123,7 @@ def _ledger(campaign: Campaign, index: int) -> str:
 
 
 class _Share:
-    """The process of one share; its lines go to `say` as they come."""
+    """The process of one share; its lines of output go to `say` as they come."""
 
     def __init__(self, order: Order, environ: Mapping[str, str], say: Say) -> None:
         self._name, self._order, self._say = f"share {order.campaign.share + 1} of {order.campaign.shares}", order, say
@@ -139,7 +147,7 @@ class _Share:
             self._say(f"{self._name}: {line.rstrip()}")
 
     def end(self, kind: Sharable) -> Any:
-        """What it found, when it has ended; a sentence where it found nothing because it died."""
+        """Wait for the share to end; return its result, or a sentence when it died without one."""
         code = self._process.wait()
         self._listening.join(_ENDING_S)
         try:
@@ -153,13 +161,13 @@ class _Share:
         return f"{self._name} ended {how}{why}: {' / '.join(self._last)[-600:]}"
 
     def dismiss(self) -> None:
-        """Tell it to end, if it still runs."""
+        """Tell the share to end, if it still runs."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def close(self) -> None:
-        """Wait until it has ended, as it was told to."""
+        """Wait until the share has ended; kill it after `_ENDING_S`."""
         try:
             self._process.wait(_ENDING_S)
         except subprocess.TimeoutExpired:
@@ -171,12 +179,12 @@ class _Share:
 
 
 def _obey() -> None:
-    """Interrupt this process when whoever ordered the share is gone, so that it removes what it made."""
+    """Interrupt this process when its parent has gone, so that it removes its files."""
     main = threading.main_thread()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for background jobs
 
     def watch() -> None:
-        while os.read(0, 1):  # and not `sys.stdin`, whose lock would stop this process from ending
+        while os.read(0, 1):  # not `sys.stdin`, whose lock would keep this process from ending
             pass
         if main.ident is not None:
             signal.pthread_kill(main.ident, signal.SIGINT)
@@ -185,7 +193,7 @@ def _obey() -> None:
 
 
 def main(text: str) -> int:
-    """Do one share; returns an exit code."""
+    """Do one share; return an exit code."""
     order: Order = decode(Order, json.loads(text))
     os.sched_setaffinity(0, order.cpus)
     _obey()

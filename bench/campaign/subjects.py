@@ -1,4 +1,4 @@
-"""What kernels are attacked on: the regions of real models' graphs, each with points of its templates' spaces.
+"""The subjects of campaigns: regions of real models' graphs, with points of their templates' spaces.
 
 In: a target and a seed. Out: `Subject`s. Models are captured from their configurations alone: a checkpoint is written
 whose tensors are a hole in a file, because capture reads names and shapes and no weights.
@@ -51,13 +51,13 @@ SHAPES: tuple[Shape, ...] = (
     Shape(preset=models.SHAPES[UNEVEN], dtype="bf16", context=300),
     Shape(preset=models.SHAPES[UNEVEN], dtype="fp32", context=300),
 )
-"""Biases are the tiny Llama's alone."""
+"""The shapes that regions come from. Only the tiny Llama has biases."""
 _LAYERS = 2
-"""Two, so that a layer's end and the next one's beginning meet in one region where they do."""
+"""The layers of a captured model: two, so that a region may join a layer's end and the next one's beginning."""
 MOST_BYTES = 24 << 20
-"""Of weights and states that a region may have: float64 references of a whole vocabulary take seconds a case."""
+"""The most bytes of weights and states in a region: float64 references of a whole vocabulary take seconds a case."""
 MOST_TABLE_BYTES = 64 << 20
-"""Of a table of which a launch reads rows: drawing, packing and hashing more of it is most of a validation."""
+"""The most bytes of a table that a launch reads rows of; with more, validation mostly draws, packs and hashes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,30 +73,33 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """For people: the candidate, the model and, where it is not all that the host has, the instruction set."""
+        """The name for people: the candidate and the model.
+
+        The widest instruction set is added for a target with fewer of them than the host.
+        """
         isa = "" if self.target.device != FEWER else f" with {_widest(self.target)} alone"
         return f"{self.candidate.label} of {self.model}{isa}"
 
     @property
     def variant(self) -> str:
-        """The template as regions of some dtypes see it: ``linear/packed (fp32)``."""
+        """The template with the dtypes that it serves here, as in ``linear/packed (fp32)``."""
         return f"{self.template.id} ({', '.join(self.template.dtypes)})"
 
     @property
     def lanes(self) -> int:
-        """Floats in a vector, as `_include/simd.h` has it."""
+        """The number of floats in a vector, as in `_include/simd.h`."""
         return 16 if "avx512f" in self.target.isa else 8 if "avx2" in self.target.isa else 4
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The candidate's parameters that are whole numbers, ``LANES`` and ``NATIVE`` as `loops.Asked` has them."""
+        """The candidate's integer parameters, with ``LANES`` and ``NATIVE`` as in `loops.Asked`."""
         native = self.lanes == 16 and "avx512_bf16" in self.target.isa
         told = {name: value for name, value in dict(self.candidate.params).items() if isinstance(value, int)}
         return {**told, "LANES": self.lanes, "NATIVE": int(native)}
 
 
 FEWER = "fewer instructions"
-"""The device's name in a target that has not all of the host's extensions."""
+"""The device's name in a target without some of the host's instruction sets."""
 
 
 def _widest(target: Target) -> str:
@@ -104,13 +107,16 @@ def _widest(target: Target) -> str:
 
 
 def lesser(target: Target) -> Target | None:
-    """The same host as one that has AVX2 and nothing wider; None where it has no more."""
+    """Return the same host with AVX2 and nothing wider; None where the host has nothing wider, or no AVX2."""
     fewer = tuple(name for name in target.isa if not name.startswith(("avx512", "amx")))
     return replace(target, isa=fewer, device=FEWER) if fewer != target.isa and "avx2" in fewer else None
 
 
 def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> dict[str, list[tuple[str, Region]]]:
-    """The regions of every shape's decode step, and on a GPU of its prefill, by kind, each with its model's name."""
+    """Return the regions of every shape's decode step, and on a GPU of its prefill, by kind.
+
+    Each comes with its model's name. Regions above the limits in bytes are left out, and so are repeated ones.
+    """
     from agentcompile.capture import capture
 
     found: dict[str, list[tuple[str, Region]]] = {}
@@ -130,7 +136,7 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
 
 
 def hollow(shape: Shape, folder: Path) -> Path:
-    """A checkpoint of the right names and shapes whose tensors are a hole in a file, which takes no room."""
+    """Write a checkpoint with the right names and shapes whose tensors are a hole in a file, which takes no space."""
     preset = with_layers(shape.preset, _LAYERS)
     folder.mkdir(parents=True, exist_ok=True)
     config = json.dumps({**preset.config, "torch_dtype": models.TORCH_DTYPE[shape.dtype]})
@@ -143,7 +149,7 @@ def hollow(shape: Shape, folder: Path) -> Path:
 
 
 def shipped() -> Catalog:
-    """The templates that are part of the package."""
+    """Return the templates that ship with the package."""
     return load([default_root()], kinds=facts(), layouts=tuple(LAYOUTS))
 
 
@@ -154,8 +160,11 @@ def subjects(
     languages: Collection[Language],
     rng: random.Random,
 ) -> dict[str, list[Subject]]:
-    """For every kind, for every template of it in one of `languages`: its default at a drawn region, a point that is
-    drawn, on a CPU with wide vectors for a host without them, and another where no extent is a multiple."""
+    """Return, by kind of region, subjects for every template of that kind in one of `languages`.
+
+    Each template gets its default at a drawn region, a drawn point (on a CPU with wide vectors, for a host without
+    them), and another drawn point where no extent is a multiple of a vector or tile.
+    """
     made: dict[str, list[Subject]] = {}
     fewer = lesser(target) if "cpp" in languages else None
     for template in catalog.templates:
@@ -186,7 +195,7 @@ def _serves(template: Template, region: Region, target: Target) -> bool:
 
 
 def _point(template: Template, region: Region, target: Target, rng: random.Random | None) -> Candidate | None:
-    """A legal point: the default one, else, or with `rng`, one that is drawn; None where there is none."""
+    """Return a legal point: without `rng` the default if it is legal, otherwise a drawn one; None if there is none."""
     space = Space(region, [template], target)
     default = space.default(template.id)
     if rng is None and default is not None and _legal(template, region, default, target):

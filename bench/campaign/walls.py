@@ -1,6 +1,6 @@
-"""Arrays of a kernel's own with a wall behind them, which is looked at when they go: what checked indices do not see.
+"""Guards behind a kernel's local arrays, checked when the arrays go out of scope, for what checked indices do not see.
 
-Shared texts fill their arrays through pointers, of whose bounds a compiler knows nothing.
+Shared texts fill their arrays through pointers, whose bounds a compiler does not know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WALLED = """template <class T, long N> struct walled {
 
 
 def behind_walls(text: str) -> str:
-    """A materialised text whose operands and sums stand before a wall: writing up to 64 bytes behind them traps."""
+    """Return a materialised text with a guard behind its operands and sums: writing up to 64 bytes past them traps."""
     begin = prologue_end(text)
     body = _ARRAY.sub(r"walled<\g<type>, long(\g<count>)> \g<name>;", text[begin:])
     return f"{text[:begin]}{_WALLED}{body}"

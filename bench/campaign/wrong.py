@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 WRONG = object()
-"""In the place of a meaning: the value has none."""
+"""The marker in place of a meaning: the value is wrong."""
 
 
 class Hostile:
-    """An object that fails whatever is done with it."""
+    """An object that raises when its repr, its length or its value as a float is asked for."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
@@ -30,7 +30,7 @@ class Hostile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One argument's value: what is passed, and what it means."""
+    """The value of one argument: what is passed, and the plain value that it means."""
 
     given: Any
     means: Any = WRONG
@@ -41,7 +41,7 @@ def _all_wrong(*given: Any) -> list[Value]:
 
 
 def anything() -> list[Value]:
-    """Values that no argument but a module or a function takes."""
+    """Return values that no argument takes, unless the argument is a module or a function."""
     return _all_wrong(
         *(None, b"x", bytearray(b"x"), memoryview(b"x"), {}, {"a": 1}, {1, 2}, object(), Hostile(), 1 + 2j),
         *(
@@ -58,7 +58,7 @@ def anything() -> list[Value]:
 
 
 def counts(most: int) -> list[Value]:
-    """For a whole number from 0 to `most`, where 3 is a plain one."""
+    """Return values for a whole number from 0 to `most`, of which 3 is a plain one."""
     import numpy as np
     import torch
 
@@ -68,7 +68,7 @@ def counts(most: int) -> list[Value]:
 
 
 def reals(plain: float, least: float, most: float) -> list[Value]:
-    """For a number from `least` to `most`."""
+    """Return values for a number from `least` to `most`; `plain` is a plain one."""
     import numpy as np
 
     right = [np.float64(plain), np.float32(plain), plain]
@@ -77,12 +77,12 @@ def reals(plain: float, least: float, most: float) -> list[Value]:
 
 
 def switches() -> list[Value]:
-    """For True or False."""
+    """Return values for True or False."""
     return [Value(given=True, means=True), *_all_wrong(0, 1, 0.0, "yes", "", [True], [])]
 
 
 def texts() -> list[Value]:
-    """For one text or several; the plain one is none."""
+    """Return values for one text or several; the plain value is no text."""
     return [
         *(Value(given=one, means=()) for one in ([], "", [""], ("", ""))),
         *_all_wrong(5, 0.5, True, [b"x"], [None], ["a", 5], "\ud800", ["a", "x\udfff"], {"a": "b"}, [["a"]]),
@@ -90,7 +90,7 @@ def texts() -> list[Value]:
 
 
 def paths() -> list[Value]:
-    """For a path that must exist: none of these does."""
+    """Return values for a path that must exist; none of these does."""
     return _all_wrong(
         *(
             5,
@@ -112,7 +112,7 @@ def paths() -> list[Value]:
 
 
 def ids(rng: random.Random, vocab: int, context: int) -> Value:
-    """A list of token ids in some form, or one with a single wrong item in it."""
+    """Draw a list of token ids in some form, or one with a single wrong item in it."""
     import numpy as np
     import torch
 
@@ -138,7 +138,7 @@ def ids(rng: random.Random, vocab: int, context: int) -> Value:
 
 
 def prompts(rng: random.Random, vocab: int, context: int) -> Value:
-    """A prompt: text, ids, or nothing of the kind."""
+    """Draw a prompt: a text, token ids, or something wrong."""
     import numpy as np
     import torch
 
@@ -163,7 +163,7 @@ def prompts(rng: random.Random, vocab: int, context: int) -> Value:
 
 
 def settings() -> Mapping[str, list[Value]]:
-    """Wrong and right values of everything that `generate` and `stream` take beside a prompt."""
+    """Return wrong and right values of everything that `generate` and `stream` take beside a prompt."""
     return {
         "max_new_tokens": [*anything(), *counts(2**31 - 1)],
         "temperature": [*anything(), *reals(0.5, 0.0, 100.0), Value(given=1e-30), Value(given=5e-324)],
@@ -177,7 +177,7 @@ def settings() -> Mapping[str, list[Value]]:
 
 
 def compiling() -> Mapping[str, list[Value]]:
-    """Wrong values alone of what `compile` takes: a right one would compile."""
+    """Return values, only wrong ones, of what `compile` takes: a right one would compile."""
     import torch
 
     def wrong(values: Sequence[Value]) -> list[Value]:
@@ -200,7 +200,10 @@ def compiling() -> Mapping[str, list[Value]]:
 
 
 def lines(lock: str) -> list[list[str]]:
-    """Command lines, each wrong in one way; a byte that is no UTF-8 stands as its surrogate, as in `sys.argv`."""
+    """Return command lines that are wrong in one way each.
+
+    A byte that is no UTF-8 appears as its surrogate, as in `sys.argv`.
+    """
     ask = ["generate", lock, "--prompt"]
     settings = ("--temperature", "--top-p", "--top-k", "--seed", "--max-new-tokens", "--threads")
     wrong = ("nan", "x", "-1e9", "9" * 40, "", "\udcff", "1e999")

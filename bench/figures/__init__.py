@@ -1,4 +1,5 @@
-"""The figures of a CPU or GPU: decode rates beside peers, compile times, accuracy end to end, in one run and one JSON.
+"""The published figures of a CPU or GPU: decode rates beside peers, compile times and end-to-end accuracy.
 
-`recipe` runs it, `accuracy` compares logits, `record` and `report` judge; `firsts` and `long` are of a GPU alone.
+All are measured in one run and written to one JSON file. `recipe` runs it, `accuracy` compares logits, `record` and
+`report` compare the results with the targets; `firsts` and `long` are separate recipes.
 """

@@ -1,4 +1,4 @@
-"""`python -m agentcompile.bench.figures`."""
+"""The entry point of `python -m agentcompile.bench.figures`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Accuracy end to end: teacher-forced logits of the compiled model and of bf16 eager, both against fp32.
+"""End-to-end accuracy: teacher-forced logits of the compiled model and of bf16 eager PyTorch, both against fp32.
 
 Run as `python -m agentcompile.bench.figures.accuracy REQUEST`; prints one JSON object. The text is the compiler's own
-source, a window from the head of each file: Python that the sample was not trained on.
+source, one window from the head of each file: Python that the sample model was not trained on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOWS = 64
 
 
 def windows(model: Path) -> list[list[int]]:
-    """Up to `WINDOWS` windows of token ids, each the head of one source file, spread over the files."""
+    """Return up to `WINDOWS` windows of token ids, each the head of one source file, spread evenly over the files."""
     from agentcompile.runtime.text import Tokenizer
 
     tokenizer = Tokenizer(model)
@@ -35,7 +35,10 @@ def windows(model: Path) -> list[list[int]]:
 
 
 def divergence(reference: Any, logits: Any) -> Any:
-    """KL(reference ‖ logits) of each row in nats, float64: [tokens, vocab] each to [tokens]."""
+    """Return KL(reference ‖ logits) of each row in nats, in float64.
+
+    Both arguments are [tokens, vocab]; the result is [tokens].
+    """
     import torch
 
     p, q = torch.log_softmax(reference.double(), -1), torch.log_softmax(logits.double(), -1)
@@ -43,20 +46,23 @@ def divergence(reference: Any, logits: Any) -> Any:
 
 
 def losses(logits: Any, ids: Sequence[int]) -> Any:
-    """Negative log-likelihood of every next token, float64: [tokens, vocab] and ids [tokens] to [tokens − 1]."""
+    """Return the negative log-likelihood of every next token in nats, in float64.
+
+    `logits` are [tokens, vocab] and `ids` [tokens]; the result is [tokens − 1].
+    """
     import torch
 
     return torch.nn.functional.cross_entropy(logits[:-1].double(), torch.tensor(ids[1:]), reduction="none")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % t interval."""
+    """Return the mean and the half width of its 95 % t interval."""
     mean = mean_of(values)
     return mean.value, mean.half_width(0.05)
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare `request["lock"]` with eager bf16 and fp32 of `request["model"]`, window by window."""
+    """Compare the lock `request["lock"]` with eager bf16 and fp32 PyTorch of `request["model"]`, window by window."""
     import torch
     import transformers
 

@@ -28,7 +28,11 @@ _CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare a lock's logits and write what was found as JSON."""
+    """Compare a lock's logits with PyTorch's and write the result as JSON.
+
+    Raises:
+        AgentCompileError: a checkpoint position lies beyond the lock's KV cache.
+    """
     parser = argparse.ArgumentParser(prog="agentcompile bench long", description=__doc__)
     parser.add_argument("lock", type=Path)
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint")
@@ -74,7 +78,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _pytorch(
     path: Path, ids: Sequence[int], checkpoints: Sequence[int], dtype: torch.dtype, device: str
 ) -> torch.Tensor:
-    """Logits [checkpoints, vocab] in float64 of the model as transformers runs it."""
+    """Return logits [checkpoints, vocab] in float64 of the model as transformers runs it in `dtype`."""
     import transformers
 
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation="sdpa")

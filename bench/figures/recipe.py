@@ -41,10 +41,13 @@ ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "cuda": {"qwen3-1.7b": _ON_GPU, "qwen3-4b": _ON_GPU, "llama-3.2-1b": _ON_GPU},
 }
-"""By kind of device and checkpoint."""
+"""The arms of each checkpoint, by kind of device."""
 LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
-"""How long a visit generates at least, in seconds: a generation of the small model is shorter than a scheduler's slice.
-On a GPU every visit has several."""
+"""The least time that a visit generates on a CPU, in seconds, by checkpoint.
+
+One generation of the small model is shorter than a time slice of the scheduler. On a GPU every visit has several
+generations, in `_GPU_LEAST_S` or more.
+"""
 _GPU_LEAST_S = 0.5
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 _EXIT_CODES = (
@@ -54,11 +57,14 @@ _EXIT_CODES = (
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Run the recipe with its own arguments, from the start or, with --resume, from where it was cut.
+    """Run the recipe with its own arguments, from the start or, with --resume, from where it was interrupted.
 
-    `calm` is called before every visit: it waits for others to leave the machine alone. Returns 0, also when a figure
-    falls short: the table says so; 7 (undecided) when --minutes ended it before all was found. Raises AgentCompileError
-    for a partial result that cannot be gone on from, and Stopped for a signal.
+    `calm` is called before every visit and waits until other work leaves the machine alone. Returns 0, also when a
+    figure falls short (the table says so), or 7 (undecided) when --minutes ended the run before all was measured.
+
+    Raises:
+        AgentCompileError: a partial result cannot be resumed.
+        Stopped: a signal ended the run.
     """
     asked = _parse(arguments)
     course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
@@ -135,7 +141,11 @@ def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) ->
 def _find(
     jobs: Sequence[Job], asked: argparse.Namespace, file: PartialFile, setup: Setup
 ) -> tuple[Imported, list[Part]]:
-    """Whatever is not in `file` yet is found and kept there. Raises OutOfTime between two rounds."""
+    """Measure everything that is not in `file` yet, and keep it there.
+
+    Raises:
+        OutOfTime: the time ran out between two rounds.
+    """
     if (imported := file.content.imported) is None:
         imported = file.content.imported = import_time()
         file.keep()
@@ -175,7 +185,10 @@ def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Pa
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:
-    """With the bytes of the cache that this lock has, which may be for more tokens or sequences than by default."""
+    """Return the workload with the size in bytes of this lock's KV cache.
+
+    The lock may be for more tokens or sequences than the default.
+    """
     read = read_lock(lock)
     seats = max((plan.batch for plan in read.plan), default=1)
     return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * seats)
@@ -196,7 +209,10 @@ def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
 
 
 def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
-    """Whoever else works on the machine and honours the file's lock stands aside while something is timed."""
+    """Return a context factory that holds an exclusive lock on the file `path`; without a path it does nothing.
+
+    Other programs on the machine that honour the lock wait while something is timed.
+    """
     if path is None:
         return nullcontext
 

@@ -1,4 +1,4 @@
-"""From what was seen to what is said: figures, rows of the arms' table, and the JSON that is committed."""
+"""The figures, the rows of the arms' table and the committed JSON record, computed from the measurements."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from .report import (
 
 @dataclass(slots=True)
 class Part:
-    """What was found on one checkpoint."""
+    """The measurements of one checkpoint."""
 
     workload: Workload
     arms: tuple[str, ...]
-    """That were asked for."""
+    """The arms that were requested."""
     outcome: Outcome
     times: dict[str, Took] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
     accuracy_reason: str = ""
     choices: dict[str, str] = field(default_factory=dict)
-    """What the lock runs for each region of the decode step."""
+    """What the lock runs for each region of the decode step, by region name."""
 
 
 def record(
@@ -60,7 +60,10 @@ def record(
     revision: Mapping[str, Any],
     resumed: int,
 ) -> dict[str, Any]:
-    """The whole run as one JSON object: `revision` is that of its start, `resumed` how often it was gone on with."""
+    """Build the JSON record of the whole run.
+
+    `revision` is the source revision at its start; `resumed` is how often the run was resumed.
+    """
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -76,13 +79,13 @@ def record(
 
 
 def import_figure(imported: Imported) -> Figure:
-    """What `import agentcompile` costs; none when it brings PyTorch along."""
+    """Return the figure of what `import agentcompile` costs; it has no value when the import also loads PyTorch."""
     value, note = (None, "PyTorch came along") if imported.with_torch else (imported.median_ms, "without PyTorch")
     return figure("-", "import agentcompile", "<=", IMPORT_MS, value, note, "ms")
 
 
 def figures_of(part: Part) -> list[Figure]:
-    """Every figure that has a target on this checkpoint, found or not."""
+    """Return every figure that has a target on this checkpoint, whether or not it was measured."""
     name, rounds, reasons = part.workload.name, part.outcome.rounds, part.outcome.reasons
     figures = []
     share = bandwidth_share(rounds, OURS, part.workload.token_bytes)
@@ -102,7 +105,7 @@ def figures_of(part: Part) -> list[Figure]:
 
 
 def _right(one: Figure, agreement: Mapping[str, str]) -> Figure:
-    """The figure; without its value when what was timed computes something else, ours or the peer's."""
+    """Return the figure, without its value when the timed program, ours or the peer's, computes something else."""
     for arm in (OURS, one.name.partition(" vs ")[2]):
         if (wrong := agreement.get(arm)) and one.name not in WAITS_S.get(one.model, {}):
             return replace(one, value=None, low=None, high=None, note=f"{arm} is wrong: {wrong}")
@@ -110,13 +113,13 @@ def _right(one: Figure, agreement: Mapping[str, str]) -> Figure:
 
 
 def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str) -> str:
-    """The note on a figure beside a peer; what is missing has only the reason for that."""
+    """Return the note of a figure that compares with a peer: why it is missing, or that the peer's tokens vary."""
     varies = found is not None and not same_tokens(rounds, peer)
     return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
 
 
 def _device_figures(part: Part) -> Iterator[Figure]:
-    """What is asked of a GPU alone: time a token, the first token beside compiled peers, memory."""
+    """Yield the figures of a GPU alone: time per output token, TTFT beside compiled peers, and peak memory."""
     name, rounds = part.workload.name, part.outcome.rounds
     if name not in TOKEN_MS:
         return
@@ -136,8 +139,11 @@ def _device_figures(part: Part) -> Iterator[Figure]:
 
 
 def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:
-    """Model, arm, median tokens/s and seconds to the first token over the rounds that count, and what is wrong
-    or varies."""
+    """Yield (model, arm, tokens/s, TTFT in seconds, note) for every requested arm that has measurements or a note.
+
+    Tokens/s and TTFT are medians over the rounds that count, None when there are none. The note says what is wrong or
+    varies.
+    """
     outcome = part.outcome
     for arm in part.arms:
         kept = _kept(outcome.rounds, arm)
@@ -152,7 +158,7 @@ def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None,
 
 
 def choices_of(lock: Path) -> dict[str, str]:
-    """Region name to template and parameters, or to why PyTorch runs it, of the decode plans of a lock."""
+    """Return what the decode plans of a lock run, by region name: template and parameters, or why PyTorch runs it."""
     plans = [plan for plan in read_lock(lock).plan if plan.phase == "decode"]
     return {choice.name: _choice(choice) for plan in plans for choice in plan.choices}
 
@@ -168,7 +174,7 @@ def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
 
 
 def _part_record(part: Part) -> dict[str, Any]:
-    """Everything that was seen, for the file: medians and intervals by arm, and every round."""
+    """Build the JSON record of one checkpoint: medians and intervals by arm, and every round."""
     outcome, workload = part.outcome, part.workload
     arms: dict[str, Any] = {}
     for _, arm, rate, first, note in arm_rows(part):
@@ -199,7 +205,7 @@ def _part_record(part: Part) -> dict[str, Any]:
 
 
 def _round_record(timed: Round) -> dict[str, Any]:
-    """Medians of visits; single generations are thousands of numbers."""
+    """Return the JSON record of a round, without the times of single generations, which are thousands of numbers."""
     told = asdict(timed)
     for pair in told["visits"].values():
         for visit in pair:

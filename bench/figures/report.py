@@ -1,4 +1,4 @@
-"""The figures against their targets: which there are, what was found, and whether that is enough."""
+"""The published figures, their targets, and whether what was measured meets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sense = Literal[">=", "<="]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One published figure. `value` is None when it was not found, and `note` says why."""
+    """One published figure. `value` is None when it was not measured, and `note` then says why."""
 
     model: str
     name: str
@@ -26,19 +26,19 @@ class Figure:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    """A two-sided 95 % interval, where there is one."""
+    """The upper end of a two-sided 95 % interval, of which `low` is the lower end; None when there is none."""
     note: str = ""
 
     @property
     def verdict(self) -> str:
-        """`PASS`, `short`, or `-` when there is no value."""
+        """The comparison with the target: `PASS`, `short`, or `-` when there is no value."""
         if self.value is None:
             return "-"
         return "PASS" if (self.value >= self.target if self.sense == ">=" else self.value <= self.target) else "short"
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """For people: what was found, its interval, the target."""
+        """The cells of the report's table: the value, its interval and the target."""
         value = "-" if self.value is None else f"{_number(self.value)} {self.unit}".strip()
         span = "" if self.low is None else f"{_number(self.low)} … {_number(self.high)}"
         sign = "≥" if self.sense == ">=" else "≤"
@@ -52,20 +52,20 @@ SPEEDUPS: Mapping[str, Mapping[str, float]] = {
     "qwen3-4b": {"hf-eager": 8.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
     "llama-3.2-1b": {"hf-eager": 12.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
 }
-"""By checkpoint and peer: at least so many times its decode rate."""
+"""The least speedup of the decode rate over each peer, by checkpoint."""
 TOKEN_MS: Mapping[str, float] = {"qwen3-1.7b": 1.0, "qwen3-4b": 2.2, "llama-3.2-1b": 0.69}
-"""At most so many milliseconds a token."""
+"""The most milliseconds per output token, by checkpoint."""
 FIRST_TOKEN_PEERS = ("static-reduce-overhead", "static-max-autotune")
-"""Whose first token ours may not come after, on a GPU."""
+"""The peers whose TTFT ours must not exceed on a GPU."""
 MEMORY = 1.1
-"""At most so many times the bytes of weights and cache, on a GPU."""
+"""The most peak memory on a GPU, as a multiple of the bytes of weights and KV cache."""
 BANDWIDTH: Mapping[str, float] = {"qwen3-0.6b": 0.85}
-"""At least this share of the measured read bandwidth."""
+"""The least share of the measured read bandwidth, by checkpoint."""
 WAITS_S: Mapping[str, Mapping[str, float]] = {
     "sample": {"first compile": 180.0, "second compile": 20.0, "replay to first token": 5.0},
     "qwen3-1.7b": {"first compile": 600.0},
 }
-"""At most so many seconds."""
+"""The most seconds that each wait may take, by checkpoint."""
 IMPORT_MS = 100.0
 KL_RATIO = 1.25
 LN_PERPLEXITY = 5e-4
@@ -74,7 +74,7 @@ LN_PERPLEXITY = 5e-4
 def figure(
     model: str, name: str, sense: Sense, target: float, found: Interval | float | None, note: str = "", unit: str = ""
 ) -> Figure:
-    """A figure from what was found, with its interval where there is one."""
+    """Build a figure from a value or an interval; None for `found` gives a figure without a value."""
     if not isinstance(found, Interval):
         return Figure(model=model, name=name, sense=sense, target=target, unit=unit, value=found, note=note)
     value, low, high = found.value, found.low, found.high
@@ -84,12 +84,16 @@ def figure(
 
 
 def ratio(model: str, name: str, target: float, found: Interval | None, note: str = "") -> Figure:
-    """A figure that is at least `target`, from an estimate."""
+    """Build a figure that must be at least `target`, from an estimate; it has no value when `found` is None."""
     return figure(model, name, ">=", target, found, note if found else note or "too few rounds")
 
 
 def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -> list[Figure]:
-    """The two rules end to end: divergence beside eager's, and the whole interval of the perplexity ratio."""
+    """Return the two figures of end-to-end accuracy.
+
+    One is the KL divergence from fp32 relative to eager PyTorch's, the other the farthest end of the interval of the
+    log perplexity ratio. Both have no value when `found` is None.
+    """
     kl, far = "KL vs fp32 / eager's", "|ln perplexity ratio|"
     if found is None:
         return [figure(model, kl, "<=", KL_RATIO, None, note), figure(model, far, "<=", LN_PERPLEXITY, None, note)]
@@ -102,14 +106,14 @@ def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -
 
 
 def figure_table(figures: Sequence[Figure]) -> list[str]:
-    """Aligned lines: what, found, its interval, the target, the verdict, and a note."""
+    """Return the aligned lines of a table of figures: value, interval, target, verdict and note of each."""
     rows = [(figure.model, figure.name, *figure.cells, figure.verdict, figure.note) for figure in figures]
     heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
     return columns(Table(heads=heads, rows=rows))
 
 
 def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) -> list[str]:
-    """Aligned lines of (model, arm, tokens/s, seconds to the first token, note)."""
+    """Return the aligned lines of a table with rows (model, arm, tokens/s, TTFT in seconds, note)."""
     heads = ("model", "arm", "tokens/s", "first token, ms", "note")
     cells = [
         (model, arm, "-" if rate is None else f"{rate:.1f}", "-" if first is None else f"{first * 1e3:.1f}", note)
@@ -119,5 +123,5 @@ def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) 
 
 
 def _number(value: float | None) -> str:
-    """Three digits; nothing for None."""
+    """Format a number with three significant digits; empty for None."""
     return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"

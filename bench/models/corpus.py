@@ -1,8 +1,7 @@
 """The sample's corpus: a Python library's own source, split by file into three parts.
 
-In: a `Lib` directory. Out: files for training, validation and the held-out measurement.
-Invariant: a file's part depends on its relative path alone, and no training file is a
-near-duplicate of a file in another part.
+In: a `Lib` directory. Out: files for training, validation and the held-out measurement. Invariant: a file's part
+depends on its relative path alone, and no training file is a near-duplicate of a file in another part.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DUPLICATE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file: its path below the library, with forward slashes, and its text."""
+    """One source file: its path below the library, with forward slashes, and its text."""
 
     path: str
     text: str
@@ -34,7 +33,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The three parts, each ordered by path, and what was left out of training."""
+    """The three parts of the corpus, each ordered by path, and the paths of near-duplicates left out of training."""
 
     train: tuple[SourceFile, ...]
     validation: tuple[SourceFile, ...]
@@ -43,7 +42,7 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the part, path and text of every file."""
+        """The SHA-256 digest over the part, path and text of every file."""
         sha = hashlib.sha256()
         for part in (self.train, self.validation, self.heldout):
             sha.update(b"part\0")
@@ -91,7 +90,7 @@ def _part(path: str) -> str:
 
 
 def _windows(text: str) -> frozenset[int]:
-    """Digests of every run of WINDOW_LINES lines, indentation and blank lines aside."""
+    """Return the digests of every run of WINDOW_LINES lines, ignoring indentation and blank lines."""
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     return frozenset(
         int.from_bytes(hashlib.sha256("\n".join(lines[i : i + WINDOW_LINES]).encode()).digest()[:8])
@@ -100,7 +99,7 @@ def _windows(text: str) -> frozenset[int]:
 
 
 def _without_duplicates(files: Sequence[SourceFile], others: Sequence[SourceFile]) -> list[SourceFile]:
-    """The files that share at most DUPLICATE_SHARE of the smaller one's windows with any other."""
+    """Return the files that share at most DUPLICATE_SHARE of the smaller file's windows with any of `others`."""
     other_windows = [_windows(other.text) for other in others]
     kept = []
     for file in files:

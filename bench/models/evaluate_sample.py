@@ -1,15 +1,14 @@
-"""Measure the sample checkpoint as it lies on disk: held-out loss, bits per byte, completions.
+"""Measurement of the sample checkpoint as it is on disk: held-out loss, bits per byte, completions.
 
-In: the checkpoint and the `Lib` directory it was trained from. Out: one JSON report.
-Invariant: every number comes from files the training never read, and each stands beside its
-baseline: `xz -9` for bits per byte; real, shuffled and random continuations for completions.
+In: the checkpoint and the `Lib` directory it was trained from. Out: one JSON report. Invariant: every number comes from
+files that training never read, and each stands beside its baseline: `xz -9` for bits per byte; real, shuffled and
+random continuations for completions.
 
-The rule a completion passes: the prompt is the head of a held-out file, cut after a whole
-statement. The model adds `--tokens` tokens, and an unfinished last line is dropped. Prompt and
-completion must then go through Python's `tokenize` with no exception, no error token and no
-bracket closed by another kind. One thing is forgiven: a statement or string still open at the
-end is cut off, provided at least half of the completion's lines remain. An error anywhere is
-never cut away, so a completion cannot pass by losing its bad part.
+The rule that a completion must pass: the prompt is the head of a held-out file, cut after a whole statement. The model
+adds `--tokens` tokens, and an unfinished last line is dropped. Prompt and completion must then go through Python's
+`tokenize` with no exception, no error token and no bracket closed by another kind. One thing is forgiven: a statement
+or string still open at the end is cut off, provided at least half of the completion's lines remain. An error anywhere
+is never cut away, so a completion cannot pass by losing its bad part.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ CLOSES = {")": "(", "]": "[", "}": "{"}
 
 @dataclass(frozen=True)
 class Loss:
-    """What the model spends on the held-out files, each file coded on its own."""
+    """The model's loss on the held-out files, each file scored on its own."""
 
     nats: float
     tokens: int
@@ -57,12 +56,12 @@ class Loss:
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss over every token and the end of text of every file."""
+        """The mean loss over every token and the end-of-text token of every file, in nats."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float:
-        """Code length over source length."""
+        """The code length in bits over the length of the source in bytes."""
         return self.nats / math.log(2) / self.source_bytes
 
 
@@ -78,7 +77,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Lexed:
-    """How far `tokenize` came: the error, if any, and the last line that ended a statement."""
+    """How far `tokenize` read a text: the error, if any, and the last line that ended a statement."""
 
     error: str | None
     unfinished: bool
@@ -87,7 +86,7 @@ class Lexed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule's answer for one completion."""
+    """The result of applying the module's rule to one completion."""
 
     passes: bool
     parses: bool
@@ -96,7 +95,7 @@ class Verdict:
 
 
 def lex(text: str) -> Lexed:
-    """Run `tokenize` over a text, also refusing error tokens and mismatched brackets."""
+    """Run `tokenize` over a text; error tokens and mismatched brackets are errors too."""
     complete = 0
     opened: list[str] = []
     try:
@@ -149,7 +148,11 @@ def _parses(text: str) -> bool:
 
 
 def measure_loss(model: Any, tokenizer: Any, files: Sequence[SourceFile]) -> Loss:
-    """Score every token of every file, and the end of text after it, in sliding windows."""
+    """Score every token of every file, and the end-of-text token after it, in sliding windows.
+
+    Raises:
+        ValueError: decoding a file's tokens does not give its text back.
+    """
     nats, tokens = 0.0, 0
     for file in files:
         end = tokenizer.eos_token_id
@@ -165,7 +168,7 @@ def measure_loss(model: Any, tokenizer: Any, files: Sequence[SourceFile]) -> Los
 
 
 def _windows(length: int) -> Iterator[tuple[int, int, int]]:
-    """(first scored, start, stop) input positions; every position is scored once."""
+    """Yield input positions as (first scored, start, stop); every position is scored once."""
     yield 0, 0, min(CONTEXT, length)
     for first in range(CONTEXT, length, STRIDE):
         stop = min(first + STRIDE, length)
@@ -173,7 +176,7 @@ def _windows(length: int) -> Iterator[tuple[int, int, int]]:
 
 
 def measure_xz(corpus: Corpus) -> dict[str, float]:
-    """`xz -9` bits per byte of the held-out files, three ways, from easy to hard to beat."""
+    """Return `xz -9` bits per byte of the held-out files, measured three ways, from easy to hard to beat."""
     blobs = [file.text.encode() for file in corpus.heldout]
     heldout = b"".join(blobs)
     training = b"".join(file.text.encode() for file in corpus.train)
@@ -192,7 +195,10 @@ def _xz(data: bytes) -> int:
 def draw_prompts(
     tokenizer: Any, files: Sequence[SourceFile], *, count: int, tokens: int, rng: random.Random
 ) -> list[Prompt]:
-    """`count` prompts, a different file each while files last; at least `tokens` tokens follow."""
+    """Draw `count` prompts, each from a different file as long as there are files left.
+
+    More than 8 × `tokens` characters follow a prompt, which are taken to be at least `tokens` tokens.
+    """
     choices = [prompts for file in files if (prompts := _prompts(tokenizer, file, tokens))]
     rng.shuffle(choices)
     return [rng.choice(choices[i % len(choices)]) for i in range(count)]
@@ -214,7 +220,10 @@ def _prompts(tokenizer: Any, file: SourceFile, tokens: int) -> list[Prompt]:
 def continuations(
     model: Any, tokenizer: Any, *, tokens: int, temperature: float, seed: int
 ) -> dict[str, Callable[[int, Prompt], str]]:
-    """The sampled completion first, then greedy decoding and the three controls."""
+    """Return the ways to continue a prompt: the sampled completion first, then greedy decoding and three controls.
+
+    Each takes the prompt's index and the prompt, and returns text.
+    """
     end = tokenizer.eos_token_id
 
     def generate(prompt: Prompt, **how: Any) -> list[int]:
@@ -257,7 +266,7 @@ def continuations(
 
 
 def measure_completions(prompts: Sequence[Prompt], complete: Callable[[int, Prompt], str]) -> dict[str, object]:
-    """Counts over all prompts, and why each failure failed."""
+    """Return the counts over all prompts, and the reasons of the failures."""
     verdicts = [judge(prompt, complete(index, prompt)) for index, prompt in enumerate(prompts)]
     count = len(verdicts)
     return {
@@ -272,7 +281,11 @@ def measure_completions(prompts: Sequence[Prompt], complete: Callable[[int, Prom
 
 @torch.no_grad()
 def evaluate(checkpoint: Path, lib: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Everything the report says, as JSON values."""
+    """Return the whole report as JSON values.
+
+    Raises:
+        SystemExit: `lib` is not the library that the sample was trained from.
+    """
     corpus = read_corpus(lib)
     trained_on = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
     if trained_on["corpus"]["digest"] != corpus.digest:

@@ -1,6 +1,6 @@
-"""Write a Qwen3 checkpoint as GGUF with its own bits: bf16 matrices, fp32 norms, no tokenizer.
+"""Conversion of a Qwen3 checkpoint to GGUF with the same bits: bf16 matrices, fp32 norms, no tokenizer.
 
-Needs the packages `gguf` and `numpy` in the interpreter that llama.cpp's Python bindings live in; nothing of ours.
+It needs the packages `gguf` and `numpy` in the interpreter that has llama.cpp's Python bindings, and none of our code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ LAYER_NAMES = {
 
 
 def gguf_name(name: str) -> str:
-    """The name that llama.cpp gives a tensor of a Hugging Face checkpoint; KeyError when it has none."""
+    """Return llama.cpp's name for a tensor of a Hugging Face checkpoint.
+
+    Raises:
+        KeyError: llama.cpp has no name for it.
+    """
     if name in NAMES:
         return NAMES[name]
     layer, _, rest = name.removeprefix("model.layers.").partition(".")
@@ -40,7 +44,11 @@ def gguf_name(name: str) -> str:
 
 
 def write_gguf(model: Path, out: Path) -> None:
-    """Write the checkpoint in `model` to `out`; raises ValueError for another architecture than Qwen3 in bf16."""
+    """Write the checkpoint in the directory `model` to the GGUF file `out`.
+
+    Raises:
+        ValueError: the architecture is not Qwen3, or a tensor is not bf16.
+    """
     import gguf  # type: ignore[import-not-found]
     import numpy as np
 
@@ -78,14 +86,18 @@ def write_gguf(model: Path, out: Path) -> None:
 
 
 def _rope_theta(config: Mapping[str, Any]) -> float:
-    """Where a configuration keeps it depends on the version that wrote it."""
+    """Return the base of the rotary embedding; transformers' versions keep it in different places."""
     parameters = config.get("rope_parameters") or {}
     value: float = parameters.get("rope_theta") or config["rope_theta"]
     return value
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, list[int], memoryview]]:
-    """Name, shape and raw bits of every tensor; ValueError for one that is not bf16."""
+    """Yield the name, shape and raw bits of every tensor of a checkpoint.
+
+    Raises:
+        ValueError: a tensor is not bf16.
+    """
     import numpy as np
 
     for path in sorted(model.glob("*.safetensors")):

@@ -1,4 +1,4 @@
-"""Checkpoints by name, as the compiler's `preset:NAME` asks for them."""
+"""Checkpoints by name, for the compiler's `preset:NAME`."""
 
 from __future__ import annotations
 
@@ -15,4 +15,7 @@ MAKERS: Mapping[str, Callable[[Path], Path]] = {
     "sample": lambda _: SAMPLE,
     **{name: functools.partial(materialise, name) for name in PRESETS},
 }
-"""By name, what makes or finds the checkpoint: takes the directory to make it in, returns where it lies."""
+"""Functions that make or find a checkpoint, by its name.
+
+Each takes the directory to make it in and returns the directory where it is.
+"""

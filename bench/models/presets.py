@@ -1,10 +1,9 @@
 """Presets: published model shapes with seeded random weights, written on demand.
 
-In: a preset's name, a dtype, a seed. Out: a checkpoint directory in Hugging Face form
-(`config.json`, `generation_config.json`, safetensors), which appears whole or not at all.
-Invariant: the same name, dtype, seed, layers and shard size give the same bytes on every
-machine, because `random.Random` picks each value from a table of normal quantiles and no
-vectorised transcendental function takes part. At most one chunk of one tensor is in memory.
+In: a preset's name, a dtype, a seed. Out: a checkpoint directory in Hugging Face form (`config.json`,
+`generation_config.json`, safetensors), which appears whole or not at all. Invariant: the same name, dtype, seed, layers
+and shard size give the same bytes on every machine, because `random.Random` picks each value from a table of normal
+quantiles and no vectorised transcendental function takes part. At most one chunk of one tensor is in memory.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ class Preset:
 
     @property
     def parameters(self) -> int:
-        """How many values the checkpoint stores; a tied head counts once."""
+        """The number of values that the checkpoint stores; a tied head counts once."""
         return sum(tensor.elements for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a checkpoint: its name, its shape, and what its values centre on."""
+    """One tensor of a checkpoint: its name, its shape, and the mean and standard deviation of its values."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,13 +71,13 @@ class TensorSpec:
 
     @property
     def elements(self) -> int:
-        """How many values the tensor holds."""
+        """The number of values that the tensor holds."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a materialised directory was made from; `preset.json` beside the weights."""
+    """The arguments that a checkpoint directory was made from; stored as `preset.json` beside the weights."""
 
     preset: str
     dtype: Dtype
@@ -92,11 +91,16 @@ _KNOWN: Mapping[str, Mapping[str, Mapping[str, Json]]] = json.loads(
     Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
 )
 PRESETS: Mapping[str, Preset] = MappingProxyType({name: Preset(name, of) for name, of in _KNOWN["presets"].items()})
-"""Four query heads of the tiny Qwen3 are wider than its hidden size. All three bands of the scaled rope (kept, blended,
-stretched) occur at the tiny Llama's head_dim of 32, and it alone has biases."""
+"""The presets by name.
+
+The four query heads of the tiny Qwen3 are together wider than its hidden size. All three bands of the scaled rope
+(kept, blended, stretched) occur at the tiny Llama's head_dim of 32, and only that preset has biases.
+"""
 SHAPES: Mapping[str, Preset] = MappingProxyType({name: Preset(name, of) for name, of in _KNOWN["shapes"].items()})
-"""Shapes that no checkpoint is made of. No extent of `uneven` is a multiple of any vector or tile, as GPT-2's
-vocabulary and Phi's heads are not."""
+"""Shapes for which no checkpoint is written, by name.
+
+No extent of `uneven` is a multiple of any vector or tile, like GPT-2's vocabulary and Phi's heads.
+"""
 
 
 def materialise(
@@ -110,10 +114,14 @@ def materialise(
 ) -> Path:
     """Write a preset's checkpoint to `out_dir` and return that path.
 
-    `layers` keeps the shape and changes the depth; a tensor present at both depths has the
-    same values. A directory already made from the same arguments is returned untouched.
-    Raises `KeyError` for an unknown preset, `ValueError` for a bad dtype, depth or shard
-    size, and `FileExistsError` when `out_dir` holds anything else.
+    `layers` keeps the shape and changes the depth; a tensor present at both depths has the same values. A directory
+    already made from the same arguments is returned untouched.
+
+    Raises:
+        KeyError: the preset is unknown.
+        ValueError: the dtype, the depth or the shard size is invalid.
+        FileExistsError: `out_dir` holds anything else.
+        OSError: the directory cannot be written.
     """
     if preset_name not in PRESETS:
         raise KeyError(f"{preset_name}: no such preset; there are {', '.join(PRESETS)}")
@@ -145,7 +153,11 @@ def materialise(
 
 
 def with_layers(preset: Preset, layers: int | None) -> Preset:
-    """The preset at another depth; raises `ValueError` below one layer."""
+    """Return the preset with `layers` layers; None keeps its own number.
+
+    Raises:
+        ValueError: `layers` is less than 1.
+    """
     if layers is None:
         return preset
     if layers < 1:
@@ -181,7 +193,7 @@ def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None
 
 
 def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorSpec, ...]]:
-    """Tensors in file order, cut where the next would overflow; a large one has its own shard."""
+    """Yield groups of tensors in file order, each of at most `limit` values; a larger tensor has its own group."""
     shard: list[TensorSpec] = []
     held = 0
     for tensor in tensors:
@@ -194,9 +206,9 @@ def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorS
 
 
 def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dtype, seed: int) -> None:
-    """The safetensors layout: header length (u64, little endian), JSON header, raw data.
+    """Write tensors in safetensors layout: header length (u64, little endian), JSON header, raw data.
 
-    Written by hand because `safetensors.torch.save_file` wants every tensor in memory.
+    Written by hand because `safetensors.torch.save_file` needs every tensor in memory.
     """
     file.write(safetensors_header(tensors, dtype)[0])
     quantiles = _quantiles()
@@ -206,7 +218,7 @@ def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dt
 
 
 def safetensors_header(tensors: Sequence[TensorSpec], dtype: Dtype) -> tuple[bytes, int]:
-    """What stands before the data of a file of `tensors`, and how many bytes of data there are."""
+    """Return the bytes before the data of a safetensors file of `tensors`, and the number of bytes of data."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
@@ -223,7 +235,7 @@ def safetensors_header(tensors: Sequence[TensorSpec], dtype: Dtype) -> tuple[byt
 
 
 def _quantiles() -> torch.Tensor:
-    """[QUANTILES] fp64: midpoint quantiles of the standard normal, mirrored about zero."""
+    """Return midpoint quantiles of the standard normal distribution, mirrored about zero: [QUANTILES] fp64."""
     import torch
 
     normal = NormalDist()
@@ -232,7 +244,7 @@ def _quantiles() -> torch.Tensor:
 
 
 def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int) -> Iterator[bytes]:
-    """The tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
+    """Yield the tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
     import torch
 
     table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, TORCH_DTYPE[dtype]))
@@ -246,7 +258,7 @@ def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int
 
 
 def _tensors(config: Mapping[str, Json]) -> Iterator[TensorSpec]:
-    """Names and shapes as `Qwen3ForCausalLM` and `LlamaForCausalLM` store them."""
+    """Yield the tensors with the names and shapes that `Qwen3ForCausalLM` and `LlamaForCausalLM` store."""
     hidden, inner = _int(config, "hidden_size"), _int(config, "intermediate_size")
     head_dim, vocab = _int(config, "head_dim"), _int(config, "vocab_size")
     query = _int(config, "num_attention_heads") * head_dim

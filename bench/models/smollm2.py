@@ -58,7 +58,11 @@ def write(file: Path, out: Path) -> None:
 
 
 def hugging_face_name(name: str) -> str:
-    """The name that transformers gives a tensor of llama.cpp's; KeyError when it has none."""
+    """Return transformers' name for a tensor of a llama.cpp checkpoint.
+
+    Raises:
+        KeyError: transformers has no name for it.
+    """
     if not name.startswith("blk."):
         return _NAMES[name]
     _, layer, kind, what = name.split(".")
@@ -66,7 +70,7 @@ def hugging_face_name(name: str) -> str:
 
 
 def paired(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows [heads·D, hidden] of a query or key projection, from interleaved pairs to halves."""
+    """Reorder rows [heads·D, hidden] of a query or key projection from interleaved pairs to halves."""
     return rows.reshape(heads, -1, 2, rows.shape[1]).transpose(1, 2).reshape(rows.shape)
 
 

@@ -1,10 +1,9 @@
-"""Train the sample checkpoint from a Python library's own source.
+"""Training of the sample checkpoint from a Python library's own source.
 
-In: a `Lib` directory and a budget in minutes or steps. Out: a directory in Hugging Face form
-(bf16 Qwen3 weights, byte-level BPE tokenizer) and `training.json`, the run's log.
-Invariant: the held-out files are never read for training, for choosing a checkpoint or for the
-tokenizer; validation files choose the checkpoint. Exported weights give the same logits as the
-model trained here, or the export fails.
+In: a `Lib` directory and a budget in minutes or steps. Out: a directory in Hugging Face form (bf16 Qwen3 weights,
+byte-level BPE tokenizer) and `training.json`, the run's log. Invariant: the held-out files are never read for training,
+for choosing a checkpoint or for the tokenizer; validation files choose the checkpoint. Exported weights give the same
+logits as the model trained here, or the export fails.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ EXPORT_TOLERANCE = 2e-3  # largest fp32 logit difference between the trained mod
 
 @dataclass(frozen=True)
 class Shape:
-    """The model's shape, in the words of `Qwen3Config`."""
+    """The model's shape, in the field names of `Qwen3Config`."""
 
     vocab_size: int = 4096
     hidden_size: int = 256
@@ -54,7 +53,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train: a budget in minutes or in steps, and the optimiser's settings."""
+    """The settings of a training run: a budget in minutes or in steps, and the optimiser's settings."""
 
     minutes: float | None
     steps: int | None
@@ -68,14 +67,14 @@ class Recipe:
     evaluations: int = 25
 
     def progress(self, step: int, elapsed_s: float) -> float:
-        """The share of the budget used; 1 or more when training is over."""
+        """Return the share of the budget used; 1 or more when training is over."""
         if self.steps is not None:
             return step / self.steps
         assert self.minutes is not None
         return elapsed_s / (60 * self.minutes)
 
     def rate(self, progress: float) -> float:
-        """The learning rate: linear warm-up, then a cosine to zero."""
+        """Return the learning rate: linear warm-up, then a cosine to zero."""
         if progress < self.warmup:
             return self.learning_rate * (progress + 1e-3) / (self.warmup + 1e-3)
         done = min(1.0, (progress - self.warmup) / (1 - self.warmup))
@@ -93,8 +92,10 @@ class LogEntry:
 
 
 def fresh_model(shape: Shape, dropout: float) -> Any:
-    """Transformers' own decoder with fresh weights in float32; dropout acts on the embeddings and on what each block
-    adds to the residual."""
+    """Build transformers' own Qwen3 decoder with fresh float32 weights.
+
+    Dropout acts on the embeddings and on what each block adds to the residual.
+    """
     settings = asdict(shape)
     made: Any = transformers.Qwen3Config
     config = made(
@@ -125,13 +126,13 @@ def fresh_model(shape: Shape, dropout: float) -> Any:
 
 
 def loss_of(model: Any, windows: Tensor) -> Tensor:
-    """[batch, context + 1] token ids -> mean nats per predicted token."""
+    """Return the mean loss in nats per predicted token of token ids [batch, context + 1]."""
     logits = model(windows[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
 
 def train_tokenizer(files: Sequence[SourceFile], vocab_size: int) -> tokenizers.Tokenizer:
-    """Byte-level BPE over the training files; id 0 is the end of a text."""
+    """Train a byte-level BPE tokenizer on the training files; id 0 is the end-of-text token."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
@@ -152,7 +153,7 @@ def train_tokenizer(files: Sequence[SourceFile], vocab_size: int) -> tokenizers.
 
 
 def encode(tokenizer: tokenizers.Tokenizer, files: Sequence[SourceFile]) -> Tensor:
-    """All files as one stream of ids, an end of text before each and after the last."""
+    """Encode all files as one stream of token ids, with an end-of-text token before each file and after the last."""
     stream = [END_OF_TEXT_ID]
     for encoding in tokenizer.encode_batch([file.text for file in files]):
         stream.extend(encoding.ids)
@@ -161,7 +162,7 @@ def encode(tokenizer: tokenizers.Tokenizer, files: Sequence[SourceFile]) -> Tens
 
 
 def optimiser(model: Any, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves norm weights alone."""
+    """Return an AdamW optimiser that decays matrices and leaves norm weights alone."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim == 2], "weight_decay": recipe.weight_decay},
@@ -172,13 +173,13 @@ def optimiser(model: Any, recipe: Recipe) -> torch.optim.AdamW:
 
 
 def windows(stream: Tensor, starts: Tensor, context: int) -> Tensor:
-    """[batch, context + 1] ids from `stream`, a row per start."""
+    """Return ids [batch, context + 1] cut from `stream`, one row for each start."""
     return stream[starts[:, None] + torch.arange(context + 1, device=stream.device)]
 
 
 @torch.no_grad()
 def validate(model: Any, stream: Tensor, context: int) -> float:
-    """Mean nats per token over back-to-back windows of the stream."""
+    """Return the mean loss in nats per token over back-to-back windows of the stream."""
     model.eval()
     starts = torch.arange(0, len(stream) - context - 1, context, device=stream.device)
     losses = []
@@ -190,7 +191,7 @@ def validate(model: Any, stream: Tensor, context: int) -> float:
 
 
 def train(model: Any, recipe: Recipe, training: Tensor, validation: Tensor) -> tuple[dict[str, Tensor], list[LogEntry]]:
-    """Train in place; return the weights with the lowest validation loss, and the log."""
+    """Train the model in place; return the weights with the lowest validation loss, and the log."""
     device = training.device
     generator = torch.Generator(device).manual_seed(recipe.seed)
     adam = optimiser(model, recipe)
@@ -225,7 +226,11 @@ def train(model: Any, recipe: Recipe, training: Tensor, validation: Tensor) -> t
 
 
 def export(model: Any, weights: dict[str, Tensor], tokenizer: tokenizers.Tokenizer, out: Path) -> None:
-    """Write the bf16 checkpoint and tokenizer; raise if what is read back disagrees on the logits."""
+    """Write the bf16 checkpoint and the tokenizer.
+
+    Raises:
+        RuntimeError: the model read back differs in its logits by more than `EXPORT_TOLERANCE`.
+    """
     model.load_state_dict(weights)
     model.to("cpu", torch.bfloat16).eval().save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
@@ -250,7 +255,7 @@ def export(model: Any, weights: dict[str, Tensor], tokenizer: tokenizers.Tokeniz
 
 
 def describe(corpus: Corpus) -> dict[str, object]:
-    """The corpus in numbers, for the log."""
+    """Return the corpus in numbers, for the log."""
     parts = {"train": corpus.train, "validation": corpus.validation, "heldout": corpus.heldout}
     return {
         "digest": corpus.digest,
