@@ -78,7 +78,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AdmittedStep:
     """The decode step of the plan that one compile admitted, with its log ratio to PyTorch."""
 
     attached: bool
@@ -94,7 +94,7 @@ class Attached:
     `half_width` combines the widest interval of either kind.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[AdmittedStep, ...]
     difference: float
     half_width: float
 
@@ -312,7 +312,7 @@ def beside(folder: Path, model: str, flags: Sequence[str], pairs: int) -> Attach
     return Attached(steps=steps, difference=mean[True] - mean[False], half_width=half_width)
 
 
-def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attached: bool) -> Step:
+def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attached: bool) -> AdmittedStep:
     path = folder / name
     command = ["env", f"AGENTCOMPILE_HOME={folder / 'home'}", sys.executable, "-m", "agentcompile"]
     asked = [*flags, "--out", str(folder / f"{name}.lock.toml")]
@@ -336,7 +336,7 @@ def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attac
         process.kill()
         process.wait()
     plan = _plan(path)
-    return Step(attached=attached, step_ns=plan.step_ns, log_ratio=plan.log_ratio, half_width=plan.half_width)
+    return AdmittedStep(attached=attached, step_ns=plan.step_ns, log_ratio=plan.log_ratio, half_width=plan.half_width)
 
 
 def _plan(path: Path) -> Plan:

@@ -25,7 +25,7 @@ from .harness.stepping import POSITION, Bench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TimedStep:
     """One timed step: the median of its replays, and the bytes that it must read."""
 
     name: str
@@ -55,19 +55,22 @@ def run(arguments: Sequence[str]) -> int:
     read = _ceiling(opened, options)
     bench = Bench(opened)
     positions = [int(text) for text in asked.positions.split(",")]
-    by_position = [Row(name=str(at), ns=bench.time(bench.serving(at), at), bytes=bench.bytes(at)) for at in positions]
+    by_position = [
+        TimedStep(name=str(at), ns=bench.time(bench.serving(at), at), bytes=bench.bytes(at)) for at in positions
+    ]
     at = min(POSITION, opened.lock.model.context - 1)
     ladder = [
-        Row(name=name, ns=bench.time(program, at, overlap), bytes=bench.bytes(at))
+        TimedStep(name=name, ns=bench.time(program, at, overlap), bytes=bench.bytes(at))
         for name, program, overlap in bench.ladder()
     ]
     whole = bench.time(bench.full, at)
     regions = [
-        Row(name=region.name, ns=max(whole - bench.time(without, at), 0.0) / sites, bytes=region.cost.bytes)
+        TimedStep(name=region.name, ns=max(whole - bench.time(without, at), 0.0) / sites, bytes=region.cost.bytes)
         for region, without, sites in bench.without()
     ]
     by_batch = [
-        Row(name=str(program.batch), ns=bench.time(program, at), bytes=bench.bytes(at)) for program in bench.batches
+        TimedStep(name=str(program.batch), ns=bench.time(program, at), bytes=bench.bytes(at))
+        for program in bench.batches
     ]
     found = {
         "model": opened.lock.model.name,
@@ -96,14 +99,14 @@ def _ceiling(opened: Opened, options: Options) -> float:
         return judge.ceiling().dram_bytes_per_s
 
 
-def _rows(rows: Sequence[Row], read: float) -> list[dict[str, Any]]:
+def _rows(rows: Sequence[TimedStep], read: float) -> list[dict[str, Any]]:
     return [
         {"name": row.name, "ns": round(row.ns), "bytes": row.bytes, "times_floor": row.ns / (1e9 * row.bytes / read)}
         for row in rows
     ]
 
 
-def _table(title: str, rows: Sequence[Row], read: float) -> list[str]:
+def _table(title: str, rows: Sequence[TimedStep], read: float) -> list[str]:
     cells = [
         (row.name, f"{row.ns / 1e3:.2f}", f"{row.bytes / 1e6:.1f}", f"{row.bytes / max(row.ns, 1):.0f}",
          f"{row.ns / (1e9 * row.bytes / read):.3f}")

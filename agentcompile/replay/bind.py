@@ -64,15 +64,15 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.native import Executor, Library
     from agentcompile.runtime.regimes import Regimes
-    from agentcompile.runtime.step import Step
+    from agentcompile.runtime.step import HostStep
 
     here, captured = opened.here, opened.model.captured
     libraries = {digest: Library(path) for digest, path in binaries.items()}
     built = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     executor = Executor(built, opened.lock.target.threads)
     memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
-    steps = [(regime.context[1], Step(one, memory, executor, libraries)) for regime, one in opened.alone]
-    prefill = Step(opened.prefill, memory, executor, libraries, capacity=min(CHUNK, opened.capacity))
+    steps = [(regime.context[1], HostStep(one, memory, executor, libraries)) for regime, one in opened.alone]
+    prefill = HostStep(opened.prefill, memory, executor, libraries, capacity=min(CHUNK, opened.capacity))
     return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory, ()
 
 

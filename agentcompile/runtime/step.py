@@ -16,7 +16,7 @@ from agentcompile.runtime.packed import Packed
 from agentcompile.runtime.sites import Action, dying_after, torch_site
 
 
-class Step:
+class HostStep:
     """The step of one program on the CPU; its buffers keep their addresses.
 
     Decode programs read and write `memory.token` and `memory.position`; a prefill program is bound once for every chunk
@@ -125,7 +125,7 @@ class Step:
 class _Bound:
     """A step at one number of tokens: every name resolved to a tensor, every run of launches to one call."""
 
-    def __init__(self, step: Step, tokens: int) -> None:
+    def __init__(self, step: HostStep, tokens: int) -> None:
         self._step = step
         self._tokens = tokens
         program, memory = step.program, step._memory

@@ -21,7 +21,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Decode, Prefill
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.regimes import Regimes
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import Fed, FeedModel
 from agentcompile.worker.steps import called, constants
@@ -129,10 +129,10 @@ def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
     memory.furnish()
     libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
     steps: list[tuple[int, Decode]] = [
-        (end, Step(program, memory, executor, libraries)) for end, program in request.decode
+        (end, HostStep(program, memory, executor, libraries)) for end, program in request.decode
     ]
     (_, chunk), *_ = request.prefill
-    prefill = Step(chunk, memory, executor, libraries, capacity=request.capacity)
+    prefill = HostStep(chunk, memory, executor, libraries, capacity=request.capacity)
     return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together={})
 
 

@@ -15,7 +15,7 @@ from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.logits import Probe, live, reference_of
 from agentcompile.worker.probes import Probes
@@ -45,7 +45,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
             if source not in libraries:
                 libraries[source] = Library(path)
                 require(watch, index)
-    steps = [Step(program, memory, executor, libraries) for program in programs]
+    steps = [HostStep(program, memory, executor, libraries) for program in programs]
     vocab = concrete(next(b.shape for b in programs[0].buffers if b.name == programs[0].logits))[-1]
 
     def once(index: int) -> torch.Tensor:
@@ -80,7 +80,7 @@ class _StepArm:
     """
 
     def __init__(
-        self, step: Step, memory: Memory, position: int, box: Box, index: int, probe: Probe, probes: Probes
+        self, step: HostStep, memory: Memory, position: int, box: Box, index: int, probe: Probe, probes: Probes
     ) -> None:
         self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
         self._probe = probe

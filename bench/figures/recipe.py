@@ -21,7 +21,7 @@ from agentcompile.options import DEFAULT_CONTEXT
 
 from ..harness.building import build_of
 from ..harness.course import Course, add_cutting, say
-from ..harness.identity import Job
+from ..harness.identity import WorkloadJob
 from ..harness.numbers import at_least
 from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
 from ..harness.rates import wait_for_calm
@@ -132,14 +132,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) -> Job:
+def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) -> WorkloadJob:
     kind = machine.target.kind
     workload = make_workload(name, MAKERS[name](cache / "presets" / name), seed=asked.seed, kind=kind)
-    return Job(workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms))
+    return WorkloadJob(
+        workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms)
+    )
 
 
 def _find(
-    jobs: Sequence[Job], asked: argparse.Namespace, file: PartialFile, setup: Setup
+    jobs: Sequence[WorkloadJob], asked: argparse.Namespace, file: PartialFile, setup: Setup
 ) -> tuple[Imported, list[Part]]:
     """Measure everything that is not in `file` yet, and keep it there.
 
@@ -156,7 +158,7 @@ def _find(
     return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
 
 
-def _measure(job: Job, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
+def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
     workload, progress = job.workload, file.progress(job.workload.name)
     build: Build | None = None
     if lock:

@@ -24,7 +24,7 @@ from agentcompile.options import resolve
 
 from .environment import environment
 from .found import Samples
-from .identity import Job, identity_of
+from .identity import WorkloadJob, identity_of
 from .partial import OutOfTime, PartialFile, open_partial
 from .records import nameless, revision
 from .result import Case, SuiteResult, write_result, write_text
@@ -66,7 +66,13 @@ class Course:
         return cls(command=tuple(command), asked=asked, machine=made, begun=begun, until_s=until_s, cache=folder)
 
     def partial(
-        self, jobs: Sequence[Job], more: Mapping[str, object], *, rounds: int, processes: int, lock: Path | None = None
+        self,
+        jobs: Sequence[WorkloadJob],
+        more: Mapping[str, object],
+        *,
+        rounds: int,
+        processes: int,
+        lock: Path | None = None,
     ) -> AbstractContextManager[PartialFile]:
         """Return the partial result of this run as a context manager that holds it.
 

@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WorkloadJob:
     """One checkpoint's workload and the arms that run it."""
 
     workload: Workload
@@ -35,7 +35,7 @@ class Job:
 
 
 def identity_of(
-    jobs: Sequence[Job],
+    jobs: Sequence[WorkloadJob],
     target: Target,
     revision: Mapping[str, Any],
     *,
@@ -78,7 +78,7 @@ def differences(there: Identity, here: Identity) -> list[str]:
     ]
 
 
-def _of_job(job: Job) -> Identity:
+def _of_job(job: WorkloadJob) -> Identity:
     work = job.workload
     return {
         f"{work.name}.arms": ",".join(job.arms),

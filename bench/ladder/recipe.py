@@ -22,7 +22,7 @@ from agentcompile.evaluation.step_clock import policy_digest
 
 from ..harness.course import Course, add_cutting, say
 from ..harness.found import Samples
-from ..harness.identity import Job
+from ..harness.identity import WorkloadJob
 from ..harness.numbers import at_least, seconds
 from ..harness.rates import wait_for_calm
 from ..harness.result import Case
@@ -64,7 +64,7 @@ def run(
     asked = _parse(arguments, rungs)
     course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
     wanted = _wanted(asked, course.machine, course.cache, rungs)
-    job = Job(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
+    job = WorkloadJob(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     more = {"budget": asked.budget, "seconds": f"{asked.seconds:g}", "stored": asked.stored}
     with course.partial([job], more, **counts) as file:

@@ -30,7 +30,7 @@ from ..harness.course import Course, add_cutting, say
 from ..harness.engines import ENGINES
 from ..harness.environment import host
 from ..harness.found import widened
-from ..harness.identity import Job
+from ..harness.identity import WorkloadJob
 from ..harness.partial import PartialFile
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
 from ..harness.result import Case, SuiteResult
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         "llama-python": asked.llama_python or "",
         "vllm-python": asked.vllm_python or "",
     }
-    jobs = [Job(workload=case.workload, arms=suite.arms) for case in cases]
+    jobs = [WorkloadJob(workload=case.workload, arms=suite.arms) for case in cases]
     with course.partial(jobs, more, **counts, lock=asked.lock) as file:
         found = course.found(
             file,

@@ -20,7 +20,7 @@ from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.sampling import Sampling, choose
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from tests.models import tiny
 from tests.models.lowered import in_pytorch
 
@@ -91,8 +91,8 @@ class Rig:
         self.seats = [HostSeats(one, self.memory) for one in more]
 
         def model(memory: Memory, beside: Any) -> CompiledModel:
-            decode = Step(own[0], memory, nothing, {})
-            prefill = Step(own[1], memory, nothing, {}, capacity=16)
+            decode = HostStep(own[0], memory, nothing, {})
+            prefill = HostStep(own[1], memory, nothing, {}, capacity=16)
             return CompiledModel(info, decode, prefill, memory, tokenizer=None, checkpoint=path, beside=beside)
 
         self.alone = model(Memory(own, read, captured.constants), None)

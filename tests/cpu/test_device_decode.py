@@ -30,7 +30,7 @@ from agentcompile.runtime.last import for_one
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.sites import one_operator, product_into
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from tests.models import tiny
 from tests.models.lowered import in_pytorch
 from tests.unit.graphs import qwen3
@@ -74,8 +74,8 @@ class Rig:
         self.memory = Memory(programs, read, self.captured.constants)
         self.host = Memory(programs, read, self.captured.constants)
         nothing: Any = None
-        self.step = Step(programs[0], self.host, nothing, {})
-        self.chunks = Step(programs[1], self.host, nothing, {}, capacity=CONTEXT)
+        self.step = HostStep(programs[0], self.host, nothing, {})
+        self.chunks = HostStep(programs[1], self.host, nothing, {}, capacity=CONTEXT)
         advance = Advance(self.memory)
 
         def captured(

@@ -40,7 +40,7 @@ from agentcompile.replay.write import lock_of
 from agentcompile.runtime import device_step
 from agentcompile.runtime.device_step import first_chunk
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import CHUNK, cut
 from agentcompile.tuning.prepared import PreparedModel
@@ -283,7 +283,7 @@ def test_a_timed_chunk_is_a_prompt_at_the_start_of_the_cache(rig: Rig) -> None:
     ids = torch.arange(CHUNK) % rig.ready.model.captured.info.vocab
     assert len(ids.unique()) > CHUNK // 4
     nothing: Any = None
-    chunk = Step(baseline, host, nothing, {}, capacity=CHUNK)
+    chunk = HostStep(baseline, host, nothing, {}, capacity=CHUNK)
     expected = chunk.run(ids, torch.arange(CHUNK)).float()
     assert float((step.logits.float() - expected).norm() / expected.norm()) < 0.05
     for found, written in zip(memory.states(), host.states(), strict=True):

@@ -19,7 +19,7 @@ from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Incorrect
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor
-from agentcompile.runtime.step import Step
+from agentcompile.runtime.step import HostStep
 from agentcompile.system.store import Store
 from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
 from agentcompile.worker.wrong import WrongOutput
@@ -138,7 +138,7 @@ def test_caches_hold_what_the_model_writes_there_before_steps_are_compared(
     path, constants, program = model
     memory = Memory([program], Checkpoint.open(path).tensor, dict(load_file(constants)))
     memory.furnish()
-    made = Step(program, memory, executor, {})
+    made = HostStep(program, memory, executor, {})
     live(memory, [program], [made.again], vocab=VOCAB, seed=5)
     for state in memory.states():
         assert torch.equal(state[:, :, :LIVED], state[:, :, LIVED : 2 * LIVED])
