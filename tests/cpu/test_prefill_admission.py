@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,13 @@ from agentcompile.capture.cached import Model
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Event, PlanAdmitted, Warned, silent
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Clock, Interval, Round, Samples
-from agentcompile.ir.trial import Fallback, Kernel, Plan
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Plan
 from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
 from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.chunks import Chunks
@@ -41,6 +42,7 @@ from agentcompile.runtime import device_step
 from agentcompile.runtime.device_step import first_chunk
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.step import HostStep
+from agentcompile.search import STRATEGIES
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import CHUNK, cut
 from agentcompile.tuning.prepared import PreparedModel
@@ -84,17 +86,18 @@ class Judged:
 
 @dataclass
 class Known:
-    """A scheduler that knows the sources of a chunk's kernels."""
+    """Alternatives of which there are none; the sources of a chunk's kernels are known."""
 
     found: Mapping[str, Source]
-    left: Callable[[], float] = lambda: 0.0
-    steering: Steering = field(default_factory=Steering)
 
     def sources(self) -> Mapping[str, Source]:
         return self.found
 
     def limit(self, left: Callable[[], float]) -> None:
-        """It searches nothing."""
+        """It evaluates nothing."""
+
+    def shippable(self, part: Part, known: Choice) -> Choice:
+        return part.choice
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,12 @@ class Rig:
 
     def tune_steps(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
         events: list[Event] = []
-        scheduler: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
+        alternatives: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
         timed: Any = judge
         budget = TimeBudget(0, self.ready.here.target)
-        return tune_steps(self.ready, scheduler, {}, self.planned, timed, 0, events.append, budget), events
+        clock = StepClock(self.ready.here, timed, self.ready.model, alternatives.sources, Steering(), budget.left)
+        descent = STRATEGIES["halving"].step
+        return tune_steps(self.ready, self.planned, alternatives, descent, clock, 0, events.append, budget), events
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""

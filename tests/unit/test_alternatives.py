@@ -24,7 +24,7 @@ def test_blocks_of_a_small_grid_leave_room_on_a_multiprocessor_whatever_they_are
 
 
 class Space:
-    """A scheduler over points of three parameters, of which some were measured alone."""
+    """Candidates of a step over points of three parameters, of which some were measured alone."""
 
     def __init__(self, known: Mapping[tuple[int, int, int], int]) -> None:
         self.points = {
@@ -40,7 +40,7 @@ class Space:
             for b in range(6)
             for c in range(6)
         }
-        self.trials = {runs.REGION: list(self._measured(known))}
+        self.known = list(self._measured(known))
         self.asked: list[Candidate] = []
         self.builds = 0
         self.seconds = 1.0
@@ -48,13 +48,16 @@ class Space:
     def left(self) -> float:
         return self.seconds
 
+    def trials(self, region: str) -> list[Any]:
+        return self.known
+
     def _measured(self, known: Mapping[tuple[int, int, int], int]) -> Iterator[Any]:
         for point, ns in known.items():
             verdict = runs.measured()
             timed = replace(verdict, measurement=replace(verdict.measurement, median_ns=ns))
             yield replace(runs.trial(), candidate=self.points[point], source=self.points[point].id, verdict=timed)
 
-    def candidates_for_step(self, region: str) -> list[Candidate]:
+    def promising(self, region: str) -> list[Candidate]:
         return [one for point, one in self.points.items() if point[2] == 0]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
@@ -65,7 +68,7 @@ class Space:
 
     def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Any]:
         self.asked = list(wanted)
-        found = {trial.candidate.id: trial for trial in self.trials[region]}
+        found = {trial.candidate.id: trial for trial in self.known}
         return [found[id] for id in sorted(found) if id in {one.id for one in wanted}]
 
     def sources(self) -> Mapping[str, Source]:
@@ -78,10 +81,15 @@ class Space:
         return found
 
 
+def alternatives_of(candidates: Any) -> SpaceAlternatives:
+    nobody: Any = None  # accepts: nothing ships here
+    return SpaceAlternatives(candidates, nobody, 132)
+
+
 def test_the_step_looks_at_every_point_that_builds_once_and_then_at_the_best() -> None:
-    scheduler: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800})
-    chosen = Kernel(candidate=scheduler.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, alternatives = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(scheduler, 132)
+    candidates: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800})
+    chosen = Kernel(candidate=candidates.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
+    part, alternatives = Part(region=runs.REGION, choice=chosen), alternatives_of(candidates)
     first = alternatives.candidates_for(part)
     assert len(first) == 5 * 6 - 1  # its own, and what does not build
     assert {choice.source for choice in first if isinstance(choice, Kernel)} <= set(alternatives.sources())
@@ -90,18 +98,18 @@ def test_the_step_looks_at_every_point_that_builds_once_and_then_at_the_best() -
     assert list(again) == list(first[::-1])[:AGAIN]
     other = replace(part, choice=again[0])
     assert list(alternatives.candidates_for(other)) == [chosen, *again[1:]]  # what the step had before may come back
-    assert scheduler.builds == 1
+    assert candidates.builds == 1
     assert alternatives.candidates_for(Part(region=runs.REGION, choice=Fallback(reason="none"))) == ()
 
 
 def test_rivals_are_proven_in_the_order_of_the_look() -> None:
-    scheduler: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800, (3, 3, 0): 700})
+    candidates: Any = Space({(1, 1, 0): 900, (2, 2, 0): 800, (3, 3, 0): 700})
     part = Part(region=runs.REGION, choice=Fallback(reason="any"))
     looked = [
-        Kernel(candidate=scheduler.points[point], source="s", speedup=1.0, half_width=0.0)
+        Kernel(candidate=candidates.points[point], source="s", speedup=1.0, half_width=0.0)
         for point in [(3, 3, 0), (5, 5, 0), (1, 1, 0), (2, 2, 0)]
     ]
-    found = SpaceAlternatives(scheduler, 132).correct_of(part, looked)
+    found = alternatives_of(candidates).correct_of(part, looked)
     assert [one.candidate for one in found if isinstance(one, Kernel)] == [looked[at].candidate for at in (0, 2, 3)]
     assert all(isinstance(one, Kernel) and one.speedup > 1 for one in found)
 
@@ -116,39 +124,40 @@ def test_lean_rivals_are_nearly_as_fast_alone_and_take_less_than_all_that_are_fa
         (3, 3, 0): 120,  # both
         (1, 1, 0): 131,  # too slow
     }
-    scheduler: Any = Space(known)
-    (fastest, *_) = scheduler.trials[runs.REGION]
+    candidates: Any = Space(known)
+    (fastest, *_) = candidates.known
     chosen = Kernel(candidate=fastest.candidate, source=fastest.source, speedup=2.0, half_width=0.0)
-    found = SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=chosen))
+    found = alternatives_of(candidates).partners(Part(region=runs.REGION, choice=chosen), first=False)
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(4, 5, 0), (5, 4, 0), (3, 3, 0)]
     # The fastest is one of them for a region that runs another.
-    other = Kernel(candidate=scheduler.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
-    alternatives = SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=other))
+    other = Kernel(candidate=candidates.points[5, 5, 1], source="s", speedup=2.0, half_width=0.0)
+    alternatives = alternatives_of(candidates).partners(Part(region=runs.REGION, choice=other), first=False)
     assert isinstance(alternatives[0], Kernel)
     assert alternatives[0].candidate == fastest.candidate
-    scheduler.seconds = 0.0
-    assert SpaceAlternatives(scheduler, 132).sparing(Part(region=runs.REGION, choice=other)) == ()
+    candidates.seconds = 0.0
+    assert alternatives_of(candidates).partners(Part(region=runs.REGION, choice=other), first=False) == ()
 
 
 def test_of_every_template_the_fastest_alone_is_a_kind_where_it_is_nearly_the_fastest() -> None:
-    scheduler: Any = Space({(1, 1, 0): 100, (2, 2, 1): 110, (3, 3, 1): 105, (4, 4, 2): 129, (5, 5, 3): 131})
-    scheduler.trials[runs.REGION] = [
+    candidates: Any = Space({(1, 1, 0): 100, (2, 2, 1): 110, (3, 3, 1): 105, (4, 4, 2): 129, (5, 5, 3): 131})
+    candidates.known = [
         replace(trial, candidate=replace(trial.candidate, template=f"linear/{dict(trial.candidate.params)['C']}"))
-        for trial in scheduler.trials[runs.REGION]
+        for trial in candidates.known
     ]
-    chosen = Kernel(candidate=scheduler.trials[runs.REGION][0].candidate, source="s", speedup=2.0, half_width=0.0)
-    found = SpaceAlternatives(scheduler, 132).other_templates(Part(region=runs.REGION, choice=chosen))
+    chosen = Kernel(candidate=candidates.known[0].candidate, source="s", speedup=2.0, half_width=0.0)
+    part = Part(region=runs.REGION, choice=chosen)
+    found = alternatives_of(candidates).partners(part, first=True)[:2]  # what is sparing follows
     points = [tuple(value for _, value in one.candidate.params) for one in found if isinstance(one, Kernel)]
     assert points == [(3, 3, 1), (4, 4, 2)]  # not its own, and none that is too slow
-    scheduler.seconds = 0.0
-    assert SpaceAlternatives(scheduler, 132).other_templates(Part(region=runs.REGION, choice=chosen)) == ()
+    candidates.seconds = 0.0
+    assert alternatives_of(candidates).partners(part, first=True) == ()
 
 
 def test_what_was_forgotten_is_looked_at_anew() -> None:
-    scheduler: Any = Space({(1, 1, 0): 900})
-    chosen = Kernel(candidate=scheduler.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
-    part, alternatives = Part(region=runs.REGION, choice=chosen), SpaceAlternatives(scheduler, 132)
+    candidates: Any = Space({(1, 1, 0): 900})
+    chosen = Kernel(candidate=candidates.points[1, 0, 0], source="s", speedup=2.0, half_width=0.0)
+    part, alternatives = Part(region=runs.REGION, choice=chosen), alternatives_of(candidates)
     first = alternatives.candidates_for(part)
     alternatives.note_order(part, first[:2])
     assert len(alternatives.candidates_for(part)) == 2

@@ -129,6 +129,6 @@ def test_the_step_may_still_prefer_pytorch_to_a_kernel_that_it_beats_alone() -> 
     region = CUT.regions[LAST]
     near, other = kernel(region, 1), kernel(region, 2)
     alternatives = RankedAlternatives(
-        cast(Any, None), {LAST: Ranking(kernels=(), fallback=PYTORCH, near=(((), (near, other)),))}
+        cast(Any, None), cast(Any, None), {LAST: Ranking(kernels=(), fallback=PYTORCH, near=(((), (near, other)),))}
     )
     assert alternatives.candidates_for(Part(region=LAST, choice=near)) == (PYTORCH, other)
