@@ -6,8 +6,9 @@
 //   threads     | rank 0 | rank 1 | ... | rank size - 1 |   consecutive units; shares differ by one unit at most
 //   a thread    16 rows (or TILES packed tiles of 16) at a time: sums in registers --> its stack --> emit, the epilogue
 //
-// The partition is static, so the result does not depend on timing; a thread reads its weights in ascending streams,
-// which hardware prefetchers follow, and no thread writes to a cache line of another's output where the rows allow it.
+// The partition is static, so the result does not depend on timing. A thread reads its weights in ascending streams,
+// which hardware prefetchers follow. Shares begin at whole units: a tile's 16 results in float are a cache line of 64
+// bytes (in bf16 half of one), so threads write to no common line, or to one at a border.
 #include "dot.h"
 
 template <class T> inline const T* item(const T* const& p, int) { return p; }

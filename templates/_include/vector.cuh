@@ -2,8 +2,8 @@
 //
 // RMSNorm (Zhang and Sennrich 2019) is fused into the product's prologue, with its scale taken out of the sum:
 //     y[r] = sum_k W[r][k] * (x[k] * (norm[k] + offset)) * inverse,    inverse = rsqrt(mean(x^2) + eps)
-// `inverse` is one factor for all rows, so it multiplies the
-// finished sums and no product waits for the reduction over x.
+// `inverse` is one factor for all rows, so it multiplies the finished sums and no product waits for the reduction over
+// x (but for tensor cores, which take the normalised vector rounded: thin_normalised.cuh).
 //
 // Rows of all matrices of a family (q, k and v, for instance) are numbered in units of SIZE rows, matrix after matrix:
 //     matrix     |        0        |      1      |
