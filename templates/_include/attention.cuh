@@ -1,11 +1,13 @@
-// Decode attention, what all its kernels share. For each key/value head of a sequence, the GROUP query heads of its GQA
+// What all kernels of decode attention share. For each key/value head of a sequence, the GROUP query heads of its GQA
 // group attend to the head's cache slots,
 //     y[g] = sum_s softmax_s(scale * q[g] . k[s]) * v[s]
 // by the online softmax (Milakov and Gimelshein 2018): a running maximum `top`, sum of weights `total` and weighted sum
 // of values `sum`. Results of disjoint sets of slots merge exactly, as in FlashDecoding's split-KV (Dao et al. 2023):
 //     top = max_n top_n,   total = sum_n total_n * 2^(top_n - top),   sum likewise,   y = sum / total
+//
 //   lanes, or groups of lanes --shuffles--> warp --record in shared memory--> block --cluster or memory--> results
 //   record    | sum[head_dim] | top | total | 2 floats of padding: records stay aligned to 16 bytes |
+//
 // A block has GROUP * WARPS records, one for each query head and warp. Warps exchange no scores and no sums before they
 // have read all their slots, each slot is read once for all query heads of its group, and every merge has a fixed
 // order. Scores are scaled by log2(e), so that a weight is one ex2.approx.

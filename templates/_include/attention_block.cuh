@@ -1,5 +1,4 @@
-// Split-KV decode attention with a ring of 16-byte asynchronous
-// copies (cp.async, compute capability 8.0): for long contexts.
+// Split-KV decode attention with a ring of 16-byte copies (cp.async, compute capability 8.0): for long contexts.
 //
 //   ring in shared memory    [DEPTH stages][SLOTS keys, then SLOTS values][THREADS] words of 16 bytes
 //   thread                   copies and later reads only its own column, [..][..][threadIdx.x]

@@ -1,5 +1,5 @@
-// Decode attention of short contexts: a cluster of SPLITS blocks
-// per key/value head (compute capability 9.0), slots in registers.
+// Decode attention of short contexts: a cluster of SPLITS blocks per key/value head of a sequence (compute capability
+// 9.0), with slots in flight in registers.
 //
 //   grid (SPLITS, kv_heads, tokens), clusters of SPLITS: block `rank` owns split `rank` of the head's old slots
 //   lane    16 bytes of the keys and values of SLOTS slots in flight (`next`), beside the SLOTS that it multiplies

@@ -1,16 +1,17 @@
 // Prologue of decode attention: normalises (QK-norm, where the model has it) and rotates the group's queries and the
 // new key, writes the new cache slot, and starts the running softmax with it.
 //
-// RoPE (Su et al. 2021) by halves: x[i] cos[i] - x[i + HALF]
-// sin[i] where i < HALF, else x[i] cos[i] + x[i - HALF] sin[i].
+// RoPE (Su et al. 2021) by halves, for each head:
+//     y[i] = x[i] cos[i] - x[i + HALF] sin[i]  for i < HALF,   y[i] = x[i] cos[i] + x[i - HALF] sin[i]  from HALF on
 //   lane of a group    | 0 ...                      | ... USED_LANES - 1         | idle lanes up to SLOT_LANES |
 //   elements           | 0 ... HALF - 1             | HALF ... head_dim - 1      |  8 per lane, in registers
 //                        `---- partners by one shuffle per element ----'
-// On CUDA cores (attention_lanes.cuh) every group of SLOT_LANES lanes prepares all query heads and
-// keeps them in registers, where it multiplies them: no exchange. On tensor cores
-// (attention_tiles.cuh) the first warp does so for its block, through shared memory. Only one warp,
-// the first of the last split, handles the newest slot. It takes the new key and value from the
-// inputs, not from the cache, so that all other slots may be loaded before the inputs are there (PDL).
+//
+// On CUDA cores (attention_lanes.cuh) every group of SLOT_LANES lanes prepares all query heads and keeps them in
+// registers, where it multiplies them: no exchange. On tensor cores (attention_tiles.cuh) the first warp does so for
+// the block, through shared memory. Only one warp, the first of the last split, handles the newest slot. It takes the
+// new key and value from the inputs, not from the cache: all other slots may be loaded before the inputs are there
+// (PDL).
 #include "attention.cuh"
 
 constexpr int HALF = head_dim / 2;

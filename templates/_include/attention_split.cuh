@@ -1,5 +1,5 @@
-// Split-KV decode attention on CUDA cores (FlashDecoding, Dao et
-// al. 2023), the frame of attention_block and attention_bulk.
+// Split-KV decode attention on CUDA cores (FlashDecoding, Dao et al. 2023): the frame of attention_block.cuh and
+// attention_bulk.cuh.
 //
 //   grid (kv_heads, SPLITS, tokens): block (h, n, t) owns split n of the old slots of key/value head h of sequence t
 //     launch --> issue the ring's first copies --> wait for inputs --> prologue --> all turns --> records --> finish

@@ -1,4 +1,4 @@
-// Split-KV decode attention on tensor cores (FlashDecoding, Dao et al. 2023): for long contexts and large GQA groups.
+// Split-KV decode attention on tensor cores (FlashDecoding, Dao et al. 2023): for long contexts and several queries.
 //
 //   grid (kv_heads, SPLITS, tokens): block (h, n, t) owns split n of the old slots of key/value head h of sequence t
 //

@@ -1,6 +1,5 @@
-// Decode attention on tensor cores (mma.sync m16n8k16), a tile of 16 cache slots
-// per warp and turn. For groups of several queries: on CUDA cores their products
-// would take more instructions than there is time for while the slots arrive.
+// Decode attention on tensor cores (mma.sync m16n8k16), a tile of 16 cache slots per warp and turn, for GQA groups of
+// several queries: on CUDA cores their products would take more instructions than there is time for while slots arrive.
 //
 //   left operand    rows 0-7: the heads' floats rounded to the cache's type; rows 8-15: what that rounding left of them
 //     S[16, 16 slots] = Q[16, head_dim] K^T    score of head g: row g plus row g + 8, both in lanes 4 g + q

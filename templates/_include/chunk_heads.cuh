@@ -1,6 +1,6 @@
-// Heads of a prefill chunk's tokens: queries and keys RMS-normalised (QK-norm,
-// where the model has it) and rotated (RoPE by halves, Su et al. 2021); queries
-// written head by head, keys and values to the cache slots of their positions.
+// Heads of a prefill chunk's tokens: queries and keys RMS-normalised (QK-norm, where the model has it) and rotated
+// (RoPE by halves, Su et al. 2021); queries written head by head, keys and values to the cache slots of their
+// positions.
 //
 //   grid (tokens, SHARES)   a block has one token; SHARES blocks share the token's q_heads + 2 kv_heads heads
 //   warp                    SIDE heads at a time, LANES lanes each

@@ -1,5 +1,4 @@
-// Matrix times vector (GEMV) on CPU threads: a thread's share
-// of the rows, and the epilogues bias, residual and rounding.
+// Matrix times vector (GEMV) on CPU threads: a thread's share of the rows, and its epilogues.
 //
 //   rows        of all matrices of a family, one after another, in units of UNIT rows: 16 (a tile), or 1 where a matrix
 //               is small for the number of threads

@@ -1,5 +1,4 @@
-// The language-model head of one token: logits = W x (+ bias),
-// rounded to the type of logits, and the index of the largest.
+// The language-model head of one token: logits = W x (+ bias) rounded to their type, and the index of the largest.
 //
 // The lane that holds a row's sum (`emit` of `rows_times`) rounds it, stores it where logits are asked for, and keeps
 // the greatest key of its rows in registers; keys meet over lanes, warps and blocks at the end (argmax.cuh). So the
