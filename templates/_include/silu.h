@@ -5,7 +5,7 @@
 // beyond the exponents of one float. It overflows to inf and underflows to 0 as expf does, and a NaN stays one.
 //
 // All LANES elements of a vector register go through the same multiplications and additions: no table, no branch and no
-// call of the library per element, so that attention's weights and the gate cost little beside their loads.
+// call of the library per element.
 #include "simd.h"
 
 inline vf exponential(vf x) {

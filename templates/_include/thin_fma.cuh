@@ -5,9 +5,9 @@
 //   lane    sums[tokens][ROWS] over its columns; butterfly sums at the end; lane token * ROWS + row runs the epilogue
 //   vectors | vector 0, permuted as in gemv.cuh | vector 1 | ...     floats in shared memory, LENGTH apart
 //
-// For few tokens CUDA cores keep up with the weights, and no exchange between warps is needed. Each 16-byte read of a
-// vector serves ROWS rows, without bank conflicts. The first loads are issued before the kernel waits for its inputs;
-// an RMS norm's scale multiplies the finished sums (vector.cuh).
+// Unlike thin.cuh it needs no exchange between warps, and a normalised vector is not rounded to 16 bits. Each 16-byte
+// read of a vector serves ROWS rows, without bank conflicts. The first loads are issued before the kernel waits for its
+// inputs; an RMS norm's scale multiplies the finished sums (vector.cuh).
 #include "gemv.cuh"
 #include "thin_device.cuh"
 #include "thin_units.cuh"

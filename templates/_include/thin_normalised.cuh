@@ -5,8 +5,8 @@
 //                      4 g + g / 2; each warp has the part of its slice, and they are added in order in shared memory
 //   each lane          normalises its own words of vector g in shared memory, in place
 //
-// Every block normalises for itself, while its first weights are in flight: cheaper than a kernel and a way through
-// memory before. Norm weights are no predecessor's output and are loaded before the kernel waits for its inputs.
+// Every block normalises for itself, while its first weights are in flight: so the norm needs no kernel before and no
+// trip through memory. Norm weights are no predecessor's output and are loaded before the kernel waits for its inputs.
 #include "thin_slice.cuh"
 
 template <class T> __device__ inline Words packed(const float (&v)[8]) {

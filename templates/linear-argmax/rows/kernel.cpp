@@ -1,6 +1,6 @@
 // With STREAMS = 1 a thread reads its share of the rows as a single ascending stream. On a Zen 5 server core with the
 // weights in memory that reached the read ceiling (65 of 65 GB/s, 2 threads, prefetch 4 KiB ahead) where 4 and 8 rows
-// side by side stayed at 38-56 GB/s; from L3 all came within 15 %. Other cores may prefer several streams.
+// side by side stayed at 38-56 GB/s; from L3 all came within 15 %. Other cores prefer several streams.
 #include "argmax.h"
 #include "gemv.h"
 
