@@ -1,6 +1,11 @@
-// The largest value's index: a NaN comes before every number, the first of equals before the others.
+// Argmax over all rows of all blocks: a NaN comes before every number, the first of equal values before the others.
 //
-// Value and index make one 64-bit key, so that the greatest key is the answer whatever the order it was found in.
+// Value and index make one 64-bit key, and the greatest key is the answer:
+//   | 32 bits: the float mapped to unsigned so that order is kept; NaN all ones | 32 bits: ~index |
+//     lanes --shuffles--> warp --shared memory--> block --atomicMax--> `best` in memory --last block--> token
+// Maxima of keys that are all different do not depend on their order, so the atomics give the same answer every time.
+// The last block is found by a counter of blocks, which saves a second kernel; it resets `best` and the counter to zero
+// for the next launch.
 #include "device.cuh"
 
 using Key = unsigned long long;
@@ -18,8 +23,8 @@ __device__ inline Key greatest_over_warp(Key key) {
     }
     return key;
 }
-// The block's greatest key meets those of the others in `best`; the block that is last gives the answer and leaves
-// both words as it found them, zero. All threads call it.
+// Merges the block's greatest key into `best`; the last block to arrive writes the answer and leaves both words as they
+// were, zero. All threads call it, with WARPS_HERE warps.
 template <int WARPS_HERE>
 __device__ inline void choose(Key mine, Key* best, unsigned* arrived, int64_t* token) {
     __shared__ Key keys[WARPS_HERE];

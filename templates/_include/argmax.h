@@ -1,4 +1,13 @@
-// Argmax on the way of a matrix product: NaN above everything, then the larger value, then the lower index.
+// Argmax as the epilogue of a matrix product on CPU threads: a NaN comes before everything, then the larger value, then
+// the lower index.
+//
+//   thread (rank)    key and index of the best of its rows, in registers: rows ascend, so only a larger key replaces it
+//   memory           rank r writes slots[16 r] (key) and slots[16 r + 1] (index); of_all, in the next launch, reads
+//                    them in the order of ranks, which is the order of rows
+//
+// Keys are integers that keep the order of floats, so comparisons need no special cases, and vectorise: most tiles of
+// 16 values do no more than take their maximum and find it no larger. Ranks are 128 bytes apart, two cache lines,
+// because the adjacent-line prefetcher fetches lines in pairs: no false sharing.
 #include "simd.h"
 
 struct Best {
@@ -14,7 +23,7 @@ struct Best {
         return (bits & 0x7fffffff) > 0x7f800000 ? INT32_MAX : key;
     }
 
-    // Rows ascend, so only a strictly larger value replaces the best.
+    // Takes n values, 16 at most, of rows from `first` on. Rows ascend: only a strictly larger one replaces the best.
     template <class T> void see(const T* values, long first, int n) {
         int32_t keys[16], top = INT32_MIN;
         for (int i = 0; i < n; ++i) keys[i] = key_of(to_float(values[i]));
@@ -24,7 +33,7 @@ struct Best {
             if (keys[i] > key) key = keys[i], index = first + i;
     }
 
-    // Ranks keep a line and its neighbour apart, which adjacent-line prefetch would join.
+    // 16 words apart: a cache line and its neighbour per rank.
     void leave(int64_t* slots, int rank) const {
         slots[rank * 16] = key;
         slots[rank * 16 + 1] = index;

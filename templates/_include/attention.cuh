@@ -1,37 +1,48 @@
-// What the decode attention kernels share: the query heads of one key-value head of one sequence over a block's part of
-// the context. Every warp keeps running softmaxes of its own (Milakov and Gimelshein 2018), and nothing is exchanged
-// between warps before the end; they are merged in a fixed order: parts of a warp, warps, blocks.
+// What all kernels of decode attention share. For each key/value head of a sequence, the GROUP query heads of its GQA
+// group attend to the head's cache slots,
+//     y[g] = sum_s softmax_s(scale * q[g] . k[s]) * v[s]
+// by the online softmax (Milakov and Gimelshein 2018): a running maximum `top`, sum of weights `total` and weighted sum
+// of values `sum`. Results of disjoint sets of slots merge exactly, as in FlashDecoding's split-KV (Dao et al. 2023):
+//     top = max_n top_n,   total = sum_n total_n * 2^(top_n - top),   sum likewise,   y = sum / total
+//
+//   lanes, or groups of lanes --shuffles--> warp --record in shared memory--> block --cluster or memory--> results
+//   record    | sum[head_dim] | top | total | 2 floats of padding: records stay aligned to 16 bytes |
+//
+// A block has GROUP * WARPS records, one for each query head and warp. Warps exchange no scores and no sums before they
+// have read all their slots, each slot is read once for all query heads of its group, and every merge has a fixed
+// order. Scores are scaled by log2(e), so that a weight is one ex2.approx.
 #include "device.cuh"
 
 constexpr int THREADS = WARP * WARPS;
 constexpr int GROUP = q_heads / kv_heads;
 constexpr int PER_LANE = PER_LOAD<k_cache_t>;
-constexpr int USED_LANES = head_dim / PER_LANE;  // lanes that hold a part of a slot
+constexpr int USED_LANES = head_dim / PER_LANE;  // lanes that hold a part of a cache slot
 constexpr int SLOT_LANES = USED_LANES <= 4 ? 4 : USED_LANES <= 8 ? 8 : USED_LANES <= 16 ? 16 : 32;
-constexpr int ELEMENTS = GROUP * head_dim;  // of the results of a key-value head
-constexpr int RECORD = head_dim + 4;        // weighted values, maximum, sum of weights, and room to keep 16 bytes apart
+constexpr int ELEMENTS = GROUP * head_dim;  // of the results of a key/value head
+constexpr int RECORD = head_dim + 4;        // floats: weighted values, maximum, sum of weights, padding to 16 bytes
 constexpr float LOG2E = 1.4426950408889634f;
 static_assert(long(context) * head_dim < 1l << 31);
 
-// Weights below 2^-126 of the largest are 0.
+// Flushes subnormal results: weights below 2^-126 of the largest are 0.
 __device__ inline float power_of_two(float v) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
     return r;
 }
 
-// What some slots come to: weights are powers of two above `top`, so scores are scaled by log2(e).
+// The running softmax of one query head over some slots; a lane holds PER_LANE elements of the sum. A slot's weight is
+// 2^(score - top): scores are scaled by log2(e).
 struct Running {
     float top = -INFINITY, total = 0, sum[PER_LANE] = {};
 };
-// What to take from scores below `top`: -inf from -inf would make a masked slot NaN.
+// What is subtracted from scores: 0 while `top` is -inf, as -inf - -inf would make a masked slot's weight NaN.
 __device__ inline float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// Old slots [begin, end).
+// Old slots [begin, end): those that are in the cache before this step.
 struct Span {
     int begin, end;
 };
-// A block's share of them, in whole rounds of SIZE slots: no two blocks differ by more than a round.
+// The share of them of split `rank`, in whole rounds of SIZE slots: no two splits differ by more than one round.
 template <int SIZE> __device__ inline Span share_of(Span old, int rank) {
     const unsigned rounds = unsigned(old.end - old.begin + SIZE - 1) / SIZE;
     const int begin = old.begin + int(rank * rounds / unsigned(SPLITS)) * SIZE;
@@ -39,7 +50,7 @@ template <int SIZE> __device__ inline Span share_of(Span old, int rank) {
     return {begin, end < old.end ? end : old.end};
 }
 
-// One element of the merge of `count` records: those at(n, field), fields 0 maximum, 1 total, 2 the element's own.
+// Merges one element of `count` records: at(n, field) reads record n, field 0 the maximum, 1 the total, 2 the element.
 template <class F> __device__ inline void merged(int count, F at, float& top, float& total, float& sum) {
     top = -INFINITY, total = 0, sum = 0;
 #pragma unroll
@@ -53,8 +64,8 @@ template <class F> __device__ inline void merged(int count, F at, float& top, fl
     }
 }
 
-// What a block's slots come to, by put(g, i, top, total, sum) for element i of head g, in one thread each; `room` holds
-// the records of its warps, those of a head one behind another. All threads call it.
+// Merges the records of a block's warps: one thread calls put(g, i, top, total, sum) for element i of query head g. In
+// `room` the WARPS records of a head follow one another. All threads call it; its barrier orders their records before.
 template <class F> __device__ inline void merge_records(const float* room, F put) {
     __syncthreads();
     for (int at = threadIdx.x; at < ELEMENTS; at += THREADS) {

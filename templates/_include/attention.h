@@ -1,12 +1,20 @@
-// Decode attention of the query heads that share one key-value head: norm, rotation, cache write, online softmax.
+// Decode attention on CPU threads: the GROUP query heads of a GQA group against the cache slots of their key/value
+// head, by the online softmax (Milakov and Gimelshein 2018) over blocks of BLOCK slots.
 //
-// The queries of a group read each key and value row once, from a block that stays in the first cache. Scores and
-// weights are float; queries and keys meet in the cache's type. Slots outside the range are never read: they may hold NaN.
+//   each block of slots   1. scores    weights[g][s] = q[g] . k[s], 16 keys at a time (row_tile, dot.h), lane = element
+//                         2. softmax   new maximum, weights[g][s] = exp(scale * score - maximum), lane = slot
+//                         3. values    sum[g] = sum[g] * keep[g] + sum_s weights[g][s] * v[s], lane = element of v
+//   a thread              GROUP maxima, totals and sums [GROUP][head_dim] of its own, in its cache; in step 3 up to 16
+//                         vectors of sums in registers
+//
+// A key is read from memory once for all GROUP query heads: BLOCK slots and their weights stay in the first-level
+// cache, and sums are rescaled once per block. Scores and weights are float; queries and keys meet in the cache's type.
+// Slots outside the range are never read: they may hold NaN.
 #include "dot.h"
 #include "rmsnorm.h"
 #include "silu.h"
 
-// One head of D floats from `x`: normalised when `norm` is not null, then rotated by halves.
+// One head of D floats from `x`: RMS-normalised when `norm` is not null, then rotated (RoPE by halves, Su et al. 2021).
 template <long D, class X, class N, class C>
 inline void rotated_head(const X* x, const N* norm, float eps, float offset, const C* cos, const C* sin, float* out) {
     constexpr long half = D / 2;
@@ -40,7 +48,8 @@ template <int GROUP, long D> struct Running {
     }
 };
 
-// Adds weights[g][s] * values[s] for n slots to `sum`, after scaling it by `keep`. WIDE vectors of columns at a time.
+// Adds weights[g][s] * values[s] for n slots to `sum`, after scaling it by `keep`: WIDE vectors from `column` on,
+// whose GROUP * WIDE accumulators stay in registers over all slots.
 template <int GROUP, long D, int WIDE, long AHEAD, long BLOCK, class V>
 inline void weigh(float (&sum)[GROUP][D], const float* keep, const float (&weights)[GROUP][BLOCK], const V* values, long n, long column) {
     vf acc[GROUP][WIDE];
@@ -60,7 +69,7 @@ inline void weigh(float (&sum)[GROUP][D], const float* keep, const float (&weigh
         for (int c = 0; c < WIDE; ++c) wide::store(&sum[g][column + c * LANES], acc[g][c]);
 }
 
-// Slots [low, high) of one key-value head into `run`. `q` holds the group's queries as operands of the cache's type.
+// Adds slots [low, high) of one key/value head to `run`. `q`: the group's queries as operands of the cache's type.
 template <int GROUP, long D, long BLOCK, int STREAMS, long AHEAD, class K, class V>
 inline void attend_slots(
     const operand_t<K> (&q)[GROUP][operand_room<D>], const K* keys, const V* values, long low, long high, float scale,
@@ -79,7 +88,7 @@ inline void attend_slots(
             each(n, [&](auto as, long i) { as.store(w + i, as.load(w + i) * scale); });
             const float top = largest(w, n), next = top > run.top[g] || top != top ? top : run.top[g];
             keep[g] = run.total[g] == 0 ? 0.0f : std::exp(run.top[g] - next);
-            // A block of -inf scores alone weighs nothing; -inf - -inf would make it NaN.
+            // A block whose scores are all -inf has no weight; -inf - -inf would make it NaN.
             const float shift = next == -INFINITY ? 0.0f : next;
             float total = 0;
             vf totals = {};

@@ -1,18 +1,24 @@
-// Split decode attention: SPLITS blocks for each key-value head of a sequence, which leave records in memory that the
-// last of them joins. Made for long contexts.
+// Split-KV decode attention with a ring of 16-byte copies (cp.async, compute capability 8.0): for long contexts.
+//
+//   ring in shared memory    [DEPTH stages][SLOTS keys, then SLOTS values][THREADS] words of 16 bytes
+//   thread                   copies and later reads only its own column, [..][..][threadIdx.x]
+//   turn of the block        GROUPS * SLOTS slots: group of lanes i has slots i, i + GROUPS, ... of it
+//
+// DEPTH turns are in flight: 1 KiB * WARPS * SLOTS * DEPTH per block. Because a thread reads what it alone copied,
+// waiting for its own copies is enough: no barrier in the loop, no warp waits for another. Neighbouring threads have
+// neighbouring words: no bank conflicts. Blocks merge through memory (attention_parts.cuh).
 #include "async_copies.cuh"
 #include "attention_split.cuh"
 
-// A block's slots, DEPTH turns ahead. A lane copies what it alone reads: no warp waits for another, and it sees its own
-// copies without a barrier.
+// A block's slots, DEPTH turns in flight.
 template <class K, class V> struct Ring {
-    const K* keys;  // of the turn to ask for next, what this lane reads of its group's first slot
+    const K* keys;  // of the next turn to copy: this lane's part of its group's first slot
     const V* values;
     Span span;
-    Words* mine;  // of DEPTH turns, SLOTS keys and then SLOTS values each, every THREADS words
-    int asked;
+    Words* mine;  // this thread's column of the ring
+    int asked;  // first slot of that turn
 
-    // Asks for the first DEPTH turns.
+    // Issues the copies of the first DEPTH turns.
     __device__ Ring(const K* all_keys, const V* all_values, Span span, Words* room)
         : span(span), mine(room + threadIdx.x), asked(span.begin) {
         const long at = long(span.begin + group_of_lanes()) * head_dim + threadIdx.x % SLOT_LANES * PER_LANE;
@@ -20,7 +26,7 @@ template <class K, class V> struct Ring {
 #pragma unroll
         for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
     }
-    // Turns past the end are asked for as nothing, so that those that are pending can be counted.
+    // Turns past the end commit an empty group, so that DEPTH groups are pending at every wait.
     __device__ void ask(int place) {
         if (asked < span.end) {
             Words* to = mine + place * (2 * SLOTS * THREADS);
@@ -35,7 +41,8 @@ template <class K, class V> struct Ring {
         copies_asked();
         asked += STEP, keys += STEP * head_dim, values += STEP * head_dim;
     }
-    // As many turns for all lanes of the block: shuffles take whole warps. Afterwards nothing is on its way.
+    // The count of turns is the block's, not the group's: all lanes of a warp take part in every shuffle. Afterwards no
+    // copy is in flight.
     __device__ void run(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE]) {
         int place = 0;
         for (int from = span.begin; from < span.end; from += STEP) {
@@ -51,7 +58,7 @@ template <class K, class V> struct Ring {
     }
 };
 
-// Shared memory for the ring, or what `attend_split` needs, whichever is more.
+// Dynamic shared memory: the ring, or what else `attend_split` needs, whichever is more.
 template <bool NORM, class A, class N>
 __device__ inline void attend_block(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     attend_split<NORM, Ring<k_cache_t, v_cache_t>, GROUPS>(a, norm_q, norm_k, eps, offset);

@@ -1,23 +1,31 @@
-// Split decode attention whose slots are copied in bulk (compute capability 9.0), some thousand bytes at a time: a warp has
-// runs of slots, and lanes multiply them as in split-kv.
+// Split-KV decode attention with a ring of bulk copies (cp.async.bulk and mbarriers, compute capability 9.0).
+//
+//   ring of a warp     | stage 0: RUN keys, RUN values | stage 1 | ... | stage DEPTH - 1 |   one mbarrier per stage
+//   run                RUN = SIDE * SLOTS slots, contiguous in the cache: one copy of keys and one of values
+//   warp w             runs w, w + WARPS, w + 2 WARPS, ... of the split; lanes multiply as in attention_lanes.cuh
+//
+// Keys of neighbouring slots of a head are contiguous, so a run is one copy of some thousand bytes that one lane
+// issues: far fewer instructions per slot than with 16-byte copies, and no registers. Slots lie densely: lanes of a
+// group read neighbouring words, and neighbouring groups neighbouring slots, so there are no bank conflicts where all
+// lanes hold elements. A warp waits for its own barriers alone.
 #include "attention_split.cuh"
 #include "copies.cuh"
 
-constexpr int RUN = SIDE * SLOTS;            // slots of a turn of a warp
+constexpr int RUN = SIDE * SLOTS;           // slots of a warp's turn
 constexpr int TURN = 2 * RUN * USED_LANES;  // words of a turn: keys, then values
 
-// A warp's slots, DEPTH runs ahead: every WARPS-th run of the block's share.
+// A warp's slots, DEPTH runs in flight: every WARPS-th run of the block's share.
 template <class K, class V> struct BulkRing {
     static_assert(sizeof(K) == 2 && sizeof(V) == 2);
     static constexpr unsigned ROW = head_dim * 2;
-    const K* keys;  // of the whole cache of the head
+    const K* keys;  // the head's whole cache
     const V* values;
     Span span;
     Words* mine;
     Arrivals<DEPTH> arrivals;
-    int asked;
+    int asked;  // first slot of the next run to copy
 
-    // Asks for the first DEPTH runs.
+    // Issues the copies of the first DEPTH runs.
     __device__ BulkRing(const K* keys, const V* values, Span share, Words* room)
         : keys(keys), values(values), span(share), mine(room + threadIdx.x / WARP * (DEPTH * TURN)),
           arrivals{reinterpret_cast<Barrier*>(room + WARPS * DEPTH * TURN) + threadIdx.x / WARP * DEPTH},
@@ -29,7 +37,7 @@ template <class K, class V> struct BulkRing {
         }
         __syncwarp();
     }
-    // By one lane of the warp, which alone knows what was asked for.
+    // Called by one lane of the warp; `asked` is right in that lane alone.
     __device__ void ask(int place) {
         const int rows = span.end - asked < RUN ? span.end - asked : RUN;
         if (rows > 0) {
@@ -40,7 +48,7 @@ template <class K, class V> struct BulkRing {
         }
         asked += RUN * WARPS;
     }
-    // As many turns for all lanes of the warp: shuffles take whole warps.
+    // The count of turns is the warp's, not the group's: all lanes take part in every shuffle.
     __device__ void run(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE]) {
         const int lane = threadIdx.x % WARP, side = lane / SLOT_LANES, part = lane % SLOT_LANES;
         int place = 0;
@@ -51,7 +59,7 @@ template <class K, class V> struct BulkRing {
 #pragma unroll
             for (int s = 0; s < SLOTS; ++s) {
                 const int slot = s * SIDE + side;
-                const bool there = part < USED_LANES && from + slot < span.end;  // what else lies there may be NaN
+                const bool there = part < USED_LANES && from + slot < span.end;  // stale bytes there may be NaN
                 now.k[s] = there ? at[slot * USED_LANES + part] : Words{};
                 now.v[s] = there ? at[(RUN + slot) * USED_LANES + part] : Words{};
             }
@@ -66,7 +74,7 @@ template <class K, class V> struct BulkRing {
     }
 };
 
-// Shared memory for the ring and its barriers, or what `attend_split` needs, whichever is more.
+// Dynamic shared memory: the ring and its barriers, or what else `attend_split` needs, whichever is more.
 template <bool NORM, class A, class N>
 __device__ inline void attend_bulk(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     attend_split<NORM, BulkRing<k_cache_t, v_cache_t>, RUN>(a, norm_q, norm_k, eps, offset);

@@ -1,16 +1,25 @@
-// A cluster of SPLITS blocks for each key-value head of a sequence: slots wait in registers for the queries, and the
-// blocks join their parts through shared memory. Made for short contexts, where every exchange counts.
+// Decode attention of short contexts: a cluster of SPLITS blocks per key/value head of a sequence (compute capability
+// 9.0), with slots in flight in registers.
+//
+//   grid (SPLITS, kv_heads, tokens), clusters of SPLITS: block `rank` owns split `rank` of the head's old slots
+//   lane    16 bytes of the keys and values of SLOTS slots in flight (`next`), beside the SLOTS that it multiplies
+//     launch --> load first slots --> wait for inputs --> prologue --> turns --> records --> cluster merge
+//
+// Short contexts leave little to hide latency behind, so every exchange counts: the first slots wait in registers for
+// the queries, and partial results go through distributed shared memory (attention_joined.cuh), which saves the way
+// through memory and the counter of attention_parts.cuh. Registers bound the bytes in flight, so long contexts want
+// attention_split.cuh.
 #include "attention_lanes.cuh"
 #include "attention_joined.cuh"
 
-// A block's slots, those of the next turn in flight while one is multiplied.
+// A block's slots: double buffering in registers, the next turn's loads in flight while one turn is multiplied.
 template <class K, class V> struct Sweep {
     const K* keys;
     const V* values;
     Span span;
     Slots<K, V> next;
 
-    // Asks for the first slots.
+    // Issues the loads of the first turn.
     __device__ Sweep(const K* keys, const V* values, Span span) : keys(keys), values(values), span(span) {
         load(span.begin);
     }
@@ -24,7 +33,7 @@ template <class K, class V> struct Sweep {
             next.v[s] = there ? load16(values + slot * head_dim + part) : Words{};
         }
     }
-    // All lanes of a warp take part in every shuffle, so the count of turns is the block's, not the group's.
+    // The count of turns is the block's, not the group's: all lanes of a warp take part in every shuffle.
     __device__ void run(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE]) {
         for (int from = span.begin; from < span.end; from += STEP) {
             const Slots<K, V> now = next;
@@ -34,13 +43,14 @@ template <class K, class V> struct Sweep {
     }
 };
 
-// grid (SPLITS, kv_heads, tokens), clusters of SPLITS; shared memory for GROUP * (WARPS + 1) records.
+// Dynamic shared memory: GROUP * (WARPS + 1) records.
 template <bool NORM, class A, class N>
 __device__ inline void attend_cluster(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     extern __shared__ __align__(16) float room[];
     let_successor_start();
     const int rank = blockIdx.x;
-    // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
+    // The kernels that wrote the position and the old slots ended before this one may launch: the manifest names both
+    // `early`, so they may be read before the wait.
     const Place place = place_of(a, blockIdx.y);
     const Prologue<NORM, A, N> prologue(a, place, norm_q, norm_k, rank == SPLITS - 1 && threadIdx.x < WARP);
     Sweep<k_cache_t, v_cache_t> sweep(

@@ -1,11 +1,23 @@
-// The prologue of decode attention: queries, and the newest slot, normalised and rotated in the registers of the lanes
-// that multiply them. The newest key and value come from the inputs, so that all other slots may be read before these
-// are there.
+// Prologue of decode attention: normalises (QK-norm, where the model has it) and rotates the group's queries and the
+// new key, writes the new cache slot, and starts the running softmax with it.
+//
+// RoPE (Su et al. 2021) by halves, for each head:
+//     y[i] = x[i] cos[i] - x[i + HALF] sin[i]  for i < HALF,   y[i] = x[i] cos[i] + x[i - HALF] sin[i]  from HALF on
+//   lane of a group    | 0 ...                      | ... USED_LANES - 1         | idle lanes up to SLOT_LANES |
+//   elements           | 0 ... HALF - 1             | HALF ... head_dim - 1      |  8 per lane, in registers
+//                        `---- partners by one shuffle per element ----'
+//
+// On CUDA cores (attention_lanes.cuh) every group of SLOT_LANES lanes prepares all query heads and keeps them in
+// registers, where it multiplies them: no exchange. On tensor cores (attention_tiles.cuh) the first warp does so for
+// the block, through shared memory. Only one warp, the first of the last split, handles the newest slot. It takes the
+// new key and value from the inputs, not from the cache: all other slots may be loaded before the inputs are there
+// (PDL).
 #include "attention.cuh"
 
 constexpr int HALF = head_dim / 2;
 constexpr int HALF_LANES = HALF / PER_LANE, HALF_REST = HALF % PER_LANE;
 
+// Eight elements of any type as they lie in memory, and each as a float.
 template <class T> struct Eight {
     Words words[sizeof(T) / 2];
     __device__ void load(const T* at, bool there) {
@@ -19,7 +31,7 @@ template <class T> struct Eight {
     }
 };
 
-// A head normalised (when it is) and rotated by halves, in place; groups of lanes hold PER_LANE elements each.
+// Normalises (if NORM) and rotates one head in place; each lane of a group holds PER_LANE elements of it.
 template <bool NORM, class N, class C, class S>
 __device__ inline void rotate(
     float (&x)[PER_LANE], const Eight<N>& norm, const Eight<C>& cos, const Eight<S>& sin, float eps, float offset) {
@@ -34,7 +46,7 @@ __device__ inline void rotate(
     }
     float far[PER_LANE];
 #pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {  // where HALF is no multiple of PER_LANE, a lane's eight have two partners
+    for (int i = 0; i < PER_LANE; ++i) {  // if HALF is no multiple of PER_LANE, a lane has two partner lanes
         const bool near = part < HALF_LANES || (part == HALF_LANES && i < HALF_REST);
         const int partner = near ? HALF_LANES + (i + HALF_REST) / PER_LANE : -HALF_LANES - (i < HALF_REST ? 1 : 0);
         const float other = __shfl_sync(ALL, x[(i + HALF_REST) % PER_LANE], lane + partner);
@@ -44,13 +56,13 @@ __device__ inline void rotate(
     for (int i = 0; i < PER_LANE; ++i) x[i] = x[i] * cos[i] + far[i] * sin[i];
 }
 
-// The key-value head of a sequence that a block works on, one of `tokens` * `kv_heads`, and the slot that is new there.
+// The key/value head of a sequence that a block works on (`row` of tokens * kv_heads), and its new slot's index.
 struct Place {
     int sequence;
     long row;
     int position;
 
-    // The old slots that are attended to.
+    // The old slots that are attended to: all, or those in the sliding window.
     __device__ Span old() const {
         return {window && position >= window ? position - int(window) + 1 : 0, position};
     }
@@ -61,14 +73,14 @@ template <class A> __device__ inline Place place_of(const A& a, int head) {
     return {sequence, sequence * kv_heads + head, int(a.positions[sequence])};
 }
 
-// `newest`: this warp is the one that attends to the newest slot.
+// The prologue of one warp; `newest`: it is the one that attends to the newest slot.
 template <bool NORM, class A, class N> struct Prologue {
     Eight<N> of_q{}, of_k{};
     Eight<cos_t> cos;
     Eight<sin_t> sin;
     bool newest;
 
-    // Reads what the manifest calls `early`.
+    // Loads what may be read before the wait: norm weights, and the angles, which the manifest names `early`.
     __device__ Prologue(const A& a, const Place& place, const N* norm_q, const N* norm_k, bool newest) : newest(newest) {
         const int part = threadIdx.x % SLOT_LANES * PER_LANE;
         const bool used = part < head_dim;
@@ -77,8 +89,8 @@ template <bool NORM, class A, class N> struct Prologue {
         sin.load(a.sin + place.sequence * head_dim + part, used);
     }
 
-    // The queries, scaled, and where a running softmax begins: with nothing, or with the newest slot, which goes to the
-    // caches too.
+    // Gives the queries, scaled by scale * log2(e), and the initial running softmax: empty, or (in the first group of
+    // lanes) the newest slot alone, which is written to the caches too. Its key is used as rounded to the cache's type.
     __device__ void begin(
         const A& a, const Place& place, float eps, float offset, float (&q)[GROUP][PER_LANE], Running (&run)[GROUP]) const {
         const int lane = threadIdx.x % WARP, part = lane % SLOT_LANES * PER_LANE;

@@ -1,10 +1,18 @@
-// The end of decode attention by clusters: the blocks of a key-value head of a sequence join what their slots come to
-// through one another's shared memory.
+// Epilogue of decode attention by clusters: the blocks of a key/value head merge their partial results through
+// distributed shared memory (compute capability 9.0).
+//
+//   block n     GROUP * WARPS records of its warps --merge_records--> GROUP records of the block, in its shared memory
+//               ---- cluster barrier ----
+//   block rank  reads top, total and its 1 / SPLITS of the elements from all SPLITS blocks, merges them (Milakov and
+//               Gimelshein 2018), divides and stores; thread = one element, all its reads issued before the first use
+//               ---- cluster barrier: shared memory of a block that ends would be gone under its readers ----
+//
+// Every block works in the merge, and nothing goes through memory: no partial results and no counter of arrivals.
 #include "attention_heads.cuh"
 #include "cluster.cuh"
 
-// From the records of a block's warps, in `room`, to the results; `room` has space for GROUP * (WARPS + 1) records. All
-// threads of the cluster call it.
+// From the records of a block's warps, in `room`, to the output. Behind them `room` has space for GROUP more records.
+// All threads of the cluster call it.
 template <class A> __device__ inline void join_cluster(const A& a, const Place& place, int rank, float* room) {
     float* mine = room + GROUP * WARPS * RECORD;
     merge_records(room, [&](int g, int i, float top, float total, float sum) {
@@ -29,6 +37,6 @@ template <class A> __device__ inline void join_cluster(const A& a, const Place& 
         merged(SPLITS, field_of, top, total, sum);
         put(a.y + place.row * ELEMENTS + at, sum / total);
     }
-    cluster_arrive();  // a block's shared memory is there until all have read it
+    cluster_arrive();  // no block ends before all have read its shared memory
     cluster_wait();
 }

@@ -1,14 +1,24 @@
-// Slots against queries without tensor cores: SLOT_LANES lanes read a slot, 16 bytes each of its key and value, and hold
-// the same elements of the queries. Each such group of lanes keeps running softmaxes of its own.
+// Scores and weighted values on CUDA cores: a group of SLOT_LANES lanes owns a cache slot at a time.
+//
+//   warp, head_dim 128, 16 bits   | lanes 0 to 15: slot s            | lanes 16 to 31: slot s + 1       |
+//   lane                          | 8 elements of the slot's key and value (16 bytes each) and of every query
+// A score is the sum over the group's lanes by log2(SLOT_LANES) shuffles, and every lane ends with it, as it needs the
+// weight for its own elements of the value. Each group keeps GROUP running softmaxes of its own (Milakov and Gimelshein
+// 2018); the groups of a warp merge once at the end, in `put_records`.
+//
+// A group takes SLOTS slots per turn: their SLOTS * GROUP shuffle chains are independent and hide one another's
+// latency, and the sums are rescaled once per turn, not once per slot. All lanes take part in every shuffle; lanes
+// without elements hold zeros.
 #include "attention_heads.cuh"
 
-constexpr int SIDE = WARP / SLOT_LANES;  // slots that a warp reads side by side
-constexpr int GROUPS = SIDE * WARPS;
-constexpr int STEP = GROUPS * SLOTS;  // slots of a turn
+constexpr int SIDE = WARP / SLOT_LANES;  // groups of lanes in a warp, a slot each
+constexpr int GROUPS = SIDE * WARPS;     // groups of lanes in a block
+constexpr int STEP = GROUPS * SLOTS;     // slots of a block's turn
 
 __device__ inline int group_of_lanes() { return threadIdx.x / WARP * SIDE + threadIdx.x % WARP / SLOT_LANES; }
 
-// The slots of a group of lanes: `first`, and every EVERY-th after it, before `end`.
+// A lane's 16 bytes of the keys and values of its group's slots of a turn: slots first + s * EVERY, those from `end` on
+// masked.
 template <class K, class V> struct Slots {
     Words k[SLOTS], v[SLOTS];
     template <int EVERY = GROUPS> __device__ void add(Running (&run)[GROUP], const float (&q)[GROUP][PER_LANE], int first, int end) const {
@@ -59,7 +69,7 @@ template <class K, class V> struct Slots {
     }
 };
 
-// The warp's records, one of WARPS for every head.
+// Merges the groups of a warp by butterfly shuffles and stores the warp's record of every query head.
 __device__ inline void put_records(Running (&run)[GROUP], float* room) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll

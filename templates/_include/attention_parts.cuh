@@ -1,10 +1,19 @@
-// The end of split decode attention: records in memory, and the last block of a key-value head, which joins them.
+// Epilogue of split-KV decode attention: blocks leave partial results in memory, and the last block of each key/value
+// head merges them in the same launch (FlashDecoding, Dao et al. 2023, without its second kernel).
+//
+//   memory      sums[SPLITS][GROUP][head_dim] and ends[GROUP][SPLITS], the maximum and the sum of weights of each split
+//   1. warp     per query head: lanes read the ends of the splits and make weights 2^(top_n - top) / total
+//   2. team     of QUADS threads, 4 neighbouring elements of the result each; team t adds splits t, t + TEAMS, ...
+//   3. team 0   adds the sums of the teams, in order, and stores; where QUADS threads are too many, one team loops
+//
+// Team t's first loads (up to 16 of 16 bytes per thread) are issued before step 1: a round
+// trip to memory is long while the next kernel, already launched (PDL), fills the memory
+// system with its weight loads. The last block is found by a counter of arrivals; it resets
+// the counter for the next launch. Orders of addition are fixed: the same bits every time.
 #include "attention_heads.cuh"
 
-// The results of a key-value head from the records of its blocks: `sums` [SPLITS, GROUP, head_dim] and `ends`, maximum
-// and sum of weights, [GROUP, SPLITS]. Every warp weighs blocks, then teams of threads add their shares of the blocks up,
-// four elements a thread. The first of these are asked for before the weights are: each way to memory is long while the
-// next kernel's weights are on theirs. `room` holds four floats a thread and the weights.
+// The results of a key/value head from the partial results of its blocks. `room`, in shared memory, holds four floats
+// per thread and then the weights [GROUP, SPLITS].
 template <class Y> __device__ inline void join(const float* sums, const float2* ends, float* room, Y* y) {
     constexpr int QUADS = ELEMENTS / 4, TEAMS = THREADS > QUADS ? THREADS / QUADS : 1;
     constexpr int SHARE = (SPLITS + TEAMS - 1) / TEAMS, AHEAD = SHARE < 16 ? SHARE : 16;
@@ -73,8 +82,9 @@ template <class Y> __device__ inline void join(const float* sums, const float2* 
     }
 }
 
-// From the records of a block's warps, in `room`, to its record in memory, and in the last block of the key-value head to
-// the results. `partial` holds the sums of all blocks and then all ends. All threads call it.
+// Merges the records of a block's warps, in `room`, into the block's partial result in memory, and in the last block of
+// the key/value head all partial results into the output. `partial` holds all sums and then all ends. A single split
+// stores its output at once. All threads call it.
 template <class A> __device__ inline void finish(const A& a, const Place& place, int split, float* room) {
     __shared__ bool last;
     y_t* y = a.y + place.row * ELEMENTS;

@@ -1,35 +1,42 @@
-// Split decode attention on tensor cores, for long contexts and groups of several queries, whose products would take more
-// instructions than there is time for while the slots arrive.
+// Decode attention on tensor cores (mma.sync m16n8k16), a tile of 16 cache slots per warp and turn, for GQA groups of
+// several queries: on CUDA cores their products would take more instructions than there is time for while slots arrive.
 //
-// A product (m16n8k16) has 16 rows, and a group has eight queries at most: rows g and g + 8 are the two halves of head g's
-// operand, a number of the cache's type and what that leaves of the float. So scores and sums are nearly those of floats: the
-// manifests say bf16x2.
-// BULK says how slots are copied. Scores have slots as columns; as they come out they are what the weighted sum takes as its left operand.
+//   left operand    rows 0-7: the heads' floats rounded to the cache's type; rows 8-15: what that rounding left of them
+//     S[16, 16 slots] = Q[16, head_dim] K^T    score of head g: row g plus row g + 8, both in lanes 4 g + q
+//     O[16, head_dim] += P[16, 16 slots] V     P in the registers of S, without a shuffle (FlashAttention-2, Dao 2023)
+//                   so scores and sums are nearly those of floats: the manifests say bf16x2
+//   shared memory   | queries, 16 rows | newest slot | warp 0: DEPTH x (16 keys, 16 values) | warp 1: ...
+//                   rows are STRIDE words of 16 bytes, an odd number: 8 rows of an ldmatrix lie in 8 sets of banks
+//   warp w          tiles w, w + WARPS, ... of the split; lane 4 g + q has 2 of every 8 elements of head g's sums
+//
+// Sums are rescaled only when a head's maximum has grown by more than SLACK (in log2): most tiles skip it. BULK chooses
+// cp.async (compute capability 8.0) or bulk copies (9.0); either way copies are DEPTH tiles ahead, and the first are
+// issued before the kernel waits for its inputs.
 #include "async_copies.cuh"
 #include "attention_heads.cuh"
 #include "copies.cuh"
 #include "products.cuh"
 
 static_assert(GROUP <= 8 && head_dim % 16 == 0);
-constexpr int TILE = 16;  // slots of a turn of a warp
-constexpr int CHUNKS = head_dim / 8;
-constexpr int STRIDE = CHUNKS + 1;       // words from slot to slot: odd, so that eight slots lie in eight sets of banks
+constexpr int TILE = 16;  // slots of a warp's turn
+constexpr int CHUNKS = head_dim / 8;     // words of 16 bytes in a key
+constexpr int STRIDE = CHUNKS + 1;       // words from slot to slot
 constexpr int TURN = 2 * TILE * STRIDE;  // words of a turn: keys, then values
 constexpr int QUERIES = 16 * STRIDE;     // words of both halves of the queries
 constexpr int NEWEST = CHUNKS * 2 + 2;   // words of the newest slot: its value as floats, its scores
-constexpr float SLACK = 8;  // a weight may be 2^8 times what the largest was: sums are seldom scaled again
+constexpr float SLACK = 8;  // a weight may be 2^8 times what the largest was, before sums are rescaled
 
-// The largest weight is 2^LIFT, to keep others from the subnormal numbers.
+// The largest weight is 2^LIFT when sums are rescaled: in fp16, below a largest of 1, small ones would be subnormal.
 template <class T> constexpr float LIFT_OF = 0;
 template <> constexpr float LIFT_OF<fp16> = 6;
-// Two numbers rounded, and what that left of them.
+// Two floats as packed pairs: rounded to T (high), and the remainders rounded to T (low).
 template <class T> __device__ inline void halves(float first, float second, unsigned& high, unsigned& low) {
     high = Product<T>::two(first, second);
     const float near = to_float(T{(unsigned short)(high & 0xffffu)}), far = to_float(T{(unsigned short)(high >> 16)});
     low = Product<T>::two(first - near, second - far);
 }
 
-// Four matrices [8, 8] from rows of eight numbers, of which every lane names one; `turned` makes rows of columns.
+// ldmatrix: four matrices [8, 8] of 16 bits; lane 8 i + r names row r of matrix i. `turned` transposes each.
 __device__ inline void four_matrices(unsigned (&m)[4], const Words* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -43,9 +50,9 @@ __device__ inline void four_turned(unsigned (&m)[4], const Words* row) {
                  : "memory");
 }
 
-// Where a warp's slots are: DEPTH tiles ahead, every WARPS-th tile of the block's share.
+// A warp's tiles, DEPTH in flight: every WARPS-th tile of the block's share.
 template <class K, class V> struct Walk {
-    const K* keys;  // of the tile to ask for next
+    const K* keys;  // of the next tile to copy
     const V* values;
     Span span;
     Words* mine;
@@ -59,15 +66,15 @@ template <class K, class V> struct Walk {
     __device__ void step() { asked += TILE * WARPS, keys += TILE * WARPS * head_dim, values += TILE * WARPS * head_dim; }
 };
 
-// Copies of 16 bytes by all lanes.
+// Tiles by cp.async: all lanes copy words of 16 bytes.
 template <class K, class V> struct Tiles : Walk<K, V> {
-    // Asks for the first DEPTH tiles.
+    // Issues the copies of the first DEPTH tiles.
     __device__ Tiles(const K* all_keys, const V* all_values, Span share, Words* room)
         : Walk<K, V>(all_keys, all_values, share, room) {
 #pragma unroll
         for (int turn = 0; turn < DEPTH; ++turn) ask(turn);
     }
-    // Tiles past the end are asked for as nothing, so that those that are pending can be counted.
+    // Tiles past the end commit an empty group, so that DEPTH groups are pending at every wait.
     __device__ void ask(int place) {
         if (this->asked < this->span.end) {
             Words* to = this->mine + place * TURN;
@@ -82,15 +89,15 @@ template <class K, class V> struct Tiles : Walk<K, V> {
         copies_asked();
         this->step();
     }
-    // Every tile in turn, before it is read.
+    // Called for every tile in turn, before it is read.
     __device__ void ready(int) {
         copies_there<DEPTH - 1>();
         __syncwarp();  // now all lanes see what the others copied
     }
 };
 
-// Bulk copies (compute capability 9.0), a lane each for a slot's key or its value, and a barrier a tile: few instructions,
-// and rows may lie apart as the matrix loads want them.
+// Tiles by bulk copies: lanes 0-15 copy a key each, lanes 16-31 a value each, and a tile has one mbarrier. Few
+// instructions, and with one copy per row the rows may lie STRIDE apart, as ldmatrix wants them.
 template <class K, class V> struct BulkTiles : Walk<K, V> {
     static_assert(sizeof(K) == 2 && sizeof(V) == 2 && TILE * 2 == WARP);
     static constexpr unsigned ROW = head_dim * 2;
@@ -113,14 +120,14 @@ template <class K, class V> struct BulkTiles : Walk<K, V> {
             if (slot < rows) {
                 copy(to, static_cast<const char*>(from) + slot * ROW, ROW, arrivals.full + place, read_once());
             } else {
-                for (int i = 0; i < CHUNKS; ++i) to[i] = Words{};  // its weight is 0, and 0 times what lay there may be NaN
+                for (int i = 0; i < CHUNKS; ++i) to[i] = Words{};  // its weight is 0, but 0 times a stale NaN is NaN
             }
         }
         this->step();
     }
     __device__ void ready(int place) {
         arrivals.wait(place);
-        __syncwarp();  // for the zeros
+        __syncwarp();  // makes the zeros of other lanes visible
     }
 };
 template <bool BULK_COPIES, class K, class V> struct TilesOf {
@@ -130,14 +137,15 @@ template <class K, class V> struct TilesOf<true, K, V> {
     using Type = BulkTiles<K, V>;
 };
 
-// The running softmaxes of a warp: lane / 4 is the head, and the lane has two columns of every eight of its sums.
+// The running softmaxes of a warp, in accumulator fragments: lane 4 g + q holds elements 8 n + 2 q and 8 n + 2 q + 1 of
+// head g's sums, out[n][0 and 1] from the weights' high parts and out[n][2 and 3] from the low ones.
 template <class T> struct Sums {
     static constexpr float LIFT = LIFT_OF<T>;
-    float base = -INFINITY;  // weights are powers of two above it
+    float base = -INFINITY;  // the weight of a slot is 2^(score - base)
     float total = 0;         // of the slots that this lane weighed
     float out[CHUNKS][4] = {};
 
-    // Begins with a slot whose score is `score`.
+    // Starts with one slot, the newest, whose score is `score`.
     __device__ void begin(float score, const float* value) {
         base = score - LIFT, total = threadIdx.x % 4 == 0 ? exp2f(LIFT) : 0.0f;
 #pragma unroll
@@ -145,7 +153,7 @@ template <class T> struct Sums {
 #pragma unroll
             for (int i = 0; i < 2; ++i) out[n][i] = value[n * 8 + threadIdx.x % 4 * 2 + i] * exp2f(LIFT);
     }
-    // Adds the slots from `from` on, before `end`, whose tile lies at `tile`.
+    // Adds the tile of slots [from, from + TILE), masked from `end` on, which lies at `tile` in shared memory.
     __device__ void add(const unsigned (&query)[CHUNKS / 2][4], const Words* tile, int from, int end) {
         const int lane = threadIdx.x % WARP;
         const Words* row = tile + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2;
@@ -194,7 +202,7 @@ template <class T> struct Sums {
             Product<T>::add(out[2 * step + 1], weight, value[2], value[3]);
         }
     }
-    // The warp's records, one of WARPS for every head.
+    // Stores the warp's record of every query head.
     __device__ void put(float* room) {
         total += __shfl_xor_sync(ALL, total, 1);
         total += __shfl_xor_sync(ALL, total, 2);
@@ -209,9 +217,9 @@ template <class T> struct Sums {
     }
 };
 
-// Part `split` of the slots of a key-value head. `join` makes results of the parts, from the records of this one's warps:
-// join(place, records). Shared memory for the queries, the newest slot's value and scores, and behind them for the tiles,
-// or the records and what else `join` needs, whichever is more.
+// Split `split` of the slots of key/value head `head`. join(place, records) is the epilogue: it merges the splits, from
+// the records of this one's warps. Dynamic shared memory: the queries, the newest slot's value and scores, and behind
+// them the tiles, or the records and what else `join` needs, whichever is more.
 template <bool NORM, class A, class N, class J>
 __device__ inline void attend_tiles(
     const A& a, const N* norm_q, const N* norm_k, float eps, float offset, int head, int split, J join) {
@@ -220,7 +228,8 @@ __device__ inline void attend_tiles(
     float *fresh = reinterpret_cast<float*>(words + QUERIES), *scores = fresh + head_dim;
     let_successor_start();
     const int lane = threadIdx.x % WARP;
-    // Whoever wrote the position and the old slots has ended before this kernel may start: the manifest says `early`.
+    // The kernels that wrote the position and the old slots ended before this one may launch: the manifest names both
+    // `early`, so they may be read before the wait.
     const Place place = place_of(a, head);
     const bool newest = split == SPLITS - 1 && threadIdx.x < WARP;
     const Prologue<NORM, A, N> prologue(a, place, norm_q, norm_k, newest);
@@ -265,7 +274,7 @@ __device__ inline void attend_tiles(
         tiles.ask(at);
         at = at + 1 == DEPTH ? 0 : at + 1;
     }
-    __syncthreads();  // all warps are through with the tiles, where the records go
+    __syncthreads();  // all warps have read their tiles: the records overwrite them
     sums.put(reinterpret_cast<float*>(room));
     join(place, reinterpret_cast<float*>(room));
 }

@@ -1,13 +1,21 @@
-// Matrix times vector, row-major weights of 16 bits: a warp copies its rows to shared memory in bulk, DEPTH rows ahead.
+// Matrix times vector (GEMV), row-major weights of 16 bits: each warp streams its rows through a ring in shared memory.
 //
-// PARTS warps share a row, a slice each; every lane keeps its elements of the vector in registers, so that no warp waits
-// for another before the sums are there. The first DEPTH rows are asked for before the kernel waits for its inputs.
+//   grid      one block per multiprocessor; PARTS warps are a team, a block has TEAMS teams
+//   team t    of block b has the rows b * TEAMS + t + n * (blocks * TEAMS), n = 0, 1, ...
+//   warp p    columns [p, p + 1) * K / PARTS of the team's rows, in a ring of its own:
+//             | stage 0 | stage 1 | ... | stage DEPTH - 1 |   a stage: a slice of a row, one bulk copy, one mbarrier
+//   lane      words lane + 32 t, eight elements each, of a row's slice (shared memory) and of the vector's (registers)
+//
+// The bytes in flight are DEPTH slices per warp and take no registers; the first DEPTH are issued before the kernel
+// waits for its inputs. A warp waits for no other until its sums are complete. Neighbouring lanes read neighbouring
+// 16-byte words of a stage: no bank conflicts. Rows are dealt singly, so no two teams differ by more than one row.
+// Needs compute capability 9.0.
 #include "vector.cuh"
 #include "copies.cuh"
 
 constexpr int TEAMS = WARPS / PARTS;
 
-// A lane's elements of one slice of the vector: words `lane + 32 t` of eight elements.
+// A lane's elements of one slice of the vector, in registers: words `lane + 32 t` of eight elements.
 template <long K> struct Slice {
     static constexpr long LENGTH = K / PARTS, LOADS = LENGTH / 8;
     static constexpr int TURNS = (LOADS + WARP - 1) / WARP;
@@ -16,7 +24,7 @@ template <long K> struct Slice {
     Words norm[TURNS];
 
     static __device__ long at(int t) { return threadIdx.x % WARP + long(t) * WARP; }
-    // Before the inputs are there.
+    // Loads what no predecessor writes: call it before waiting for inputs.
     template <class X> __device__ void prepare(const Plain<X>&, long) {}
     template <class X, class N> __device__ void prepare(const Normalised<X, N>& in, long begin) {
 #pragma unroll
@@ -61,14 +69,14 @@ template <long K> struct Slice {
     }
 };
 
-// What a warp has in shared memory: DEPTH rows of BYTES, each with its barrier, filled and read in turn.
+// A warp's ring in shared memory: DEPTH stages of BYTES, each with its barrier, filled and read in turn.
 template <unsigned BYTES> struct Ring {
     unsigned char* rows;
     Barrier* full;
     int slot = 0;
     unsigned parity = 0;
 
-    // One lane of the warp, before any other use.
+    // Called by one lane of the warp, before any other use.
     __device__ void make() {
         for (int d = 0; d < DEPTH; ++d) make_barrier(full + d);
         barriers_made();
@@ -86,8 +94,9 @@ template <unsigned BYTES> struct Ring {
     }
 };
 
-// The same as in gemv.cuh. Rows are dealt to the teams of all blocks in turn; those of a warp follow one another in its
-// ring, the sides of a row side after side. A lane takes every 32nd of a team's rows.
+// The interface of `rows_times` in gemv.cuh. In a warp's ring the SIDE matrices' slices of one row follow one another,
+// then come those of its next row. Lane l keeps the sums of the l-th of every 32 rows of its team, so that 32 rows are
+// reduced over the team's warps between two barriers, and the epilogue runs in 32 lanes.
 template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
 __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     using S = Slice<K>;
@@ -117,7 +126,7 @@ __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At
     slice.scale(in);
     if (PARTS > 1 && lane == 0) squares[warp] = slice.squares;
 
-    // As many turns for every warp of the block, so that all meet at the barriers.
+    // The count of turns is the block's, not the team's, so that all warps meet at the barriers.
     for (long base = 0; unit_of<1>(rows_of, long(blockIdx.x) * TEAMS + base * step).left; base += WARP) {
         const Unit mine = unit_of<1>(rows_of, first + (base + lane) * step);
         const bool here = mine.left && part == 0;

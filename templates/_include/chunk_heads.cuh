@@ -1,26 +1,33 @@
-// The heads of a chunk's tokens: queries and keys normalised (when they are) and rotated by halves, queries written head
-// by head, keys and values to the slots of their positions.
+// Heads of a prefill chunk's tokens: queries and keys RMS-normalised (QK-norm, where the model has it) and rotated
+// (RoPE by halves, Su et al. 2021); queries written head by head, keys and values to the cache slots of their
+// positions.
 //
-// A lane holds a piece of either half of a head, so that what rotates together is in one thread; LANES lanes hold a head.
-// A block has one token, whose angles stay in its registers, and SHARES blocks share the token's heads.
+//   grid (tokens, SHARES)   a block has one token; SHARES blocks share the token's q_heads + 2 kv_heads heads
+//   warp                    SIDE heads at a time, LANES lanes each
+//   lane                    | piece p of the low half | piece p of the high half |   PER elements each, in registers
+//
+// What rotates together, x[i] and x[i + HALF], is in one thread: no shuffle but for the sums
+// of the norm. The token's cosines, sines and norm weights stay in registers for all heads
+// that a warp takes. Each element is read and written once, by 16-byte accesses; norm
+// weights, angles, positions and the pitch are loaded before the kernel waits for its inputs.
 #include "pieces.cuh"
 
 constexpr int THREADS = WARP * WARPS;
 constexpr int HALF = head_dim / 2;
-constexpr int PIECES = HALF / PER;  // of half a head
+constexpr int PIECES = HALF / PER;  // pieces of half a head
 constexpr int LANES = PIECES <= 1 ? 1 : PIECES <= 2 ? 2 : PIECES <= 4 ? 4 : PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32;
 constexpr int SIDE = WARP / LANES;  // heads of a warp at a time
 constexpr int HEADS = q_heads + 2 * kv_heads;
 static_assert(head_dim % (2 * PER) == 0 && PIECES <= WARP);
 
-// A piece of either half of a row, as it lies in memory.
+// Piece p of both halves of a row, as it lies in memory.
 template <class T> struct Halves {
     Piece<T> low, high;
 
     __device__ void load(const T* row, int from) { low.load(row + from), high.load(row + HALF + from); }
 };
 
-// A piece of either half of a head in float32.
+// Piece p of both halves of a head, in float.
 struct Head {
     float low[PER], high[PER];
 
@@ -58,9 +65,9 @@ struct Head {
     }
 };
 
-// grid (tokens, SHARES). Queries, keys and values are dense, or all `pitch` elements apart from token to token. The norms
-// are weights and read at once, as are the pitch, the positions and the angles, which the manifest names `early`. Lanes without a piece, and groups without a head, work on another's and write nothing: the sums of a
-// norm take whole warps.
+// Queries, keys and values are dense, or all `pitch` elements apart from token to token. Before the wait only norm
+// weights are read, the pitch, and the positions and angles, which the manifest names `early`. Lanes without a piece,
+// and groups of lanes without a head, work on another's and write nothing: the norm's shuffles take whole warps.
 template <bool NORM, class A, class N>
 __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
     let_successor_start();

@@ -1,8 +1,16 @@
-// What every CUDA kernel here stands on: storage types, streaming loads, reductions, programmatic dependent launch.
+// The base of every CUDA kernel here: storage types, 16-byte loads, sums over lanes and blocks, and programmatic
+// dependent launch (PDL, compute capability 9.0; below that its two calls compile to nothing).
 //
-// A kernel lets its successor start at once, loads what no predecessor writes, and then waits: the successor's loads of
-// weights overlap this kernel's end. Before `wait_for_inputs` only weights, constant tables and what the manifest names as
-// `early` may be read.
+//   kernel n      |launch_dependents|load weights|wait|load inputs, compute, store|
+//   kernel n + 1       |launch_dependents|load weights|......... wait ............|load inputs, compute, store|
+//
+// A kernel lets its successor launch at once, issues loads of what no predecessor writes, and then waits until its
+// predecessors have ended and their stores are visible: its weight loads are in flight while they finish. On an H200 a
+// dependent small kernel of a graph costs 1.53 us without PDL, 1.21 when triggered at exit, 0.98 when triggered at
+// start. Before `wait_for_inputs` only weights, constant tables and what the manifest names as `early` may be read.
+//
+// One lane loads 16 bytes, so a warp's load is 512 contiguous bytes. Sums run in a fixed order (butterfly over lanes,
+// then warp after warp; no float atomics), so repeated launches give the same bits.
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 
@@ -50,8 +58,8 @@ struct alignas(16) Words {
 };
 template <class T> constexpr int PER_LOAD = 16 / sizeof(T);
 
-// A weight is read once a step: past the first cache. Not by the read-only path (`ld.global.nc`): the assembler takes such
-// loads for free to move and puts them behind `wait_for_inputs`, however early they stand in the text.
+// Loads weights, which are read once per step: not allocated in L1. Not by the read-only path (`ld.global.nc`): ptxas
+// treats such loads as free to move and sinks them below `wait_for_inputs`, however early they stand in the text.
 __device__ inline Words stream(const void* at) {
     Words v;
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -60,14 +68,15 @@ __device__ inline Words stream(const void* at) {
     return v;
 }
 __device__ inline unsigned shared_address(const void* at) { return unsigned(__cvta_generic_to_shared(at)); }
-// Counts one more, and says how many were before: what was written before that, also by threads that a barrier came
-// before, whoever counts later sees. Takes less than an addition between two fences.
+// Increments a counter and returns its value before, with acquire and release semantics at the scope of the GPU: stores
+// before it, also those of threads that a block barrier ordered before it, are visible to whoever increments later.
+// Costs less than an atomic addition between two fences.
 __device__ inline unsigned counted(unsigned* count) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
-// What an earlier kernel or this block wrote.
+// Loads what an earlier kernel or this block wrote, through all caches.
 __device__ inline Words load16(const void* at) { return *static_cast<const Words*>(at); }
 
 template <class T> __device__ inline void unpack(const Words& v, float (&out)[PER_LOAD<T>]) {
@@ -83,6 +92,7 @@ template <class T> __device__ inline void unpack(const Words& v, float (&out)[PE
     }
 }
 
+// Butterfly reductions over groups of WIDTH neighbouring lanes; every lane gets the result.
 template <int WIDTH = WARP> __device__ inline float sum_over(float v) {
 #pragma unroll
     for (int step = WIDTH / 2; step > 0; step /= 2) v += __shfl_xor_sync(ALL, v, step);
@@ -94,7 +104,8 @@ template <int WIDTH = WARP> __device__ inline float largest_over(float v) {
     return v;
 }
 
-// Sums over the block in a fixed order; `room` holds a float a warp. Ends with all threads past a barrier.
+// The sum over the block, added in the order of the warps and returned to all threads; `room` holds one float per warp.
+// All threads have passed its barrier when it returns.
 template <int WARPS> __device__ inline float sum_over_block(float v, float* room) {
     v = sum_over(v);
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
@@ -105,5 +116,6 @@ template <int WARPS> __device__ inline float sum_over_block(float v, float* room
     return total;
 }
 
+// Pointer i of a family of matrices; a family of one is passed as its pointer.
 template <class T> __device__ inline T* item(T* const& p, int) { return p; }
 template <class T, unsigned long N> __device__ inline T* item(T* const (&p)[N], int i) { return p[i]; }

@@ -1,14 +1,21 @@
-// Dot products of weight rows with one activation vector, for bf16 and float weights.
+// Dot products of weight rows with one activation vector, for bf16 and float weights, with sums in float.
 //
-// Row-major weights are read one row after another (or STREAMS rows at a time); packed ones sixteen rows at once, a
-// lane a row. Where the machine has vdpbf16ps the activation stays bf16; elsewhere bf16 weights are widened by a shift,
-// which splits a vector into its even and its odd elements, so the activation is stored in that order beforehand.
+//   row-major    row r   | k, k + 1, ... |          lane = column; STREAMS rows side by side, UNROLL accumulators each,
+//                                                   and 16 rows' sums over lanes at once (transposed_sum)
+//   packed       step k  | row 0 | ... | row 15 |   lane = row; a step is the next 2 bf16 (rows16-k2) or 1 float
+//                                                   (rows16-k1) of 16 rows, 64 bytes; no sum over lanes
+//
+// A tile of 16 packed rows is one ascending stream, and a step multiplies it by a broadcast of the activation. STREAMS
+// * UNROLL (TILES * UNROLL) independent accumulators in registers hide the latency of multiply-adds; loads are
+// prefetched AHEAD bytes ahead. With vdpbf16ps (AVX-512 BF16) the activation stays bf16 and a lane adds two products
+// per instruction. Elsewhere a vector of bf16 weights is widened by a shift and a mask, which gives its even and its
+// odd elements, so the activation is stored in that order (Order::split) beforehand.
 #include "simd.h"
 
 constexpr bool native_bf16 = ISA_AVX512_BF16 && LANES == 16;
 
 template <class W> constexpr bool is_bf16 = std::is_same_v<W, bf16>;
-// What the activation is held in.
+// The type of the activation.
 template <class W> using operand_t = std::conditional_t<is_bf16<W> && native_bf16, bf16, float>;
 // Weight elements of one vector load.
 template <class W> constexpr long step_of = is_bf16<W> ? 2 * LANES : LANES;
@@ -22,7 +29,7 @@ template <int... I> inline vf alternate(vf a, vf b, int first, std::integer_sequ
                  : shuffle(a, b, std::integer_sequence<int, (2 * I)...>{});
 }
 
-// Fills `out` with value(as, i) for i in [0, K), in the order that the loops want, and zeros its padding.
+// Fills `out` with value(as, i) for i in [0, K), in order O, and its padding with zeros.
 template <class W, Order O, long K, class F> inline const operand_t<W>* make_operand(operand_t<W>* out, F value) {
     constexpr long whole = K / (2 * LANES) * (2 * LANES);
     for (long i = 0; i < whole; i += 2 * LANES) {
@@ -71,7 +78,8 @@ template <long AHEAD> inline void fetch(const void* p) {
     if constexpr (AHEAD > 0) __builtin_prefetch(static_cast<const char*>(p) + AHEAD, 0, 3);
 }
 
-// Lane sums of STREAMS rows that lie K apart, read side by side. UNROLL accumulators a row hide the latency of the adds.
+// Sums by lane of STREAMS rows that lie K apart, read side by side. UNROLL accumulators per row hide the latency of the
+// additions.
 template <class W, long K, int STREAMS, int UNROLL, long AHEAD>
 inline void row_sums(const W* w, const operand_t<W>* x, vf* sums) {
     constexpr long step = step_of<W>, main = K / step * step, turns = main / (step * UNROLL) * (step * UNROLL);
@@ -144,7 +152,7 @@ inline void packed_step(vf* acc, const bf16* w, const bf16* x) {
 template <class W> constexpr long group_of = is_bf16<W> ? 2 : 1;
 template <class W, long K> constexpr long packed_tile = (K + group_of<W> - 1) / group_of<W> * group_of<W> * TILE;
 
-// sums[0, 16 * TILES) of TILES packed tiles, read side by side. No sum over lanes: a lane is a row.
+// sums[0, 16 * TILES) of TILES packed tiles, read side by side: lane = row, so there is no sum over lanes.
 template <class W, long K, int TILES, int UNROLL, long AHEAD>
 inline void packed_tiles(const W* w, const operand_t<W>* x, float* sums) {
     constexpr long group = group_of<W>, steps = (K + group - 1) / group, width = group * TILE;

@@ -1,4 +1,8 @@
-// silu(gate) * up. Needs `rows_times`.
+// Epilogue of a gated MLP: y[row] = silu(gate[row]) * up[row] in float, rounded once.
+//
+// `rows_times` with two matrices side by side: the warp (or team) that multiplies row r of gate also multiplies row r
+// of up with the same elements of the vector, so both sums end in one lane, and neither is written to memory. Needs a
+// `rows_times`: gemv.cuh or bulk.cuh.
 #include "silu.cuh"
 
 template <class W, long K, int COUNT, class A, class In>

@@ -1,16 +1,22 @@
-// Matrix times vector, row-major weights: a warp holds ROWS rows and LOADS 16-byte loads of each in flight.
+// Matrix times vector (GEMV), row-major weights: a warp owns one unit of ROWS rows and keeps ROWS * LOADS 16-byte loads
+// per lane in flight, in registers.
 //
-// The first loads are issued before the kernel waits for its inputs. The vector lies in shared memory as floats, four at a
-// time by lane, so that a warp's 16-byte reads of it meet every bank once.
+//   row r     | lane 0 | lane 1 | ... | lane 31 | lane 0 | ...     PER elements (16 bytes) each; 32 PER are a span
+//   vector    | elements 0-3 of lanes 0 to 31 | elements 4-7 of lanes 0 to 31 | next span ...   floats in shared memory
+//
+// The first LOADS spans of every row are loaded before the kernel waits for its inputs (PDL). Every block converts the
+// vector to float once, for all its warps, and every read of it serves ROWS rows. Permuted as drawn (16-bit weights),
+// the eight lanes that a 16-byte shared read serves at once cover all 32 banks; in natural order they would be 32 bytes
+// apart, and two would meet in each bank. Sums end in all lanes; lane r stores row r.
 #include "vector.cuh"
 
-// Where element k of the vector lies: the lane that multiplies it is k / PER % 32.
+// Where element k of the vector lies in shared memory; lane k / PER % 32 multiplies it.
 template <int PER> __device__ inline long place(long k) {
     const long span = long(WARP) * PER, in = k % span;
     return k - in + (in % PER) / 4 * (WARP * 4) + in / PER * 4 + in % 4;
 }
 
-// ROWS rows of a matrix with K columns; a row past the end is a copy of the last one, whose sum nobody takes.
+// ROWS rows of a matrix with K columns; a row past the end reads the last one again, and its sum is discarded.
 template <class W, long K> struct Rows {
     static constexpr long SPAN = long(WARP) * PER_LOAD<W>;
     static constexpr long STEPS = (K + SPAN * LOADS - 1) / (SPAN * LOADS);
@@ -56,7 +62,7 @@ template <class W, long K> struct Rows {
             }
         }
     }
-    // All steps but for the first fetch; afterwards every lane has every sum.
+    // All steps, the first of which has been fetched already; afterwards every lane has every sum.
     __device__ void run(const float* x) {
         for (long step = 0;; ) {
             multiply(step, x);
@@ -75,7 +81,7 @@ template <class W, long K> struct Rows {
     }
 };
 
-// The vector as floats; a barrier ends it. Returns what the sums are to be multiplied by.
+// Writes the vector to shared memory as floats and ends with a block barrier. Returns the factor of the sums.
 template <long K, class W, class X> __device__ inline float stage(const Plain<X>& in, float* room) {
     for (long k = threadIdx.x * PER_LOAD<X>; k < K; k += THREADS * PER_LOAD<X>) {
         float v[PER_LOAD<X>];
@@ -102,8 +108,9 @@ template <long K, class W, class X, class N> __device__ inline float stage(const
     return inverse_of(in, sum_over_block<WARPS>(squares, partial), K);
 }
 
-// Rows of SIDE matrices, side by side, times the vector `in`. at(side, matrix) is a matrix, more(matrix, row) what joins
-// the sums of a row (asked for early), emit(matrix, row, sums, more) takes them in the one lane that has them.
+// Rows of SIDE matrices, side by side, times the vector `in`. at(side, matrix) is the pointer to a matrix. more(matrix,
+// row) loads what the epilogue adds to a row, before its sums are there. emit(matrix, row, sums, more) is the epilogue,
+// called in the one lane that holds the sums.
 template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
 __device__ inline void rows_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     extern __shared__ __align__(16) float room[];

@@ -1,14 +1,20 @@
-// Matrix times vector over a rank's share of rows, and what follows a product: bias, residual, rounding.
+// Matrix times vector (GEMV) on CPU threads: a thread's share of the rows, and its epilogues.
 //
-// The partition is static: consecutive tiles of 16 rows, counted over all matrices of a family, so that no thread
-// writes a line of another's output where the rows allow it and the result does not depend on timing.
+//   rows        of all matrices of a family, one after another, in units of UNIT rows: 16 (a tile), or 1 where a matrix
+//               is small for the number of threads
+//   threads     | rank 0 | rank 1 | ... | rank size - 1 |   consecutive units; shares differ by one unit at most
+//   a thread    16 rows (or TILES packed tiles of 16) at a time: sums in registers --> its stack --> emit, the epilogue
+//
+// The partition is static, so the result does not depend on timing. A thread reads its weights in ascending streams,
+// which hardware prefetchers follow. Shares begin at whole units: a tile's 16 results in float are a cache line of 64
+// bytes (in bf16 half of one), so threads write to no common line, or to one at a border.
 #include "dot.h"
 
 template <class T> inline const T* item(const T* const& p, int) { return p; }
 template <class T> inline T* item(T* const& p, int) { return p; }
 template <class T, size_t N> inline T* item(T* const (&p)[N], int i) { return p[i]; }
 
-// Calls body(i, begin, end) for this rank's consecutive share of the rows of COUNT matrices, in units of UNIT rows.
+// Calls body(i, begin, end) for the rows of matrix i in this rank's share of COUNT matrices, in units of UNIT rows.
 template <long UNIT, size_t COUNT, class F>
 inline void share_rows(const long (&counts)[COUNT], int rank, int size, F body) {
     long units = 0, base = 0;

@@ -1,8 +1,15 @@
 # include "device.py"
-"""Matrix times vector, row-major weights: a program has a tile of rows, and the first of its weights in flight early.
+"""Matrix times vector (GEMV), row-major weights, with an optional RMS norm (Zhang and Sennrich 2019) in the prologue.
 
-The tile goes along the rows in steps of BLOCK_K columns; sums stay apart by column until the end, so their order is
-fixed. The root mean square divides the sums: the vector is read once.
+    y[r] = sum_k W[r][k] * (x[k] * (norm[k] + offset)) * rsqrt(mean(x^2) + eps)
+
+    program    a unit of BLOCK_ROWS rows of one matrix, in steps of a tile [BLOCK_ROWS, BLOCK_K]:
+               | tile 0, loaded before the wait | tile 1 | ...      NUM_STAGES steps in flight, pipelined by Triton
+    sums       [BLOCK_ROWS, BLOCK_K] in registers: one partial sum per row and column of the tile; one reduction over
+               columns at the end, so the order of additions is fixed
+
+The first tile is in flight before the inputs are waited for (PDL). The norm's scale is one factor for all rows, so it
+multiplies the finished sums: the vector is read once, and no product waits for the reduction over it.
 """
 
 
@@ -23,7 +30,7 @@ def unit_of(rows_of):
 
 @triton.jit
 def item(family, matrix):
-    """The pointer of a family that belongs to a matrix; a family of one is its pointer."""
+    """The pointer of a family that belongs to a matrix, by selects; a family of one is passed as its pointer."""
     if isinstance(family, tl.tensor):
         return family
     else:
@@ -35,7 +42,10 @@ def item(family, matrix):
 
 @triton.jit
 def starts_of(base, row, rows):
-    """Where rows begin, [len(row), 1]; a row past the end is a copy of the last one, whose sum nobody takes."""
+    """Where rows begin, [len(row), 1]; a row past the end is the last one again, and its sum is discarded.
+
+    Where every row begins at a multiple of 16 bytes the compiler is told so, as it makes 16-byte loads only then.
+    """
     starts = (base + tl.minimum(row, rows - 1).to(tl.int64) * hidden)[:, None]
     if hidden * weight_bytes % 16 == 0:
         starts = tl.multiple_of(starts, [16, 16])
@@ -44,14 +54,14 @@ def starts_of(base, row, rows):
 
 @triton.jit
 def weights(starts, columns):
-    """A tile of weights, read once a step: nothing else has to leave a cache for them."""
+    """A tile of weights. They are read once per step of the model: evict_first keeps other lines in the caches."""
     inside = columns[None, :] < hidden
     return tl.load(starts + columns[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
 def inputs(x, norm, columns):
-    """The vector at these columns, times the norm's weights if there are any, and the squares of it alone."""
+    """The vector at these columns, times the norm's weights if there are any, and the vector's own squares."""
     inside = columns < hidden
     v = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
     if norm is not None:
@@ -63,7 +73,7 @@ def inputs(x, norm, columns):
 
 @triton.jit
 def rows_times(starts, x, norm):
-    """Rows times the vector, [len(starts)], normalised where `norm` is no None. Afterwards inputs may be read."""
+    """Rows times the vector, [len(starts)], normalised unless `norm` is None. Afterwards inputs may be read."""
     let_successor_start()
     columns = tl.arange(0, BLOCK_K)
     tile = weights(starts, columns)

@@ -1,4 +1,9 @@
-// The head: rows rounded as logits are, and the index of the largest. Needs `rows_times`.
+// The language-model head of one token: logits = W x (+ bias) rounded to their type, and the index of the largest.
+//
+// The lane that holds a row's sum (`emit` of `rows_times`) rounds it, stores it where logits are asked for, and keeps
+// the greatest key of its rows in registers; keys meet over lanes, warps and blocks at the end (argmax.cuh). So the
+// logits of the whole vocabulary need not be written and read again by a second kernel. Ties are those of rounded
+// logits, as in the graph. Needs a `rows_times`: gemv.cuh or bulk.cuh.
 #include "argmax.cuh"
 
 template <class W, long K, class L, int COUNT, class A, class In>

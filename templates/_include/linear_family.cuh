@@ -1,4 +1,8 @@
-// Rows of every matrix of a family, each with its bias, to its own output. Needs `rows_times`.
+// Epilogue of a linear layer, or of several on one input (q, k and v): y_i[row] = sum + bias_i[row], rounded once.
+//
+// The lane that holds a row's sum adds the bias, which it loaded before the sums were there, and stores one element.
+// Matrices of a family are one range of rows (vector.cuh): one launch for all, and no matrix has to fill the device
+// alone. Needs a `rows_times`: gemv.cuh or bulk.cuh.
 template <class W, long K, int COUNT, class A, class In>
 __device__ inline void family_rows(const A& a, const long (&rows_of)[COUNT], const In& in) {
     rows_times<W, K, 1>(

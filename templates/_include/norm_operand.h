@@ -1,5 +1,8 @@
-// The normalised activation as the operand of dot products. Every thread makes its own: at these sizes that costs less
-// than the barrier that sharing would take.
+// The RMS-normalised activation, x / sqrt(mean(x^2) + eps) * (norm + offset), as the operand of dot products: in the
+// type and order that dot.h wants, rounded once at most.
+//
+// Every CPU thread makes the whole vector for itself, in a buffer of its own: at these sizes that costs less than the
+// barrier that sharing would take, and the buffer stays in the cache of the core that reads it for every row.
 #include "dot.h"
 #include "rmsnorm.h"
 

@@ -1,9 +1,16 @@
-// Rows in pieces of PER elements, 16 bytes of the narrowest type: what kernels over many tokens read and write at once.
+// Vector loads and stores of rows for kernels over many tokens: a piece is PER elements, 16 bytes of the region's
+// narrowest type (its weights').
+//
+//   thread    PER elements in float registers, whatever the types of the operands
+//   memory    16-bit type: 1 load of 16 bytes;  float beside 16-bit weights: 2 loads of 16 bytes
+//
+// Every load and store is 16 bytes per thread, neighbouring threads take neighbouring pieces, and each element is
+// rounded once, when it is stored. Pieces must begin at multiples of 16 bytes.
 #include "device.cuh"
 
 constexpr int PER = 16 / weight_bytes;
 
-// A piece as it lies in memory; a type wider than the narrowest takes two loads.
+// A piece in registers as it lies in memory; a type wider than the narrowest takes two loads.
 template <class T> struct Piece {
     static constexpr int LOADS = PER * int(sizeof(T)) / 16;
     static_assert(LOADS >= 1 && LOADS * PER_LOAD<T> == PER, "an operand is narrower than the weights or states");

@@ -1,4 +1,9 @@
-// RMS norm in float: x / sqrt(mean(x^2) + eps) * (offset + weight), rounded once at the end.
+// RMS norm (Zhang and Sennrich 2019) in float: x / sqrt(mean(x^2) + eps) * (offset + weight), rounded once at the end.
+// Here is its factor 1 / sqrt(mean(x^2) + eps).
+//
+// One CPU thread sums the whole vector: lane l of accumulator u has elements l +
+// LANES * u of every 4 * LANES. Four accumulators hide the latency of the additions,
+// which one would wait for. The order of the sum is fixed by K and LANES.
 #include "simd.h"
 
 template <long K, class X> inline float inverse_rms(const X* x, float eps) {

@@ -1,4 +1,11 @@
-// exp and SiLU. exp is Cephes' expf polynomial, 2 ulp; it overflows to inf and underflows to 0 as expf does.
+// exp and SiLU of a vector of floats: silu(x) = x / (1 + exp(-x)) (Hendrycks and Gimpel 2016).
+//
+// exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln 2 / 2, exp(r) by the polynomial of Cephes' expf (Moshier); 2
+// ulp. ln 2 is subtracted in two parts, so that r keeps its low bits, and 2^n is applied as two factors, as n may be
+// beyond the exponents of one float. It overflows to inf and underflows to 0 as expf does, and a NaN stays one.
+//
+// All LANES elements of a vector register go through the same multiplications and additions: no table, no branch and no
+// call of the library per element.
 #include "simd.h"
 
 inline vf exponential(vf x) {

@@ -1,4 +1,14 @@
-// Vectors of LANES floats by the compiler's vector extension: one text for AVX-512, AVX2 and anything narrower.
+// Vectors of LANES floats in one register, by the compiler's vector extension: one text for AVX-512 (16 lanes), AVX2
+// (8) and anything narrower (4). What has no such operator (bf16 rounding by AVX-512 BF16, lane sums) is an intrinsic
+// where it exists.
+//
+//   float in memory    | f0 | f1 | ... |        a vector is LANES neighbours
+//   bf16 in memory     | b0 | b1 | ... |        widened: 16 bits moved to the upper half of a float, exactly
+//   transposed_sum     N vectors --fold, log2 N rounds--> 1 vector, lanes i * LANES / N on hold the sum of vector i
+//
+// Loads and stores go through memcpy, so no address needs alignment and no type rule is broken; compilers make them
+// single instructions. Arithmetic is float; a store to bf16 rounds once, to nearest, ties to even. `each` runs one body
+// at both widths, so tails need no masks and no second text.
 #include <type_traits>
 #include <utility>
 
@@ -31,7 +41,7 @@ inline bf16 to_bf16(float v) {
     return {uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
 }
 
-// `one` and `wide` are the two widths at which `each` calls its body.
+// The two widths at which `each` calls its body: single elements and whole vectors.
 struct one {
     using value = float;
     static constexpr long lanes = 1;
@@ -85,7 +95,8 @@ template <int... I> inline vf shuffle(vf a, vf b, std::integer_sequence<int, I..
 #endif
 }
 
-// Lane J of one half of a fold: both inputs hold LANES / G sums spread over G lanes each, the result twice as many over G / 2.
+// Where lane j of a fold's first or second addend comes from. Both inputs hold LANES / G partial sums over G lanes
+// each, the result holds twice as many over G / 2 lanes.
 template <int G> constexpr int fold_lane(int j, int second) {
     int sum = j / (G / 2), per = LANES / G;
     return (sum / per) * LANES + (sum % per) * G + j % (G / 2) + second * (G / 2);
@@ -95,7 +106,8 @@ template <int G, int... J> inline vf fold(vf a, vf b, std::integer_sequence<int,
            shuffle(a, b, std::integer_sequence<int, fold_lane<G>(J, 1)...>{});
 }
 
-// Lane sums of N vectors at once, vector i's in lanes i * LANES / N and on: 3 instructions a vector where single sums take 8.
+// Lane sums of N vectors at once, vector i's in lanes i * LANES / N and on: 3 instructions per vector, where single
+// sums take 8.
 template <int N = LANES> inline vf transposed_sum(const vf* v) {
     if constexpr (N == 1) return v[0];
     else

@@ -1,18 +1,28 @@
-// Rows of row-major weights of 16 bits times `tokens` vectors on tensor cores: a weight is read once for all of them.
+// Skinny matrix product on tensor cores (mma.sync m16n8k16): row-major weights of 16 bits times `tokens` vectors, 8 at
+// most. A weight is read once for all of them.
 //
-// The warps of a block take a slice of k each of the same 16 TILES rows; their sums meet in shared memory and are added
-// in the order of the warps. A lane multiplies what it has asked for itself: no warp waits for another before that. The
-// first loads are issued before the kernel waits for its inputs; a chunk that was multiplied makes room for the same of
-// the next rows. Needs `Vectors`.
+//   grid        persistent: block b takes the units b, b + gridDim.x, ...; a unit is TILES tiles of 16 rows
+//   warp w      | slice 0 | ... | slice w of k: CHUNKS chunks of 32 columns | ...     split-K over a block's warps
+//   lane        4 g + q: rows g and g + 8 of a tile, vector g, 8 columns of a chunk (thin_slice.cuh); loads them itself
+//   sums        accumulator fragments --> shared memory [warp][matrix][tile][token][20 floats] --> one thread per row
+//               and token adds them in the order of the warps and runs the epilogue
+//
+// HELD chunks per warp are in flight, 1 KiB each per tile and matrix, in registers or with RING in shared memory
+// (cp.async). The first are issued before the kernel waits for its inputs, and a chunk that was multiplied makes room
+// at once for the next step's, also the next unit's: the stream of weights never drains. Warps wait for one another
+// once per unit, since the exchange has two halves; 20 floats per column of 16 rows make its stores free of bank
+// conflicts. Needs `Vectors` (thin_plain.cuh or thin_normalised.cuh).
 #include "thin_slice.cuh"
 #include "thin_units.cuh"
 
 constexpr int TILE = 16, UNIT = TILE * TILES;
-constexpr int SAME_TOKEN = TILE;  // neighbouring lanes whose results are of one token
-constexpr int RESIDENT = 16 / WARPS;  // 128 registers a thread at most: the next kernel's blocks find room beside few
+constexpr int SAME_TOKEN = TILE;  // neighbouring lanes whose results are of one token, at least
+// Blocks per multiprocessor, for the launch bounds: 16 warps, so 128 registers per thread at most. Where fewer blocks
+// run, those of the next kernel find room beside them.
+constexpr int RESIDENT = 16 / WARPS;
 static_assert(tokens * UNIT <= THREADS);
 
-// A tile of every side, from this lane's part of the first chunk on. A row past the end is a copy of the last one.
+// One unit of SIDE matrices. A row past the end reads the last one again.
 template <class W, long K, int SIDE> struct Tile {
     Unit unit;
     const W* base[SIDE];
@@ -22,14 +32,14 @@ template <class W, long K, int SIDE> struct Tile {
 #pragma unroll
         for (int m = 0; m < SIDE; ++m) base[m] = at(m, unit.matrix) + unit.row * K;
     }
-    // Of a row in elements from the first one on: a tile has less than 2^31.
+    // Offset in elements of this lane's row of tile r, g or g + 8, from the unit's first row: less than 2^31.
     __device__ int row(int r, int half) const {
         const int last = unit.left < UNIT ? int(unit.left) - 1 : UNIT - 1, row = r * TILE + half * 8 + group();
         return (row < last ? row : last) * int(K);
     }
 };
 
-// A lane's words of HELD chunks on their way: in registers, or with RING in shared memory.
+// A lane's words of the HELD chunks in flight: in registers, or with RING in shared memory, [warp][word][lane].
 template <class W, long K, int SIDE> struct Flight {
     using S = Slice<K>;
     static constexpr int WORDS = S::HELD * SIDE * TILES * 2;
@@ -44,7 +54,7 @@ template <class W, long K, int SIDE> struct Flight {
     __device__ static int slot(int j, int m, int r, int half) {
         return (((j * SIDE + m) * TILES + r) * 2 + half) * WARP;
     }
-    // Groups of copies are counted, so there is one even where there is nothing to ask for.
+    // Loads chunk j of a step. With RING it commits a group in any case: HELD are pending at every wait.
     __device__ void ask(int j, const Tile<W, K, SIDE>& tile, int step) {
         const int c = step * S::HELD + j;
         const bool there = tile.unit.left > 0 && S::there(c);
@@ -65,11 +75,11 @@ template <class W, long K, int SIDE> struct Flight {
                 }
         if constexpr (RING) copies_asked();
     }
-    // Slots are taken in the order in which they were asked for.
+    // Until the oldest chunk in flight has arrived; with registers the first use waits.
     __device__ void wait() const {
         if constexpr (RING) copies_there<S::HELD - 1>();
     }
-    // A block that ends leaves nothing on its way to what is then another's.
+    // Before the block ends: copies still in flight would write to shared memory that may be another block's by then.
     __device__ void end() const {
         if constexpr (RING) copies_there<0>();
     }
@@ -79,7 +89,8 @@ template <class W, long K, int SIDE> struct Flight {
     }
 };
 
-// A lane's sums of a tile: two for each where there is but one, since an instruction waits for the one before it.
+// A lane's accumulators. A single tile has two chains, one for each of the two instructions of a chunk, because an
+// instruction waits for the one before it on the same accumulator.
 template <class W, int SIDE> struct Sums {
     static constexpr int CHAINS = SIDE * TILES == 1 ? 2 : 1;
     float sum[CHAINS][SIDE][TILES][4] = {};
@@ -92,8 +103,8 @@ template <class W, int SIDE> struct Sums {
     }
 };
 
-// Sums of a tile that the warps leave each other, in turn in one of two halves: one that is ahead writes to the other.
-// A column of 16 rows takes 20 floats, so that what a warp writes at once meets every bank once.
+// The exchange of sums through shared memory, double-buffered: a warp that is ahead writes the other half, so one
+// barrier per unit is enough. A column of 16 rows takes 20 floats: a warp's store goes to banks 8 q + g, each once.
 template <int SIDE> struct Exchange {
     static constexpr int COLUMN = 20, WARP_FLOATS = SIDE * TILES * tokens * COLUMN;
     float* half;
@@ -126,9 +137,9 @@ template <int SIDE> struct Exchange {
     __device__ void turn() { half += other, other = -other; }
 };
 
-// Rows of SIDE matrices, side by side, times all of `in`. at(side, matrix) is a matrix; more(matrix, row, token)
-// what joins the sums of a row, asked for early; emit(matrix, row, token, sums, more) takes them in the one thread that
-// has them, and that has no other token's.
+// Rows of SIDE matrices, side by side, times all vectors of `in`. at(side, matrix) is the pointer to a matrix.
+// more(matrix, row, token) loads what the epilogue adds, before the sums are there. emit(matrix, row, token, sums,
+// more) is the epilogue, called in the one thread that holds the sums; a thread has one token's alone.
 template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
 __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     using S = Slice<K>;
@@ -149,7 +160,7 @@ __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At
     __syncwarp();
 
     const int token = threadIdx.x / UNIT, row = threadIdx.x % UNIT;
-    while (here.unit.left) {  // the same for all warps, which meet at the barriers
+    while (here.unit.left) {  // the same for all warps of the block: they meet at the barrier
         const bool mine = token < tokens && row < here.unit.left;
         const float extra = mine ? more(here.unit.matrix, here.unit.row + row, token) : 0.0f;
         const Tile<W, K, SIDE> after(rows_of, index += gridDim.x, at);
@@ -177,7 +188,7 @@ __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At
                             sums.add(m, r, flight.take(j, m, r, 0), flight.take(j, m, r, 1), column[j]);
                 }
                 flight.ask(j, next, following);
-                if constexpr (!RING) __syncwarp();  // the assembler would gather the loads behind the last product
+                if constexpr (!RING) __syncwarp();  // else ptxas gathers the loads behind the last product
             }
         }
         exchange.leave(sums);
@@ -187,7 +198,7 @@ __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At
             exchange.take(total, row, token);
             emit(here.unit.matrix, here.unit.row + row, token, total, extra);
         }
-        __syncwarp();  // tensor cores take whole warps
+        __syncwarp();  // mma.sync takes whole warps
         exchange.turn();
         here = after;
     }

@@ -1,8 +1,16 @@
-// The head for all tokens: rows rounded as logits are, and the index of each token's largest. Needs `thin_times`.
+// The language-model head of several tokens: logits = W x (+ bias), rounded to the type of logits, and the index of the
+// largest for each token.
+//
+// As linear_argmax.cuh, with one key per token. A thread keeps
+// the greatest key of its rows, all of one token, in registers:
+//   SAME_TOKEN lanes --shuffles--> here[token] in shared memory --atomicMax--> best[token] in memory --> last block
+// Maxima of keys do not depend on the order in which they come, so atomics give the same answer every time. The first
+// warp does the last two steps, a lane per token, and the last block resets `best` and `arrived` to zero for the next
+// launch. Needs a `thin_times`: thin.cuh or thin_fma.cuh.
 #include "argmax.cuh"
 
-// As `choose`, with a key a token: `best` holds one for each, `arrived` counts blocks. All threads call it; SAME_TOKEN
-// neighbouring lanes have keys of one token. The largest does not depend on the order in which keys come.
+// As `choose`, with one key per token in `best`; `arrived` counts blocks. All threads call it; SAME_TOKEN neighbouring
+// lanes have keys of one token.
 __device__ inline void choose_each(Key mine, int token, Key* best, unsigned* arrived, int64_t* chosen) {
     __shared__ Key here[tokens];
     if (threadIdx.x < tokens) here[threadIdx.x] = 0;

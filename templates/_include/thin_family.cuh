@@ -1,4 +1,9 @@
-// Rows of every matrix of a family for all tokens, each with its bias, to its own output. Needs `thin_times`.
+// Epilogue of a linear layer, or of several on the same inputs (q, k and v), for all tokens: y_i[token][row] = sum +
+// bias_i[row], rounded once.
+//
+// The thread that holds the sum of a row and a token adds the bias, which it loaded before the sums were there, and
+// stores one element; neighbouring threads have neighbouring rows. Matrices of a family are one range of units
+// (vector.cuh): one launch for all. Needs a `thin_times`: thin.cuh or thin_fma.cuh.
 template <class W, long K, int COUNT, class A, class In>
 __device__ inline void thin_family(const A& a, const long (&rows_of)[COUNT], const In& in) {
     thin_times<W, K, 1>(

@@ -1,15 +1,21 @@
-// Rows of row-major weights times `tokens` vectors by multiply-adds in float: a weight is read and unpacked once for
-// all.
+// Skinny matrix product by multiply-adds in float: row-major weights of 16 bits times `tokens` vectors, 2 to 4. A
+// weight is read and unpacked once for all of them.
 //
-// A warp holds ROWS rows and LOADS 16-byte loads of each in flight, the first before the kernel waits for its inputs.
-// The vectors lie in shared memory as floats, one after the other, each in the order of gemv.cuh; a read of one serves
-// ROWS rows.
+//   warp    one unit of ROWS rows, as in gemv.cuh: ROWS * LOADS loads of 16 bytes per lane in flight, in registers
+//   lane    sums[tokens][ROWS] over its columns; butterfly sums at the end; lane token * ROWS + row runs the epilogue
+//   vectors | vector 0, permuted as in gemv.cuh | vector 1 | ...     floats in shared memory, LENGTH apart
+//
+// Unlike thin.cuh it needs no exchange between warps, and a normalised vector is not rounded to 16 bits. Each 16-byte
+// read of a vector serves ROWS rows, without bank conflicts. The first loads are issued before the kernel waits for its
+// inputs; an RMS norm's scale multiplies the finished sums (vector.cuh).
 #include "gemv.cuh"
 #include "thin_device.cuh"
 #include "thin_units.cuh"
 
 constexpr int SAME_TOKEN = ROWS;  // neighbouring lanes whose results are of one token
-constexpr int RESIDENT = 16 / WARPS;  // 128 registers a thread at most: blocks overlap each other's waits
+// Blocks per multiprocessor, for the launch bounds: 16 warps, so 128 registers per thread at most. While one block
+// waits for loads, others multiply.
+constexpr int RESIDENT = 16 / WARPS;
 static_assert(tokens * ROWS <= WARP);
 
 // Rows as in gemv.cuh with a sum for every vector.
@@ -35,7 +41,7 @@ template <class W, long K> struct ThinRows : Rows<W, K> {
             if (k >= K) continue;
 #pragma unroll
             for (int i = 0; i < 8; i += 4) {
-                float w[ROWS][8];  // four are used: all eight would take as many registers again
+                float w[ROWS][8];  // four are used: unpacking all eight would take as many registers again
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const Words& words = this->held[r][j];
@@ -56,7 +62,7 @@ template <class W, long K> struct ThinRows : Rows<W, K> {
             }
         }
     }
-    // All steps but for the first fetch. Returns the sum of the row and the token that this lane writes.
+    // All steps, the first of which has been fetched already. Returns the sum that this lane writes.
     __device__ float run_all(const float* x, const float (&factors)[tokens]) {
 #pragma unroll 1
         for (long step = 0;; ++step) {
@@ -76,7 +82,7 @@ template <class W, long K> struct ThinRows : Rows<W, K> {
     }
 };
 
-// All vectors as floats; a barrier ends it. `factors` is what the sums of each are to be multiplied by.
+// Writes all vectors to shared memory as floats and ends with a block barrier. `factors` are those of each one's sums.
 template <long K, class W, class X>
 __device__ inline void stage_all(const Plain<X>& in, float* room, float (&factors)[tokens]) {
 #pragma unroll
@@ -124,7 +130,7 @@ __device__ inline void stage_all(const Normalised<X, N>& in, float* room, float 
     }
 }
 
-// The same as in thin.cuh.
+// The interface of `thin_times` in thin.cuh.
 template <class W, long K, int SIDE, int COUNT, class In, class At, class More, class Emit>
 __device__ inline void thin_times(const long (&rows_of)[COUNT], const In& in, At at, More more, Emit emit) {
     extern __shared__ __align__(16) float room[];

@@ -1,4 +1,7 @@
-// silu(gate) * up for all tokens. Needs `thin_times`.
+// Epilogue of a gated MLP for all tokens: y[token][row] = silu(gate) * up in float, rounded once.
+//
+// `thin_times` with two matrices side by side: row r of gate and row r of up meet the same vectors in the same warps,
+// and both sums end in one thread, so neither is written to memory. Needs a `thin_times`: thin.cuh or thin_fma.cuh.
 #include "silu.cuh"
 
 template <class W, long K, int COUNT, class A, class In>

@@ -1,6 +1,12 @@
-// Vectors normalised on the way in: rounded once, as the graph's own value is, because tensor cores take 16 bits.
+// The right operand of thin.cuh: RMS-normalised vectors, x * rsqrt(mean(x^2) + eps) * (norm + offset) (Zhang and
+// Sennrich 2019), rounded once to 16 bits as the graph's own value is, because tensor cores take 16 bits.
 //
-// The sums of squares are the diagonal of the vectors' products with each other, so tensor cores make them too.
+//   sums of squares    the diagonal of X X^T by m16n8k16, the vectors being both operands: element (g, g) ends in lane
+//                      4 g + g / 2; each warp has the part of its slice, and they are added in order in shared memory
+//   each lane          normalises its own words of vector g in shared memory, in place
+//
+// Every block normalises for itself, while its first weights are in flight: so the norm needs no kernel before and no
+// trip through memory. Norm weights are no predecessor's output and are loaded before the kernel waits for its inputs.
 #include "thin_slice.cuh"
 
 template <class T> __device__ inline Words packed(const float (&v)[8]) {

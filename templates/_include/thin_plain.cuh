@@ -1,4 +1,10 @@
-// Vectors as they are: HOLD 1 keeps them in shared memory, 0 reads them again for every tile, straight to registers.
+// The right operand of thin.cuh: vectors as they are, [tokens][K] in memory, no norm.
+//
+//   HOLD 1    each lane copies its words of its warp's slice to shared memory once, and reads them for every unit
+//   HOLD 0    each lane loads its words again for every step of every unit, from the caches, straight to registers
+//
+// Lane 4 g + q has vector g; lanes of vectors that do not exist hold zeros. HOLD 1 takes WARPS * CHUNKS * 64 bytes per
+// vector of shared memory; vectors too wide for that want HOLD 0.
 #include "thin_slice.cuh"
 
 template <class W, long K, class X> struct Vectors<W, K, Plain<X>> {

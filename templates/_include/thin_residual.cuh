@@ -1,4 +1,9 @@
-// Rows for all tokens with their bias and the residual, rounded once. Needs `thin_times`.
+// Epilogue of a linear layer with a residual, for all tokens: y[token][row] = sum + residual[token][row] (+ bias[row]),
+// added in float, rounded once.
+//
+// The thread that holds the sum of a row and a token adds what it loaded before the sums were there (that latency hides
+// behind the weights) and stores one element. So the addition needs no kernel and no pass over memory of its own. Needs
+// a `thin_times`: thin.cuh or thin_fma.cuh.
 template <class W, long K, int COUNT, class A, class In>
 __device__ inline void thin_residual(const A& a, const long (&rows_of)[COUNT], const In& in) {
     thin_times<W, K, 1>(

@@ -1,7 +1,11 @@
-// Which rows a block or a warp has, without loading anything first.
+// Choosing one of a family's values (pointers, numbers of rows) by an index that is not a constant.
+//
+// One value per thread, in registers, by comparisons that are unrolled over the family. An index into the array would
+// put it into local memory, or make it a load from the kernel's parameters: latency before the first weight load, whose
+// address depends on it.
 #include "vector.cuh"
 
-// One of a row, without a load: an index that is no constant would make it one, before the first weight is asked for.
+// Element i of an array, by selects; of a family of one, its pointer.
 template <class T, unsigned long N> __device__ inline T pick(T const (&p)[N], int i) {
     T one = p[0];
 #pragma unroll

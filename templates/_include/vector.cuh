@@ -1,4 +1,14 @@
-// What both matrix-vector kernels stand on: the vector, as it is or normalised on the way in, and where rows lie.
+// What the matrix-vector kernels share: the input vector, plain or RMS-normalised, and which rows a warp or block owns.
+//
+// RMSNorm (Zhang and Sennrich 2019) is fused into the product's prologue, with its scale taken out of the sum:
+//     y[r] = sum_k W[r][k] * (x[k] * (norm[k] + offset)) * inverse,    inverse = rsqrt(mean(x^2) + eps)
+// `inverse` is one factor for all rows, so it multiplies the finished sums and no product waits for the reduction over
+// x (but for tensor cores, which take the normalised vector rounded: thin_normalised.cuh).
+//
+// Rows of all matrices of a family (q, k and v, for instance) are numbered in units of SIZE rows, matrix after matrix:
+//     matrix     |        0        |      1      |
+//     unit       |  0  |  1  |  2 -|  3  |  4 ---|    a matrix's last unit may be partial; none straddles two
+// so a warp or block works on one matrix, and which one follows from its index by comparisons with constants alone.
 #include "device.cuh"
 
 constexpr int THREADS = WARP * WARPS;
@@ -14,18 +24,18 @@ template <class X, class N> struct Normalised {
     const N* norm;
     float eps, offset;
 };
-// What sums of weights times x times norm are multiplied by, from the sum of all squares of x.
+// The factor of sums of weights times x times (norm + offset), from the sum of all squares of x.
 template <class X, class N> __device__ inline float inverse_of(const Normalised<X, N>& in, float squares, long length) {
     return rsqrtf(squares / float(length) + in.eps);
 }
 
-// Rows of all matrices of a family, one matrix after the other, in units of SIZE rows, none of which straddles two.
+// The rows of one unit.
 struct Unit {
     int matrix;
     long row;
     long left;  // rows of the matrix from `row` on; 0: there is no such unit
 };
-// Every extent is a constant: an index into the list would be a load, before the first weight is asked for.
+// Unrolled comparisons with constants: an index into the list at run time would be a load before the first weight load.
 template <int SIZE, int COUNT> __device__ inline Unit unit_of(const long (&rows_of)[COUNT], long unit) {
     Unit found = {0, 0, 0};
     bool before = true;

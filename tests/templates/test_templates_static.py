@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,30 @@ def test_no_two_files_are_the_same_text() -> None:
     once = {path.read_bytes(): path for path in files}
     assert len(once) > 100
     assert [path for path in files if once[path.read_bytes()] != path] == []
+
+
+_COMMENTS = re.compile(r"\s*((?:(?://[^\n]*|/\*.*?\*/)\s*)*)", re.DOTALL)
+
+
+def opening(text: str, *, python: bool) -> str:
+    """The comment that a text begins with, before any code: of Python its docstring."""
+    if python:
+        return ast.get_docstring(ast.parse(text)) or ""
+    found = _COMMENTS.match(text)
+    return found[1].strip() if found else ""
+
+
+def test_a_shared_text_begins_with_what_it_computes_and_who_holds_what() -> None:
+    assert opening("// One.\n// Two.\nint x;  // no\n", python=False) == "// One.\n// Two."
+    assert opening("/* One.\n   Two. */\nint x;\n", python=False) == "/* One.\n   Two. */"
+    assert opening('#include "a.h"\n// Late.\n// Later.\n', python=False) == ""
+    assert opening('# include "a.py"\n"""One.\n\nTwo.\n"""\n', python=True) == "One.\n\nTwo."
+    assert opening("x = 1\n", python=True) == ""
+    shared = sorted(path for path in (ROOT / "_include").iterdir() if path.suffix in (".cuh", ".h", ".py"))
+    assert len(shared) >= 50
+    short = []
+    for path in shared:
+        comment = opening(path.read_text(encoding="utf-8"), python=path.suffix == ".py")
+        if "\n" not in comment and len(comment) < 120:
+            short.append(path.name)
+    assert not short

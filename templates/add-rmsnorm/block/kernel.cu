@@ -4,7 +4,8 @@ constexpr int THREADS = WARP * WARPS;
 constexpr int HELD = (hidden + THREADS * PER - 1) / (THREADS * PER);  // pieces of a row that a thread holds
 static_assert(a_numel[0] == groups * hidden && b_numel[0] == groups * hidden, "an operand is broadcast");
 
-// The sum is normalised as it is in float32, before it is rounded for those who read it later.
+// y = RMSNorm(a + b). Normalises the float sum, not its rounded copy `s`, which is stored for later readers. One block
+// per row; each thread keeps its HELD pieces of the sum in registers between the two passes.
 extern "C" __global__ void __launch_bounds__(THREADS) normalise(const __grid_constant__ normalise_args a) {
     __shared__ float partial[WARPS];
     let_successor_start();

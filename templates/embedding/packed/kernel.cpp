@@ -1,4 +1,5 @@
-// The row's elements lie 2 together, a tile of 16 rows apart: one line each, read once.
+// Every 64 bytes of the layout rows16-k2 hold 2 elements of each of 16 rows. So a row is gathered from hidden / 2
+// cache lines, each of which is read once.
 extern "C" void lookup(const lookup_args& a, int rank, int size) {
     constexpr long group = 2, groups = (hidden + group - 1) / group;
     const long id = a.ids[0];

@@ -1,4 +1,4 @@
-constexpr long HOLD = 1;  // the vectors are as wide as the model: they fit
+constexpr long HOLD = 1;  // vectors of the model's width fit in shared memory
 #include "thin_plain.cuh"
 #include "thin.cuh"
 #include "thin_gated.cuh"

@@ -4,7 +4,7 @@
 
 @triton.jit
 def gemv(x, w, b, r, y):
-    """BLOCK_ROWS rows a program."""
+    """BLOCK_ROWS rows per program."""
     _, first, rows = unit_of(w_rows)
     row = first + tl.arange(0, BLOCK_ROWS)
     sums = rows_times(starts_of(w, row, rows), x, None)

@@ -1,6 +1,6 @@
-// One row after another reads each thread's share as a single ascending stream. On a Zen 5 server core with the weights
-// in memory that reached the read ceiling (65 of 65 GB/s, 2 threads, prefetch 4 KiB ahead) where 4 and 8 rows side by
-// side stayed at 38-56; from L3 all of them came within 15 %. Other cores prefer several streams: STREAMS is the choice.
+// With STREAMS = 1 a thread reads its share of the rows as a single ascending stream. On a Zen 5 server core with the
+// weights in memory that reached the read ceiling (65 of 65 GB/s, 2 threads, prefetch 4 KiB ahead) where 4 and 8 rows
+// side by side stayed at 38-56 GB/s; from L3 all came within 15 %. Other cores prefer several streams.
 #include "gemv.h"
 
 extern "C" void gemv(const gemv_args& a, int rank, int size) {

@@ -4,7 +4,7 @@
 
 @triton.jit
 def gemv(x, norm, w, b, y):
-    """BLOCK_ROWS rows of one matrix a program."""
+    """BLOCK_ROWS rows of one matrix per program."""
     matrix, first, rows = unit_of(w_rows)
     row = first + tl.arange(0, BLOCK_ROWS)
     sums = rows_times(starts_of(item(w, matrix), row, rows), x, norm)

@@ -1,10 +1,10 @@
 # include "device.py"
-"""A program a group: squares first, then what they scale, which the nearest cache still has."""
+"""RMS norm, one program per group: one pass sums squares, a second reads the group again, from L1, and scales it."""
 
 
 @triton.jit
 def normalise(x, norm, y):
-    """In steps of BLOCK elements."""
+    """Both passes go in steps of BLOCK elements."""
     let_successor_start()
     wait_for_inputs()
     group = tl.program_id(0).to(tl.int64) * hidden

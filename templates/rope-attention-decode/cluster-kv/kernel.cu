@@ -1,6 +1,7 @@
 #include "attention_cluster.cuh"
 
-// Said to be enough, one block of sixteen warps keeps all registers; else some spill for a second one.
+// Launch bounds with a minimum of one block per multiprocessor let sixteen warps use all registers; without it the
+// compiler spills some to make room for a second block.
 extern "C" __global__ void __cluster_dims__(SPLITS, 1, 1) __launch_bounds__(THREADS, WARPS > 8) attend(const __grid_constant__ attend_args a) {
     attend_cluster<false, attend_args, q_t>(a, nullptr, nullptr, 0, 0);
 }

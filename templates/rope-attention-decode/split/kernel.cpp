@@ -1,6 +1,6 @@
 #include "attention_head.h"
 
-// A partial result: its maximum, its sum of weights, then the weighted values from the second line on.
+// Floats of a split's partial result: maximum, sum of weights, and from the second cache line on the weighted values.
 constexpr long RECORD = head_dim + 16;
 
 extern "C" void attend(const attend_args& a, int rank, int size) {
@@ -41,7 +41,7 @@ extern "C" void join(const join_args& a, int rank, int size) {
         alignas(64) float sum[head_dim] = {};
         for (long s = 0; s < SPLITS; ++s) {
             const float* part = record + s * RECORD;
-            if (part[1] == 0) continue;  // an empty part has no weight, and its values were never written
+            if (part[1] == 0) continue;  // an empty split has no weight, and its values were never written
             const float keep = std::exp(part[0] - top);
             total += part[1] * keep;
             each(head_dim, [&](auto as, long i) { as.store(sum + i, as.load(sum + i) + as.load(part + 16 + i) * keep); });

@@ -1,10 +1,10 @@
 # include "device.py"
-"""Elements in blocks, rounded once."""
+"""silu(gate) * up, element by element, rounded once."""
 
 
 @triton.jit
 def activate(g, u, y):
-    """BLOCK elements a program."""
+    """BLOCK elements per program."""
     let_successor_start()
     wait_for_inputs()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
