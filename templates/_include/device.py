@@ -11,19 +11,19 @@ weights may be read. Below 9.0 both calls compile to nothing, since `capability`
 
 @triton.jit
 def let_successor_start():
-    """The next kernel of the chain may be launched once all programs have called this or ended."""
+    """Allow the next kernel of the chain to be launched once every program has called this or ended."""
     if capability >= 90:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_inputs():
-    """Until the kernels before have ended and what they wrote is visible."""
+    """Wait until the kernels before have ended and what they wrote is visible."""
     if capability >= 90:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def silu(v):
-    """v / (1 + exp(-v)) (Hendrycks and Gimpel 2016), of floats."""
+    """Return v / (1 + exp(-v)) (Hendrycks and Gimpel 2016), of floats."""
     return v / (1.0 + tl.exp(-v))

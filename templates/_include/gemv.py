@@ -15,7 +15,7 @@ multiplies the finished sums: the vector is read once, and no product waits for 
 
 @triton.jit
 def unit_of(rows_of):
-    """This program's BLOCK_ROWS rows, none of which straddles two matrices: matrix, first row, rows of the matrix."""
+    """Return the matrix, first row and rows of the matrix of this program, whose rows are all of one matrix."""
     unit = tl.program_id(0)
     matrix, row, rows = 0, unit * BLOCK_ROWS, rows_of[0]
     first = (rows_of[0] + BLOCK_ROWS - 1) // BLOCK_ROWS
@@ -30,7 +30,7 @@ def unit_of(rows_of):
 
 @triton.jit
 def item(family, matrix):
-    """The pointer of a family that belongs to a matrix, by selects; a family of one is passed as its pointer."""
+    """Return the pointer of a family for a matrix, by selects; a family of one is passed as its pointer."""
     if isinstance(family, tl.tensor):
         return family
     else:
@@ -42,7 +42,7 @@ def item(family, matrix):
 
 @triton.jit
 def starts_of(base, row, rows):
-    """Where rows begin, [len(row), 1]; a row past the end is the last one again, and its sum is discarded.
+    """Return where rows begin, [len(row), 1]; a row past the end is the last one again, and its sum is discarded.
 
     Where every row begins at a multiple of 16 bytes the compiler is told so, as it makes 16-byte loads only then.
     """
@@ -54,14 +54,14 @@ def starts_of(base, row, rows):
 
 @triton.jit
 def weights(starts, columns):
-    """A tile of weights. They are read once per step of the model: evict_first keeps other lines in the caches."""
+    """Load a tile of weights. They are read once per step: evict_first keeps other lines in the caches."""
     inside = columns[None, :] < hidden
     return tl.load(starts + columns[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
 def inputs(x, norm, columns):
-    """The vector at these columns, times the norm's weights if there are any, and the vector's own squares."""
+    """Load the vector at these columns, times the norm's weights if there are any, and the vector's squares."""
     inside = columns < hidden
     v = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
     if norm is not None:
@@ -73,7 +73,7 @@ def inputs(x, norm, columns):
 
 @triton.jit
 def rows_times(starts, x, norm):
-    """Rows times the vector, [len(starts)], normalised unless `norm` is None. Afterwards inputs may be read."""
+    """Return rows times the vector, [len(starts)], normalised unless `norm` is None. Afterwards inputs may be read."""
     let_successor_start()
     columns = tl.arange(0, BLOCK_K)
     tile = weights(starts, columns)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.harness.identity import Identity, Job, differences, identity_of, key_of
+from agentcompile.bench.harness.identity import Identity, WorkloadJob, differences, identity_of, key_of
 from agentcompile.bench.harness.partial import (
     OutOfTime,
     Partial,
@@ -39,14 +39,14 @@ WORK = Workload(
     cache_bytes=100,
     parameters=1,
 )
-JOB = Job(workload=WORK, arms=("hf-eager", "agentcompile"))
+JOB = WorkloadJob(workload=WORK, arms=("hf-eager", "agentcompile"))
 TARGET = Target(kind="cpu", device="made up", arch="x86_64", isa=("avx2",), threads=2, cache_bytes=(1, 2, 3))
 SETTINGS = {"device": "cpu", "seed": 0, "rounds": 5, "processes": 3, "threads": 2}
 CLEAN = {"revision": "a" * 40, "changed_since": False}
 
 
 def identity(
-    job: Job = JOB,
+    job: WorkloadJob = JOB,
     target: Target = TARGET,
     revision: dict[str, object] | None = None,
     lock: Path | None = None,
