@@ -20,11 +20,10 @@ from .canvas import Canvas
 from .editing import typed
 from .frame import frame
 from .ink import Ink
-from .scene import Ask, View
+from .scene import Ask, Effect, View
 from .session import Outcome, Session
 from .start import Start
 from .themes import ANSI, PALETTES, textual_themes
-from .update import Effect
 
 POLL_S = 0.1
 """How often the run directory is looked at: one `stat` when nothing is new."""
@@ -253,7 +252,7 @@ class CompilerApp(App[int], inherit_bindings=False):
     def draw(self) -> None:
         """Lay the screen out and draw what changed of it."""
         if self.session is not None:
-            lines = frame(self.session.scene, self.session.view, self.ink)
+            lines = frame(self.session.scene, self.session.view, self.ink, self.session.screens)
         elif self.start is not None:
             lines = start_page.frame(self.start, self._place, self.ink)
         else:

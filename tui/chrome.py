@@ -9,7 +9,8 @@ from agentcompile.runs.progress import TIMED, StageRow, State
 from agentcompile.runs.tables import duration, pace_line
 
 from .ink import Ink, Line, Span, Style, line
-from .scene import MODES, Scene, View
+from .scene import Scene
+from .screen import Screens, ScreenSpec
 
 FLOW: tuple[FlowStage, ...] = (
     "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
@@ -25,7 +26,6 @@ _LIVES: dict[str, Span] = {
     "stopped": ("‖ stopped", "warn"),
     "review": ("? your review", "warn"),
 }
-TITLES = {"regions": "Regions", "tune": "Tune", "review": "Review", "lock": "Lock", "log": "Log"}
 
 
 def life_of(scene: Scene) -> Span:
@@ -106,12 +106,11 @@ def _stage_spans(state: State, rich: int) -> list[Span]:
     return spans
 
 
-def tabs(view: View, note: str, width: int, ink: Ink) -> Line:
-    """The five modes, the present one marked, and a note at the right: what is filtered or sorted."""
+def tabs(screens: Screens, shown: ScreenSpec, note: str, width: int, ink: Ink) -> Line:
+    """Return the screens, the one that is shown marked, and a note at the right: what is filtered or sorted."""
     spans: list[Span] = [(" ", "")]
-    for number, mode in enumerate(MODES, 1):
-        on = mode == view.mode
-        spans.append((f" {number} {TITLES[mode]} ", "bar" if on else "dim"))
+    for number, screen in enumerate(screens, 1):
+        spans.append((f" {number} {screen.title} ", "bar" if screen is shown else "dim"))
     used = sum(ink.width(text) for text, _ in spans)
     return line(*spans, (ink.fit(note, max(width - used - 1, 0), right=True), "dim"), " ")
 

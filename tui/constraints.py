@@ -8,16 +8,16 @@ from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.runs.progress import State
 
-from .tuning import latest
+from .trials import latest
 
 
 def worth(state: State, region: str, candidate: str) -> dict[str, str]:
     """Constraint to the values of its names and whether it holds, for one candidate; empty when it has none."""
-    one = latest(state, region).get(candidate)
+    trial = latest(state, region).get(candidate)
     row = state.row(region)
-    if one is None or row is None:
+    if trial is None or row is None:
         return {}
-    point = one.trial.candidate
+    point = trial.candidate
     names = dict(row.dims) | {name: value for name, value in point.params if isinstance(value, int)}
     stated = next((offer.requires for offer in row.offers if offer.template == point.template), ())
     return {text: _worth(text, names) for text in stated}

@@ -1,18 +1,23 @@
-"""Mode 4: what the lock will hold or holds, how it differs from this host, and a replay of it. Pure."""
+"""The screen of the lock: what the lock will hold or holds, how it differs from this host, and a replay of it. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from agentcompile.control.actions import action
 from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.schema import Lock
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import plan_line
 
+from .asks import SOURCE, WRITE, commanded
+from .decided import changes
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
-from .regions import short
-from .review import changes
-from .scene import Replay, Scene
+from .scene import Replay, Scene, View
+from .screen import Act, ScreenSpec, called
+from .trials import short
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -34,7 +39,7 @@ _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
 
-def entries(scene: Scene) -> list[Entry]:
+def entries(scene: Scene, view: View) -> list[Entry]:
     """Every field that differs here first, then what the lock holds."""
     drift = _drifts(scene)
     differ = {one.field for one in drift}
@@ -112,7 +117,7 @@ def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def heading(scene: Scene, width: int, ink: Ink) -> list[Line]:
+def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     """Two lines over the fields: where the lock is or will be, and how far a check or replay of it is."""
     if scene.state.lock is not None:
         first = line(("Lock ", "title"), (scene.state.lock.path, ""), (f"  {scene.state.lock.digest[:19]}", "dim"))
@@ -149,9 +154,9 @@ def _stages(replay: Replay) -> Span:
     return ("  " + "  ".join(done)) if done else "", "dim"
 
 
-def detail(scene: Scene, field: str, width: int, ink: Ink) -> list[Line]:
+def detail(scene: Scene, view: View, field: str, width: int, ink: Ink) -> list[Line]:
     """One field in full, and what the replay said."""
-    entry = next((entry for entry in entries(scene) if entry.key == field), None)
+    entry = next((entry for entry in entries(scene, view) if entry.key == field), None)
     lines: list[Line] = []
     if entry is not None:
         names = ("state", "field", "locked", "here", "remedy")
@@ -170,3 +175,41 @@ def detail(scene: Scene, field: str, width: int, ink: Ink) -> list[Line]:
     if scene.lock_text:
         lines += [line(), line(("The file", "head")), *(line((text, "dim")) for text in scene.lock_text)]
     return lines
+
+
+def _not_replayed(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    if scene.replay is not None and scene.replay.exit_code is None:
+        return f"A {scene.replay.what} is under way."
+    return "" if scene.lock_path and scene.lock_text else "No lock was written yet."
+
+
+def _unwritten(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    return "" if scene.lock_text else "No lock was written yet."
+
+
+CHECK = Act(
+    name="check",
+    keys=("r",),
+    label="check",
+    help="compare the lock with this host, field by field",
+    does=called("check"),
+    why_not=_not_replayed,
+    group="run",
+)
+SCREEN = ScreenSpec(
+    name="lock",
+    title="Lock",
+    about="what is locked, how it differs here",
+    columns=columns,
+    entries=entries,
+    detail=detail,
+    heading=heading,
+    keys=(
+        WRITE, CHECK, replace(commanded("replay", called("replay"), "run"), why_not=_not_replayed),
+        replace(SOURCE, does=called("lock-text"), why_not=_unwritten),
+    ),
+    foot=("open", "source", "write", "check", "replay"),
+    empty="Nothing to lock yet.",
+    side=42,
+    headless=action("replay").headless,
+)  # fmt: skip

@@ -6,6 +6,7 @@ In: keys and time. Out: a `Scene` and a `View` to draw. Knows nothing of the too
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +20,10 @@ from agentcompile.lockfile.files import read_lock
 from . import asks, compiler, sources
 from .feed import Feed
 from .locking import lock_facts
-from .scene import Page, Replay, Scene, View
-from .update import Call, Effect, Send, press
+from .scene import Call, Effect, Page, Replay, Scene, Send, View
+from .screen import Screens, shown
+from .screens import SCREENS
+from .update import press
 
 TELLS, TELL_S = 5, 0.5
 """How often a compiler is told that it is watched, and how long it may take to answer."""
@@ -52,8 +55,10 @@ class Session:
         process: subprocess.Popen[bytes] | None = None,
         deliver: Deliver,
         store: Path,
+        screens: Screens = SCREENS,
     ) -> None:
         self.feed = feed
+        self.screens = screens
         self.view = View(mode="lock" if feed is None else "regions")
         self.process = process
         self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""))
@@ -139,7 +144,7 @@ class Session:
 
     def key(self, key: str, character: str = "") -> tuple[Effect, ...]:
         """One key; what is to be done outside is returned and done by `act`."""
-        step = press(self.scene, self.view, key, character)
+        step = press(self.scene, self.view, key, character, self.screens)
         self.view = step.view
         return step.effects
 
@@ -185,7 +190,7 @@ class Session:
         return Outcome(leave=True)
 
     def _source(self, call: Call) -> Outcome:
-        region = asks.target_of(self.scene, self.view)
+        region = asks.target_of(self.scene, self.view, shown(self.screens, self.view))
         folder = Path(self.scene.path)
         page = sources.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
         return Outcome(page=page) if isinstance(page, Page) else Outcome(text=page, ok=False)
@@ -211,16 +216,11 @@ class Session:
 
     def command(self) -> str:
         """The command that does headlessly what the screen is about."""
-        scene, view = self.scene, self.view
-        if view.mode == "lock" or not scene.path:
-            return action("replay").headless.replace("LOCK", scene.lock_path or "LOCK")
-        row = scene.state.row(asks.target_of(scene, view))
-        name = row.name if row is not None else "REGION"
-        if view.mode == "review":
-            return action("approve").headless.replace("RUN", scene.path).replace("REGION", name)
-        if view.mode in ("regions", "tune"):
-            return f"agentcompile explain {name} --run-dir {scene.path}"
-        return f"agentcompile runs status {scene.path}"
+        scene, screen = self.scene, shown(self.screens, self.view)
+        row = scene.state.row(asks.target_of(scene, self.view, screen))
+        values = {"RUN": scene.path, "REGION": row.name if row else "REGION", "LOCK": scene.lock_path or "LOCK"}
+        command = screen.headless if scene.path else action("replay").headless
+        return re.sub("|".join(values), lambda found: values[found[0]], command)
 
     def end(self) -> None:
         """End what runs only for this screen; a compiler goes on."""

@@ -9,10 +9,9 @@ from agentcompile.ir.trial import Kernel
 from agentcompile.runs.progress import State
 from agentcompile.runs.session import RunDirectory
 
-from .regions import placed
 from .scene import Page
 from .source import difference
-from .tuning import latest
+from .trials import latest, placed
 
 
 def page(state: State, region: str, candidate: str, run: Path, store: Path, *, diff: bool) -> Page | str:
@@ -21,13 +20,13 @@ def page(state: State, region: str, candidate: str, run: Path, store: Path, *, d
     one = found.get(candidate)
     if one is None:
         return "This candidate was not judged yet: its program is made when it is."
-    label = one.trial.candidate.label
-    new = text_of(run, one.trial.source)
+    label = one.candidate.label
+    new = text_of(run, one.source)
     if new is None:
         return f"The program of {label} is not kept here any more: r judges it again."
     row = state.row(region)
     language = next(
-        (offer.language for offer in (row.offers if row else ()) if offer.template == one.trial.candidate.template),
+        (offer.language for offer in (row.offers if row else ()) if offer.template == one.candidate.template),
         "cpp",
     )
     if not diff:
@@ -35,8 +34,8 @@ def page(state: State, region: str, candidate: str, run: Path, store: Path, *, d
     other = incumbent(state, region, candidate)
     if other is None:
         return "There is nothing to hold it against: no other candidate of this region was measured."
-    old = text_of(run, found[other].trial.source)
-    old_label = found[other].trial.candidate.label
+    old = text_of(run, found[other].source)
+    old_label = found[other].candidate.label
     if old is None:
         return f"The program of {old_label} is not kept here any more: r judges it again."
     return Page(title=f"{old_label} → {label}", kind="diff", lines=difference(old, new, old_label, label))
@@ -52,7 +51,7 @@ def incumbent(state: State, region: str, candidate: str) -> str | None:
     if row is not None and row.best is not None:
         wanted.append(row.best.candidate)
     known = latest(state, region)
-    wanted += [id for id, one in known.items() if one.trial.verdict.kind == "measured"]
+    wanted += [id for id, one in known.items() if one.verdict.kind == "measured"]
     return next((id for id in wanted if id != candidate and id in known), None)
 
 

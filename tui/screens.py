@@ -1,0 +1,9 @@
+"""The screens of the app, one row each: another screen is a file that makes a row, and the row in this table."""
+
+from __future__ import annotations
+
+from . import locking, logs, regions, review, tuning
+from .screen import Screens
+
+SCREENS: Screens = (regions.SCREEN, tuning.SCREEN, review.SCREEN, locking.SCREEN, logs.SCREEN)
+"""In the order of their number keys; the first is what a run opens on."""
