@@ -14,10 +14,9 @@ from agentcompile.ir.trial import Kernel
 
 from .decided import approval_of
 from .scene import Ask, Call, Scene, Send, Step, View, What
-from .screen import Act, Group, ScreenSpec, called, key_of
+from .screen import Act, Does, Group, ScreenSpec, called, key_of
 from .trials import latest, placed, region_of
 
-Does = Callable[[Scene, View, ScreenSpec], Step]
 WORKS = ("live", "paused")
 """The lives of a run that a compiler works on."""
 
@@ -72,10 +71,7 @@ def _refused(name: str, scene: Scene, view: View, screen: ScreenSpec) -> str:
 def commanded(name: str, does: Does, group: Group = "decide", more: str = "") -> Act:
     """Return an action that the compiler knows: its key, label, help and refusals are those of the compiler's table."""
     row = action(name)
-    return Act(
-        name=name, keys=(row.key,), label=row.label.lower(), help=row.help + more, group=group, does=does,
-        why_not=partial(_refused, name),
-    )  # fmt: skip
+    return Act(name, (row.key,), row.help + more, does, partial(_refused, name), group, row.label.lower())
 
 
 def _sent(makes: Callable[[Scene, str, str], commands.Command]) -> Does:
@@ -181,16 +177,16 @@ def params_in(text: str, old: Params) -> Params | str:
     return tuple(found)
 
 
-def _program(name: str, help: str) -> Act:
+def _program(what: What, key: str, help: str) -> Act:
     """Return an action that shows the program of a candidate, by itself or as a difference."""
-    what: What = "diff" if name == "diff" else "source"
-    return Act(
-        name=name, keys=("D",) if name == "diff" else ("v",), label=name, help=help,
-        does=lambda scene, view, screen: Step(
-            view=view, effects=(Call(what=what, text=candidate_of(scene, view, screen)),)
-        ),
-        why_not=lambda scene, view, screen: "" if candidate_of(scene, view, screen) else "Select a candidate first.",
-    )  # fmt: skip
+
+    def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        return Step(view=view, effects=(Call(what=what, text=candidate_of(scene, view, screen)),))
+
+    def why_not(scene: Scene, view: View, screen: ScreenSpec) -> str:
+        return "" if candidate_of(scene, view, screen) else "Select a candidate first."
+
+    return Act(what, (key,), help, does, why_not)
 
 
 APPROVE = commanded(
@@ -203,15 +199,12 @@ EDIT = commanded("edit", _edited)
 UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
 APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))
 REJECT_REST = commanded("reject-rest", _sent(lambda *_: commands.RejectRest()))
-PAUSE = replace(
-    commanded("pause", _paused, "run", "; then go on, also where it had stopped"),
-    why_not=_not_paused,
-)
+PAUSE = replace(commanded("pause", _paused, "run", "; then go on, also where it had stopped"), why_not=_not_paused)
 CANCEL = commanded(
     "cancel", _sent(lambda scene, region, _: commands.Cancel(candidate=_under_way(scene, region))), "run"
 )
 RERUN = commanded("rerun", _sent(lambda scene, _, candidate: commands.Rerun(candidate=candidate)), "run")
 WRITE = commanded("write", _written, "run")
 STOP = commanded("stop", called("stop"), "app")
-SOURCE = _program("source", "the candidate's program; in Lock, the file")
-DIFF = _program("diff", "its program beside that of what runs now")
+SOURCE = _program("source", "v", "the candidate's program; in Lock, the file")
+DIFF = _program("diff", "D", "its program beside that of what runs now")

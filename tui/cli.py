@@ -28,18 +28,8 @@ THEMES = {
     "contrast": "agentcompile-contrast",
 }
 _FLAGS = (
-    "target",
-    "context",
-    "batch",
-    "threads",
-    "advisor",
-    "strategy",
-    "budget",
-    "seconds",
-    "seed",
-    "out",
-    "templates",
-)
+    "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):

@@ -21,8 +21,6 @@ from agentcompile.runs.session import environment_error
 from .feed import STDERR
 from .scene import Replay
 
-LEAVE_S = 0.7
-"""How long a compiler that is told to stop may take before the app leaves without its answer."""
 BEGINS = "$ agentcompile "
 """Before what a compiler says: which one."""
 FULL_BYTES = 64 << 10

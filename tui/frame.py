@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import chrome
 from .decided import changes
 from .grid import table
-from .ink import BLANK, Ink, Line, Span, beside, line, shaped
+from .ink import BLANK, Ink, Line, Span, Style, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
 from .scene import LEAST, Ask, Page, Palette, Pick, Scene, View
 from .screen import Screens, ScreenSpec, cursor, key_of, rows, shown
@@ -26,7 +26,7 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
     """Return the whole terminal: `view.height` lines of `view.width` cells."""
     width, height, screen = view.width, view.height, shown(screens, view)
     if width < LEAST[0] or height < LEAST[1]:
-        return _too_small(width, height, ink)
+        return too_small(width, height, ink)
     alone = not scene.path and bool(scene.lock_path)
     head = [
         chrome.title(scene, width, ink),
@@ -41,7 +41,8 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
 
 
-def _too_small(width: int, height: int, ink: Ink) -> list[Line]:
+def too_small(width: int, height: int, ink: Ink) -> list[Line]:
+    """Return the whole of a terminal that has no room for the app."""
     text = f"agentcompile needs {LEAST[0]}×{LEAST[1]}; this terminal is {width}×{height}. Make it larger; q quits."
     return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
 
@@ -116,13 +117,10 @@ def _palette(text: str, at: int, able: Sequence[Offer], width: int, height: int,
     found = narrowed(able, text)
     lines = [line((" : ", "accent"), text, (" ", "bar"), ("   enter does it, escape leaves", "dim")), BLANK]
     start = max(0, min(at - (height - 4) // 2, len(found) - (height - 3)))
-    for number, offer in enumerate(found[start : start + height - 3], start):
-        chosen = number == at
-        name: Span = (
-            f" {ink.fit(offer.keys, 9)} {ink.fit(offer.label, 20)} ",
-            "bar" if chosen else "" if offer.able else "dim",
-        )
-        lines.append(line(("▌" if chosen else " ", "accent"), name, " ", (offer.why or offer.help, "dim")))
+    for number, (act, why) in enumerate(found[start : start + height - 3], start):
+        style: Style = "bar" if number == at else "dim" if why else ""
+        name = f" {ink.fit(' '.join(act.keys[:2]), 9)} {ink.fit(act.label, 20)} "
+        lines.append(line(("▌" if number == at else " ", "accent"), (name, style), " ", (why or act.help, "dim")))
     return lines if found else [*lines, line(("   no action is called so", "dim"))]
 
 

@@ -7,33 +7,19 @@ when it is refused; the rest moves through what is shown and needs no compiler.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .asks import PAUSE, STOP
 from .moving import MOVES
-from .scene import Page, Palette, Scene, Step, View
-from .screen import Act, Group, Screens, ScreenSpec, called, shown
+from .scene import Overlay, Page, Palette, Scene, Step, View
+from .screen import Act, Does, Group, Screens, ScreenSpec, called, shown
 
 GROUPS: dict[Group, str] = {
     "modes": "Modes", "move": "Moving", "decide": "Deciding", "run": "The run", "look": "Looking", "app": "The app",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """An action as it stands now: `why` says what keeps it from doing anything."""
-
-    name: str
-    keys: str
-    label: str
-    help: str
-    why: str
-
-    @property
-    def able(self) -> bool:
-        """Whether it does something now."""
-        return not self.why
+Offer = tuple[Act, str]
+"""An action as it stands now, and the sentence that says why it does nothing; empty when it does something."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -42,29 +28,14 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     modes = [_leads(number, screen) for number, screen in enumerate(screens, 1)]
     own = [act for screen in screens for act in screen.keys]
     app = (
+        Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
+        Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
+        Act("palette", (":", "ctrl+p"), "every action by name", _over(lambda scene, view: Palette()), group="app"),
+        Act("help", ("?",), "this page", _over(lambda scene, view: _help(scene, view, screens)), group="app"),
         Act(
-            name="copy", keys=("c",), label="copy", does=called("copy"),
-            help="the command that does the same headlessly, to the clipboard",
+            "detach", ("q",), "leave; the compiler goes on, nothing is lost", called("leave"), group="app", word="quit"
         ),
-        Act(
-            name="theme", keys=("t",), label="theme", does=called("theme"),
-            help="dark, light, the terminal's own colours, high contrast",
-        ),
-        Act(
-            name="palette", keys=(":", "ctrl+p"), label="palette", help="every action by name", group="app",
-            does=lambda scene, view, screen: Step(view=replace(view, overlay=Palette())),
-        ),
-        Act(
-            name="help", keys=("?",), label="help", help="this page", group="app",
-            does=lambda scene, view, screen: Step(
-                view=replace(view, overlay=Page(title="Keys", kind="help", lines=help_lines(scene, view, screens)))
-            ),
-        ),
-        Act(
-            name="detach", keys=("q",), label="quit", help="leave; the compiler goes on, nothing is lost", group="app",
-            does=called("leave"),
-        ),
-    )  # fmt: skip
+    )
     found: dict[str, Act] = {}
     for act in (*modes, *MOVES, PAUSE, *own, *app, STOP):
         found.setdefault(act.name, act)
@@ -72,12 +43,14 @@ def acts(screens: Screens) -> tuple[Act, ...]:
 
 
 def _leads(number: int, screen: ScreenSpec) -> Act:
-    return Act(
-        name=f"mode-{screen.name}", keys=(str(number),), label=screen.title.lower(), help=screen.about, group="modes",
-        does=lambda scene, view, _: Step(
-            view=replace(view, mode=screen.name, detail=False, top=0, focus="table")
-        ),
-    )  # fmt: skip
+    def does(scene: Scene, view: View, _: ScreenSpec) -> Step:
+        return Step(view=replace(view, mode=screen.name, detail=False, top=0, focus="table"))
+
+    return Act(f"mode-{screen.name}", (str(number),), screen.about, does, group="modes", word=screen.title.lower())
+
+
+def _over(makes: Callable[[Scene, View], Overlay]) -> Does:
+    return lambda scene, view, screen: Step(view=replace(view, overlay=makes(scene, view)))
 
 
 def here(act: Act, screen: ScreenSpec, screens: Screens) -> Act | None:
@@ -111,36 +84,32 @@ def _offer(act: Act, scene: Scene, view: View, screens: Screens) -> Offer:
     screen = shown(screens, view)
     own = here(act, screen, screens)
     why = own.why_not(scene, view, screen) if own is not None else f"only in {elsewhere(act, screens)}"
-    label = "go on" if act.name == "pause" and scene.life != "live" else act.label
-    return Offer(name=act.name, keys=" ".join(act.keys[:2]), label=label, help=act.help, why=why)
+    return (replace(act, word="go on") if act.name == "pause" and scene.life != "live" else act), why
 
 
 def footer(scene: Scene, view: View, screens: Screens) -> list[tuple[str, str, bool]]:
     """Return the keys that the last line names on this screen: key, label, whether it does something now."""
     known = {act.name: act for act in acts(screens)}
-    found = [known[name] for name in shown(screens, view).foot]
-    named = [(act.keys[0], _offer(act, scene, view, screens)) for act in found]
-    return [(key, offer.label, offer.able) for key, offer in named]
+    found = [_offer(known[name], scene, view, screens) for name in shown(screens, view).foot]
+    return [(act.keys[0], act.label, not why) for act, why in found]
 
 
 def narrowed(able: Sequence[Offer], text: str) -> list[Offer]:
     """Return the actions whose name, label or help holds every word of `text`."""
     words = text.lower().split()
-    return [
-        offer for offer in able if all(word in f"{offer.name} {offer.label} {offer.help}".lower() for word in words)
-    ]
+    return [(act, why) for act, why in able if all(w in f"{act.name} {act.label} {act.help}".lower() for w in words)]
 
 
-def help_lines(scene: Scene, view: View, screens: Screens) -> tuple[str, ...]:
+def _help(scene: Scene, view: View, screens: Screens) -> Page:
     """Return the keys by group, with what keeps each from doing anything now."""
     lines: list[str] = []
     group = ""
-    for act, offer in zip(acts(screens), offers(scene, view, screens), strict=True):
+    for act, why in offers(scene, view, screens):
         if act.group != group:
             group = act.group
             lines += ["", f"# {GROUPS[act.group]}"]
         own = here(act, shown(screens, view), screens) is not None
         where = "" if own else f" (in {' '.join(map(str, _places(act, screens)))})"
-        lines.append(f"{offer.keys:<12} {offer.label:<18} {offer.help}{where}")
-        lines += [f"{'':<12} {'':<18} not now: {offer.why}"] if own and offer.why else []
-    return tuple(lines[1:])
+        lines.append(f"{' '.join(act.keys[:2]):<12} {act.label:<18} {act.help}{where}")
+        lines += [f"{'':<12} {'':<18} not now: {why}"] if own and why else []
+    return Page(title="Keys", kind="help", lines=tuple(lines[1:]))

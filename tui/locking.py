@@ -187,15 +187,7 @@ def _unwritten(scene: Scene, view: View, screen: ScreenSpec) -> str:
     return "" if scene.lock_text else "No lock was written yet."
 
 
-CHECK = Act(
-    name="check",
-    keys=("r",),
-    label="check",
-    help="compare the lock with this host, field by field",
-    does=called("check"),
-    why_not=_not_replayed,
-    group="run",
-)
+_HELP = "compare the lock with this host, field by field"
 SCREEN = ScreenSpec(
     name="lock",
     title="Lock",
@@ -205,7 +197,8 @@ SCREEN = ScreenSpec(
     detail=detail,
     heading=heading,
     keys=(
-        WRITE, CHECK, replace(commanded("replay", called("replay"), "run"), why_not=_not_replayed),
+        WRITE, Act("check", ("r",), _HELP, called("check"), _not_replayed, "run"),
+        replace(commanded("replay", called("replay"), "run"), why_not=_not_replayed),
         replace(SOURCE, does=called("lock-text"), why_not=_unwritten),
     ),
     foot=("open", "source", "write", "check", "replay"),

@@ -12,16 +12,11 @@ from agentcompile.runs.tables import duration, plan_line
 
 from .grid import Column, Entry
 from .ink import Ink, Line, Span, Style, line
-from .same import Same
 from .scene import LogLine, Scene, View
 from .screen import ScreenSpec
-from .trials import short
+from .trials import Same, short
 
-COLUMNS = (
-    Column(head="time", width=8),
-    Column(head="what", width=10),
-    Column(head="text", width=30, grow=1),
-)
+COLUMNS = (Column(head="time", width=8), Column(head="what", width=10), Column(head="text", width=30, grow=1))
 KEPT = 2_000
 """Lines that are kept; older ones are in the run directory."""
 
@@ -151,9 +146,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
     assert_never(event)
 
 
-def _advice(
-    event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled,
-) -> Span:
+def _advice(event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled) -> Span:
     match event:
         case e.AdviserCalled():
             return f"call {event.call}: a model is asked by {event.way}", "dim"

@@ -85,10 +85,7 @@ def scrolled(page: Page, key: str, height: int) -> Page:
 
 
 def _move(name: str, keys: tuple[str, ...], help: str) -> Act:
-    return Act(
-        name=name, keys=keys, label=name.replace("-", " "), help=help, group="move",
-        does=lambda scene, view, screen: Step(view=moved(scene, view, screen, name)),
-    )  # fmt: skip
+    return Act(name, keys, help, lambda scene, view, screen: Step(view=moved(scene, view, screen, name)), group="move")
 
 
 MOVES = (

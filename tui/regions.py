@@ -13,10 +13,9 @@ from .asks import CANCEL
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
 from .moving import UNDECIDED
-from .same import Same
 from .scene import Advice, Scene, View
 from .screen import EXPLAIN, ScreenSpec
-from .trials import Placed, ordered, placed, short, times, tone, trials_of
+from .trials import Placed, Same, ordered, placed, short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="state", width=11),

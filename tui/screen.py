@@ -14,18 +14,28 @@ EXPLAIN = "agentcompile explain REGION --run-dir RUN"
 Group = Literal["modes", "move", "decide", "run", "look", "app"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Does = Callable[[Scene, View, "ScreenSpec"], Step]
+WhyNot = Callable[[Scene, View, "ScreenSpec"], str]
+"""Returns the sentence that says why an action does nothing now; empty when it does something."""
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
-    """An action: its keys as a person writes them (the first is shown), its label, its help and its effect."""
+    """An action: its keys as a person writes them (the first is shown), one line of help, and its effect."""
 
     name: str
     keys: tuple[str, ...]
-    label: str
     help: str
-    does: Callable[[Scene, View, ScreenSpec], Step]
-    why_not: Callable[[Scene, View, ScreenSpec], str] = lambda scene, view, screen: ""
-    """The sentence that says why it does nothing now; empty when it does something."""
+    does: Does
+    why_not: WhyNot = lambda scene, view, screen: ""
     group: Group = "look"
+    word: str = ""
+    """Its label where that is not its name."""
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return self.word or self.name.replace("-", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +106,6 @@ def selected(view: View, screen: ScreenSpec, key: str) -> View:
             return replace(view, cursor={**view.cursor, screen.name: key}, top=0)
 
 
-def called(what: What) -> Callable[[Scene, View, ScreenSpec], Step]:
+def called(what: What) -> Does:
     """Return the effect of an action that the app brings about itself."""
     return lambda scene, view, screen: Step(view=view, effects=(Call(what=what),))

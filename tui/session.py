@@ -17,7 +17,7 @@ from agentcompile.control.actions import action
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 
-from . import asks, compiler, sources
+from . import asks, compiler, source
 from .feed import Feed
 from .locking import lock_facts
 from .scene import Call, Effect, Page, Replay, Scene, Send, View
@@ -192,7 +192,7 @@ class Session:
     def _source(self, call: Call) -> Outcome:
         region = asks.target_of(self.scene, self.view, shown(self.screens, self.view))
         folder = Path(self.scene.path)
-        page = sources.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
+        page = source.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
         return Outcome(page=page) if isinstance(page, Page) else Outcome(text=page, ok=False)
 
     def _resume(self, what: str) -> Outcome:

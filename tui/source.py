@@ -1,16 +1,23 @@
-"""Programs as pages: the source of a candidate highlighted, two of them as a difference, the help in its groups."""
+"""Pages: the program of a candidate highlighted, two of them as a difference, the help in its groups."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 from collections.abc import Sequence
+from pathlib import Path
+
+from agentcompile.control import source_text
+from agentcompile.events import clean
+from agentcompile.ir.trial import Kernel
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import RunDirectory
 
 from .ink import Ink, Line, Span, Style, line
 from .scene import Page
+from .trials import latest, placed
 
 LEXERS = {"cuda": "cuda", "cpp": "cpp", "triton": "python", "library": "text", "toml": "toml"}
-MOST_LINES = 20_000
 
 
 def colours(page: Page, width: int, ink: Ink) -> list[Line]:
@@ -86,3 +93,49 @@ def difference(old: Sequence[str], new: Sequence[str], old_name: str, new_name: 
     """A unified difference of two programs; says so when there is none."""
     lines = tuple(difflib.unified_diff(old, new, old_name, new_name, lineterm="", n=3))
     return lines or ("The two programs are the same.",)
+
+
+def page(state: State, region: str, candidate: str, run: Path, store: Path, *, diff: bool) -> Page | str:
+    """The page, or the sentence that says why there is none."""
+    found = latest(state, region)
+    one = found.get(candidate)
+    if one is None:
+        return "This candidate was not judged yet: its program is made when it is."
+    label = one.candidate.label
+    new = text_of(run, one.source)
+    if new is None:
+        return f"The program of {label} is not kept here any more: r judges it again."
+    row = state.row(region)
+    language = next(
+        (offer.language for offer in (row.offers if row else ()) if offer.template == one.candidate.template), "cpp"
+    )
+    if not diff:
+        return Page(title=label, kind="source", lines=new, language=language)
+    other = incumbent(state, region, candidate)
+    if other is None:
+        return "There is nothing to hold it against: no other candidate of this region was measured."
+    old = text_of(run, found[other].source)
+    old_label = found[other].candidate.label
+    if old is None:
+        return f"The program of {old_label} is not kept here any more: r judges it again."
+    return Page(title=f"{old_label} → {label}", kind="diff", lines=difference(old, new, old_label, label))
+
+
+def incumbent(state: State, region: str, candidate: str) -> str | None:
+    """What `candidate` is held against: what the region runs, else its best, else the first other one measured."""
+    row = state.row(region)
+    wanted = []
+    runs = placed(state).get(region, row.choice if row is not None else None)
+    if isinstance(runs, Kernel):
+        wanted.append(runs.candidate.id)
+    if row is not None and row.best is not None:
+        wanted.append(row.best.candidate)
+    known = latest(state, region)
+    wanted += [id for id, one in known.items() if one.verdict.kind == "measured"]
+    return next((id for id in wanted if id != candidate and id in known), None)
+
+
+def text_of(run: Path, digest: str) -> tuple[str, ...] | None:
+    """The lines of a program by its digest; None when it is not kept."""
+    text = source_text(RunDirectory(run), digest)
+    return tuple(clean(text, len(text) + 1, lines=True).split("\n")) if text is not None else None

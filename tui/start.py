@@ -10,7 +10,7 @@ from agentcompile.search import STRATEGIES
 
 from . import chrome
 from .editing import edited, named
-from .frame import ask_line
+from .frame import ask_line, too_small
 from .grid import Column, Entry, cursor_of, picked, table
 from .ink import BLANK, Ink, Line, Span, line, shaped
 from .scene import LEAST, Ask, Page, View
@@ -23,11 +23,7 @@ _WORDS: dict[Kind, Span] = {
     "run": ("◐ run", ""),
     "lock": ("‖ lock", ""),
 }
-COLUMNS = (
-    Column(head="open", width=9),
-    Column(head="name", width=24, grow=2),
-    Column(head="about", width=16, grow=3),
-)
+COLUMNS = (Column(head="open", width=9), Column(head="name", width=24, grow=2), Column(head="about", width=16, grow=3))
 FIELDS = ("target", "advisor", "strategy", "budget", "seconds", "out")
 CYCLES = {
     "target": ("auto", "cpu", "cuda:0"),
@@ -119,8 +115,7 @@ def frame(start: Start, view: View, ink: Ink) -> list[Line]:
     """The start page: `view.height` lines of `view.width` cells."""
     width, height = view.width, view.height
     if width < LEAST[0] or height < LEAST[1]:
-        text = f"agentcompile needs {LEAST[0]}×{LEAST[1]}; this terminal is {width}×{height}. Make it larger; q quits."
-        return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
+        return too_small(width, height, ink)
     head = [
         line((" agentcompile  ", "accent"), ("an inference compiler: watch it, steer it, lock what is faster", "dim")),
         chrome.rule(width, ink),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Impossible, Measured, Measurement, Trial
@@ -11,11 +12,29 @@ from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import Row, State
 
 from .ink import Style
-from .same import Same
 from .scene import Scene, View
 
+T = TypeVar("T")
 Placed = Mapping[str, Choice]
 """Region id to what the decode plans run there; empty before there is a plan."""
+
+
+class Same(Generic[T]):
+    """A value as the key of a cache: it equals only itself, and keeps the value alive.
+
+    Comparing thousands of trials by what they hold would cost more than the cache saves.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def placed(state: State) -> Placed:

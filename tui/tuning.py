@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agentcompile.ir.evaluate import EvaluationError, evaluate
+from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.trial import (
     Check,
     Choice,
@@ -23,15 +25,13 @@ from agentcompile.runs.progress import Row, State
 from agentcompile.runs.tables import duration
 
 from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
-from .constraints import worth
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
 from .moving import UNDECIDED
 from .regions import claim
-from .same import Same
 from .scene import BASELINES, Baseline, Scene, Step, View
 from .screen import EXPLAIN, Act, ScreenSpec, key_of
-from .trials import brief, latest, measured, placed, region_of, short, times, tone
+from .trials import Same, brief, latest, measured, placed, region_of, short, times, tone
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -236,7 +236,7 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
     lines += _found(trial, width, ink)
-    if scope := worth(state, region, candidate):
+    if scope := _worth(state, region, candidate):
         lines += [line(), line(("Constraints", "head"))]
         for text, values in scope.items():
             lines += [line(piece) for piece in ink.wrap(text, width)]
@@ -289,18 +289,36 @@ def _found(trial: Trial, width: int, ink: Ink) -> list[Line]:
     return lines + [line((piece, "bad")) for piece in ink.wrap(text, width, 200)]
 
 
+def _worth(state: State, region: str, candidate: str) -> dict[str, str]:
+    """Return the constraints of a candidate's template, each with the values of its names and whether it holds."""
+    trial = latest(state, region).get(candidate)
+    row = state.row(region)
+    if trial is None or row is None:
+        return {}
+    point = trial.candidate
+    names = dict(row.dims) | {name: value for name, value in point.params if isinstance(value, int)}
+    stated = next((offer.requires for offer in row.offers if offer.template == point.template), ())
+    return {text: _holds(text, names) for text in stated}
+
+
+def _holds(text: str, names: Mapping[str, int]) -> str:
+    try:
+        tree = parse(text)
+    except ExprError as error:
+        return f"unreadable: {error}"
+    known = ", ".join(f"{name}={names[name]}" for name in sorted(free_names(tree)) if name in names)
+    try:
+        return f"{'✓ holds' if evaluate(tree, names) else '✗ does not hold'}{': ' + known if known else ''}"
+    except EvaluationError:
+        return f"held by the compiler{': ' + known if known else ''}"
+
+
 def _other_baseline(scene: Scene, view: View, screen: ScreenSpec) -> Step:
     after = BASELINES[(BASELINES.index(view.baseline) + 1) % len(BASELINES)]
     return Step(view=replace(view, baseline=after))
 
 
-BASELINE = Act(
-    name="baseline",
-    keys=("b",),
-    label="baseline",
-    help="take ratios to PyTorch, the best, or the adviser's first",
-    does=_other_baseline,
-)
+BASELINE = Act("baseline", ("b",), "take ratios to PyTorch, the best, or the adviser's first", _other_baseline)
 SCREEN = ScreenSpec(
     name="tune",
     title="Tune",

@@ -70,7 +70,7 @@ def _narrowed(scene: Scene, view: View, palette: Palette, key: str, character: s
             view = replace(view, overlay=None)
             if not found:
                 return Step(view=view)
-            act = next(act for act in acts(screens) if act.name == found[palette.cursor].name)
+            act = next(act for act in acts(screens) if act.name == found[palette.cursor][0].name)
             return _perform(scene, view, act, screens)
         case _:
             typed = edited(Ask(action="palette", title="", text=palette.text, at=len(palette.text)), key, character)
