@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from .start import Start
 
 USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
-THEMES = {
-    "dark": "agentcompile-dark",
-    "light": "agentcompile-light",
-    "ansi": "agentcompile-ansi",
-    "contrast": "agentcompile-contrast",
-}
+THEMES = ("dark", "light", "ansi", "contrast")
 _FLAGS = (
     "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",
 )  # fmt: skip
@@ -57,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
     )
-    made.add_argument("--theme", choices=tuple(THEMES), default="dark", help="the colours; t changes them")
+    made.add_argument("--theme", choices=THEMES, default="dark", help="the colours; t changes them")
     made.add_argument(
         "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
     )
@@ -134,7 +129,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
 
     ink = Ink(ascii=asked.ascii or not speaks_unicode())
     app = CompilerApp(
-        session=session, start=start, open=choose, ink=ink, theme=THEMES[asked.theme], plain=not terminal()[1]
+        session=session, start=start, open=choose, ink=ink, theme=f"agentcompile-{asked.theme}", plain=not terminal()[1]
     )
     code = app.run(mouse=False)
     if app.fault is not None:

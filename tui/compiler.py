@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -105,8 +106,6 @@ class LockRunner:
         code = self._process.poll()
         for line in self._lines("out"):
             try:
-                import json
-
                 self._state = progress.apply(self._state, decode(json.loads(line)))
             except (ValueError, CodecError):
                 self._said.append(clean(line))

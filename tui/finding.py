@@ -103,17 +103,14 @@ def _presets() -> list[Found]:
     names: list[str] = []
     for entry in entry_points(group="agentcompile.models"):
         names += list(entry.load())
+    about = "a published shape, random weights, made on first use"
     return [
-        Found(kind="preset", name=f"preset:{name}", argument=f"preset:{name}", about=_preset(name)) for name in names
-    ]
-
-
-def _preset(name: str) -> str:
-    return (
-        "the trained checkpoint that ships"
-        if name == "sample"
-        else "a published shape, random weights, made on first use"
-    )
+        Found(
+            kind="preset", name=f"preset:{name}", argument=f"preset:{name}",
+            about="the trained checkpoint that ships" if name == "sample" else about,
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def _runs(runs: Path) -> list[Found]:

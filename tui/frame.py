@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import chrome
 from .decided import changes
 from .grid import table
-from .ink import BLANK, Ink, Line, Span, Style, beside, line, shaped
+from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
 from .scene import LEAST, Ask, Page, Palette, Pick, Scene, View
 from .screen import Screens, ScreenSpec, cursor, key_of, rows, shown
@@ -102,8 +102,8 @@ def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
 
 def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screens: Screens) -> list[Line]:
     match view.overlay:
-        case Palette(text=text, cursor=at):
-            return _palette(text, at, offers(scene, view, screens), width, height, ink)
+        case Palette() as palette:
+            return _palette(palette, offers(scene, view, screens), height, ink)
         case Page() as page:
             return _page(page, width, height, ink)
         case Pick() as pick:
@@ -112,26 +112,34 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
             return []
 
 
-def _palette(text: str, at: int, able: Sequence[Offer], width: int, height: int, ink: Ink) -> list[Line]:
-    """The actions whose name holds what was typed; those that do nothing now say why."""
-    found = narrowed(able, text)
-    lines = [line((" : ", "accent"), text, (" ", "bar"), ("   enter does it, escape leaves", "dim")), BLANK]
-    start = max(0, min(at - (height - 4) // 2, len(found) - (height - 3)))
-    for number, (act, why) in enumerate(found[start : start + height - 3], start):
-        style: Style = "bar" if number == at else "dim" if why else ""
-        name = f" {ink.fit(' '.join(act.keys[:2]), 9)} {ink.fit(act.label, 20)} "
-        lines.append(line(("▌" if number == at else " ", "accent"), (name, style), " ", (why or act.help, "dim")))
-    return lines if found else [*lines, line(("   no action is called so", "dim"))]
+def _palette(palette: Palette, able: Sequence[Offer], height: int, ink: Ink) -> list[Line]:
+    """Return the actions whose name holds what was typed; those that do nothing now say why."""
+    head = line((" : ", "accent"), palette.text, (" ", "bar"), ("   enter does it, escape leaves", "dim"))
+    rows: list[tuple[Span, str]] = [
+        ((f" {ink.fit(' '.join(act.keys[:2]), 9)} {ink.fit(act.label, 20)} ", "dim" if why else ""), why or act.help)
+        for act, why in narrowed(able, palette.text)
+    ]
+    return (
+        _listed(head, rows, palette.cursor, height)
+        if rows
+        else [head, BLANK, line(("   no action is called so", "dim"))]
+    )
 
 
 def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
-    """A list to choose from, with a mark at the cursor."""
-    lines = [line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim")), BLANK]
-    start = max(0, min(pick.cursor - (height - 4) // 2, len(pick.options) - (height - 3)))
-    for number, (_, label) in enumerate(pick.options[start : start + height - 3], start):
-        chosen = number == pick.cursor
-        text: Span = (f" {ink.fit(label, width - 4)}", "bar" if chosen else "")
-        lines.append(line(("▌" if chosen else " ", "accent"), text))
+    """Return a list to choose from."""
+    head = line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim"))
+    rows: list[tuple[Span, str]] = [((f" {ink.fit(label, width - 4)}", ""), "") for _, label in pick.options]
+    return _listed(head, rows, pick.cursor, height)
+
+
+def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
+    """Return the rows around the one at `at`, each with a remark, and with a mark at that one."""
+    lines = [head, BLANK]
+    start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
+    for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
+        mark: Span = ("▌" if number == at else " ", "accent")
+        lines.append(line(mark, (text, "bar" if number == at else style), " ", (remark, "dim")))
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .ink import Ink, Line, Span, Style
+from .ink import Ink, Line, Span
 
 GAP = 2
 
@@ -125,10 +125,7 @@ def pairs(rows: Sequence[tuple[str, str | Span]], ink: Ink, width: int, label: i
     """Labels with their values, wrapped below one another."""
     lines: list[Line] = []
     for name, value in rows:
-        text, style = value if isinstance(value, tuple) else (value, _PLAIN)
-        for at, piece in enumerate(ink.wrap(text, width - label)):
-            lines.append(Line(((ink.fit(name if at == 0 else "", label), "dim"), (piece, style))))
+        span: Span = value if isinstance(value, tuple) else (value, "")
+        for at, piece in enumerate(ink.wrap(span[0], width - label)):
+            lines.append(Line(((ink.fit(name if at == 0 else "", label), "dim"), (piece, span[1]))))
     return lines
-
-
-_PLAIN: Style = ""

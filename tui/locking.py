@@ -7,7 +7,7 @@ from dataclasses import replace
 from agentcompile.control.actions import action
 from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
-from agentcompile.lockfile.schema import Lock
+from agentcompile.lockfile.schema import Lock, LockTarget
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import plan_line
 
@@ -78,14 +78,15 @@ def _compared(replay: Replay | None) -> bool:
     return replay is not None and replay.exit_code in (0, 3)
 
 
+def _target(t: LockTarget) -> list[tuple[str, str]]:
+    rows = [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
+    rows += [("target.toolchain", t.toolchain)]
+    return rows + [(f"target.libraries.{name}", version) for name, version in t.libraries.items()]
+
+
 def facts(state: State) -> list[tuple[str, str]]:
-    """What is locked: target, model, and for every region of the plan what runs it and who decided so."""
-    rows: list[tuple[str, str]] = []
-    if state.target is not None:
-        t = state.target
-        rows += [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
-        rows += [("target.toolchain", t.toolchain)]
-        rows += [(f"target.libraries.{name}", version) for name, version in t.libraries]
+    """Return what is locked: target, model, and for every region of the plan what runs it and who decided so."""
+    rows = _target(LockTarget.of(state.target)) if state.target is not None else []
     rows += [("model", state.model)] if state.model else []
     rows += [(f"model.graphs.{graph.phase}", graph.digest[:12]) for graph in state.graphs]
     rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.final]
@@ -98,10 +99,7 @@ def facts(state: State) -> list[tuple[str, str]]:
 
 def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
     """What a lock holds, for one that is looked at without its run."""
-    t = lock.target
-    rows = [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
-    rows += [("target.toolchain", t.toolchain)]
-    rows += [(f"target.libraries.{name}", version) for name, version in t.libraries.items()]
+    rows = _target(lock.target)
     rows += [("model", f"{lock.model.name}, {lock.model.architecture}, {lock.model.dtype}")]
     rows += [("model.weights", lock.model.weights[:12])]
     rows += [(f"model.graphs.{phase}", graph[:12]) for phase, graph in lock.model.graphs.items()]
