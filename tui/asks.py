@@ -95,21 +95,16 @@ def _not_paused(scene: Scene, view: View, screen: ScreenSpec) -> str:
     return unchangeable(scene) or ("The run is finished." if ended else "")
 
 
-def _named(scene: Scene, region: str) -> str:
-    row = scene.state.row(region)
-    return row.name if row else ""
+def _asks(name: str, title: str) -> Does:
+    """Return the effect of an action that asks for a reason; `title` has a place for the region's name."""
 
+    def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        row = scene.state.row(target_of(scene, view, screen))
+        subject = candidate_of(scene, view, screen)
+        ask = Ask(action=name, title=title.format(row.name if row else ""), subject=subject)
+        return Step(view=replace(view, overlay=ask))
 
-def _rejected(scene: Scene, view: View, screen: ScreenSpec) -> Step:
-    region = target_of(scene, view, screen)
-    title = f"Why not {_named(scene, region)}? (may be empty)"
-    return Step(view=replace(view, overlay=Ask(action="reject", title=title, subject=region)))
-
-
-def _overridden(scene: Scene, view: View, screen: ScreenSpec) -> Step:
-    title = f"Why should {_named(scene, target_of(scene, view, screen))} run this?"
-    subject = candidate_of(scene, view, screen)
-    return Step(view=replace(view, overlay=Ask(action="override", title=title, subject=subject)))
+    return does
 
 
 def _edited(scene: Scene, view: View, screen: ScreenSpec) -> Step:
@@ -193,8 +188,8 @@ APPROVE = commanded(
     "approve",
     _sent(lambda scene, region, _: commands.Approve(region=region, approval=approval_of(scene.state, region))),
 )
-REJECT = commanded("reject", _rejected)
-OVERRIDE = commanded("override", _overridden)
+REJECT = commanded("reject", _asks("reject", "Why not {}? (may be empty)"))
+OVERRIDE = commanded("override", _asks("override", "Why should {} run this?"))
 EDIT = commanded("edit", _edited)
 UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
 APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))

@@ -1,4 +1,4 @@
-"""`agentcompile tui [MODEL | RUN | LOCK]`: an entry point of the group ``agentcompile.verbs``."""
+"""The verb `agentcompile tui [MODEL | RUN | LOCK]`, an entry point of the group ``agentcompile.verbs``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ _FLAGS = (
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override] # it never returns
-        """Refuse as the rest of the command line does."""
+        """Refuse an argument as the rest of the command line does.
+
+        Raises:
+            AgentCompileError: always (usage).
+        """
         raise AgentCompileError(f"tui: {message}", hint="see `agentcompile tui --help`")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of the verb; settings of a new compile are handed on as they are."""
+    """Return the parser of the verb's arguments; settings of a new compile are handed on as they are."""
     made = _Parser(
         prog="agentcompile tui",
         usage=f"{USAGE} [OPTIONS]",
@@ -67,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Open the app, and return an exit code once it was left.
 
-    Raises AgentCompileError (usage) where there is no terminal to draw on, with the headless command.
+    Raises:
+        AgentCompileError: the speed is not allowed, or there is no terminal to draw on; the hint then is the headless
+            command (usage).
     """
     asked = parser().parse_args(list(arguments))
     if not 0 <= asked.speed < math.inf:
@@ -86,7 +92,7 @@ def _needs_terminal(what: str, flags: Flags) -> None:
 
 
 def headless(what: str, flags: Flags) -> str:
-    """The command that does the same without a screen."""
+    """Return the command that does the same without a screen."""
     given = as_arguments(flags)
     path = Path(what)
     if what and (path / "options.json").exists():
@@ -97,7 +103,7 @@ def headless(what: str, flags: Flags) -> str:
 
 
 def speaks_unicode() -> bool:
-    """Whether the locale's characters are UTF-8."""
+    """Return whether the locale's characters are UTF-8."""
     try:
         locale.setlocale(locale.LC_CTYPE, "")
     except locale.Error:

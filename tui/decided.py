@@ -1,4 +1,4 @@
-"""What a person decided on the regions of a plan, and whether that still holds. Pure."""
+"""What a plan changes, what a person decided on each of its regions, and whether that still holds. Pure."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ NOTHING = Decided()
 
 
 def decisions(state: State) -> Mapping[str, Decided]:
-    """Region id to what stands on it, for every region that there is something to decide on."""
+    """Return the decision on every region that there is something to decide on, by region id."""
     asked = state.review is not None or state.lock is None
     return {item.region: _decided(item, asked) for item in items(state)}
 
 
 def _decided(item: Item, asked: bool) -> Decided:
-    """`asked` says whether a person is waited for; a lock that was written without one was decided by measurement."""
+    """Return the decision on an item; `asked` says whether a person is waited for.
+
+    A lock that was written without a person was decided by measurement.
+    """
     if item.standing == "undecided" and not asked:
         return Decided(word="measured", detail="Nobody was asked: the measurement decided.", safe=item.safe)
     ruling = item.ruling
@@ -81,7 +84,7 @@ def _decided(item: Item, asked: bool) -> Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One region of the plan: what serves it, how much that saves in a step, and what was decided."""
+    """One region of the plan: what it runs, how much that saves in a step, and what was decided."""
 
     row: Row
     choice: Choice
@@ -93,13 +96,13 @@ class Change:
 
     @property
     def saved_ns(self) -> float:
-        """Time that its kernel takes off a step, estimated from its own measurement beside PyTorch."""
+        """The time that its kernel saves in a step, estimated from the kernel's own measurement beside PyTorch."""
         m = self.measurement
         return self.sites * float(m.baseline_ns - m.median_ns) if m and isinstance(self.choice, Kernel) else 0.0
 
     @property
     def expected_ns(self) -> float:
-        """Its time in a step by itself: as measured, of PyTorch too; the roofline where nothing was."""
+        """Its time in a step, as the kernel or PyTorch was measured by itself; the roofline floor where neither was."""
         if isinstance(self.choice, Kernel) and self.measurement is not None:
             return self.sites * float(self.measurement.median_ns)
         best = self.row.best
@@ -107,7 +110,7 @@ class Change:
 
 
 def parts(state: State) -> tuple[Part, ...]:
-    """The parts of all decode plans, each region once; before there is a plan, every region with a choice."""
+    """Return the parts of all decode plans, each region once; before there is a plan, every region with a choice."""
     if not state.plans:
         return tuple(Part(region=row.region, choice=row.choice) for row in state.rows if row.choice is not None)
     found: dict[str, Part] = {}
@@ -118,7 +121,7 @@ def parts(state: State) -> tuple[Part, ...]:
 
 
 def changes(state: State) -> list[Change]:
-    """What the plan changes, largest measured saving first, and what it keeps; a decision moves nothing."""
+    """Return the regions of the plan, the largest measured saving first; a decision does not change the order."""
     found = []
     standing = decisions(state)
     for part in parts(state):
@@ -145,7 +148,7 @@ def _saved_ns(sites: int, measurement: Measurement | None) -> float:
 
 
 def _choice(state: State, measured: Choice, word: Decided) -> Choice:
-    """What the region will run: as measured, or as a person decided."""
+    """Return what the region will run: as measured, or as a person decided."""
     if word.word == "rejected":
         return Fallback(reason=word.reason or "rejected by a person", decided_by="human")
     point = word.instead
@@ -172,5 +175,5 @@ def _measurement(state: State, choice: Choice) -> Measurement | None:
 
 
 def approval_of(state: State, region: str) -> str:
-    """The digest of what is on the screen of a region; empty when it cannot be approved."""
+    """Return the digest of what the screen shows of a region; empty when it cannot be approved."""
     return next((item.approval for item in items(state) if item.region == region), "")

@@ -58,7 +58,7 @@ def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
 
 
 def _said(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
-    """What was said last, or how the run stands: one line, a few where it is long."""
+    """Return what was said last, or how the run stands: one line, a few where it is long."""
     if isinstance(view.overlay, Ask):
         return [ask_line(view.overlay, width, ink)]
     text, style = _news(scene, view)
@@ -90,7 +90,7 @@ def _news(scene: Scene, view: View) -> Span:
 
 
 def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
-    """A question with the answer so far and the place where typing goes on."""
+    """Return a question with the answer so far and the place where typing goes on."""
     title = f" {ask.title} "
     room = max(width - ink.width(title) - 2, 8)
     before, after = ask.text[: ask.at], ask.text[ask.at :]
@@ -134,7 +134,7 @@ def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
 
 
 def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
-    """Return the rows around the one at `at`, each with a remark, and with a mark at that one."""
+    """Return the rows around the one at `at`, which is marked, each with its remark."""
     lines = [head, BLANK]
     start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
     for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
@@ -144,7 +144,7 @@ def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) 
 
 
 def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
-    """A page from its first shown line on, with where that is."""
+    """Return a page from the line on that the person scrolled to, with its place in the page."""
     lines = colours(page, width - 2, ink)
     top = max(0, min(page.top, len(lines) - (height - 1)))
     stop = min(top + height - 1, len(lines))

@@ -1,4 +1,4 @@
-"""The screen of the lock: what the lock will hold or holds, how it differs from this host, and a replay of it. Pure."""
+"""The screen of the lock: what it holds or will hold, how it differs from this host, and a replay of it. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DONE: Span = ("✓ locked", "good")
 
 
 def entries(scene: Scene, view: View) -> list[Entry]:
-    """Every field that differs here first, then what the lock holds."""
+    """Return the fields that differ from this host, then what the lock holds."""
     drift = _drifts(scene)
     differ = {one.field for one in drift}
     told = [fact for fact in scene.lock_facts or facts(scene.state) if fact[0] not in differ]
@@ -66,7 +66,7 @@ def _fact(name: str, value: str, scene: Scene) -> Entry:
 
 
 def columns(scene: Scene) -> tuple[Column, ...]:
-    """The columns that have something in them."""
+    """Return the columns that have something in them."""
     return COLUMNS if _compared(scene.replay) or _drifts(scene) else PLAIN
 
 
@@ -98,7 +98,7 @@ def facts(state: State) -> list[tuple[str, str]]:
 
 
 def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
-    """What a lock holds, for one that is looked at without its run."""
+    """Return what a lock holds, for a lock that is looked at without its run."""
     rows = _target(lock.target)
     rows += [("model", f"{lock.model.name}, {lock.model.architecture}, {lock.model.dtype}")]
     rows += [("model.weights", lock.model.weights[:12])]
@@ -116,7 +116,7 @@ def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
 
 
 def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
-    """Two lines over the fields: where the lock is or will be, and how far a check or replay of it is."""
+    """Return two lines over the fields: where the lock is or will be, and how far a check or replay of it is."""
     if scene.state.lock is not None:
         first = line(("Lock ", "title"), (scene.state.lock.path, ""), (f"  {scene.state.lock.digest[:19]}", "dim"))
     elif scene.lock_path and not scene.path:
@@ -153,7 +153,7 @@ def _stages(replay: Replay) -> Span:
 
 
 def detail(scene: Scene, view: View, field: str, width: int, ink: Ink) -> list[Line]:
-    """One field in full, and what the replay said."""
+    """Return one field in full, what the replay said, and the text of the lock."""
     entry = next((entry for entry in entries(scene, view) if entry.key == field), None)
     lines: list[Line] = []
     if entry is not None:

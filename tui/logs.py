@@ -43,7 +43,7 @@ def _tone(source: str) -> Style:
 
 
 def clock(at_ms: int) -> str:
-    """The time of day, in UTC so that a run reads the same everywhere."""
+    """Return the time of day, in UTC so that a run reads the same everywhere."""
     return time.strftime("%H:%M:%S", time.gmtime(at_ms / 1000)) if at_ms else ""
 
 
@@ -61,7 +61,7 @@ def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[
 
 
 def said(event: e.Event) -> tuple[str, Span] | None:
-    """What an event is worth in the log: where it comes from and its text; None for mere progress."""
+    """Return an event's line of the log: where it comes from and its text; None for mere progress."""
     match event:
         case e.RunStarted():
             return "run", (f"{event.model} on {event.target.device}, agentcompile {event.version}", "")

@@ -43,7 +43,7 @@ _STATES: dict[str, tuple[str, Style]] = {
 
 
 def state_of(row: Row, plan: Placed) -> Span:
-    """A row's state as glyph and word."""
+    """Return a region's state as glyph and word."""
     if plan:
         choice = plan.get(row.region)
         return _STATES["unused" if choice is None else "planned" if isinstance(choice, Kernel) else "fallback"]
@@ -100,7 +100,7 @@ def _runs(row: Row, plan: Placed) -> Span:
 
 
 def _open(row: Row) -> Span:
-    """What a region without a choice is doing."""
+    """Return what a region without a choice is doing."""
     if row.running:
         done, total = row.rounds
         return f"{short(row.running)}{f' {done}/{total}' if total else ''}", "accent"
@@ -170,7 +170,7 @@ def _advice(row: Row, trials: Sequence[Trial], advice: Advice | None, ink: Ink, 
 
 
 def claim(label: str, row: Row, trials: Sequence[Trial]) -> Span:
-    """What became of the advice to try `label` first: unverified, confirmed or refuted, by measurement alone."""
+    """Return what became of the advice to try `label` first, by measurement alone: unverified, confirmed or refuted."""
     of_it = [trial for trial in trials if trial.candidate.label == label]
     measured = [trial.verdict.measurement for trial in of_it if isinstance(trial.verdict, Measured)]
     if not of_it:
@@ -207,7 +207,7 @@ def _checks(row: Row, trials: Sequence[Trial], ink: Ink, width: int) -> list[Lin
 
 
 def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
-    """The best ratio so far, trial by trial."""
+    """Return the best ratio so far, trial by trial."""
     best = 0.0
     course: list[float] = []
     for trial in trials:

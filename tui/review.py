@@ -74,8 +74,10 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
 
 
 def _step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
-    """The step as estimated from the regions' own times, and as measured with all kernels in place, before or after a
-    person's decisions."""
+    """Return the step's time as estimated from its regions, and as measured with all kernels in place.
+
+    The line says whether it was measured before or after a person's decisions.
+    """
     plan = _first(state)
     saved = sum(change.saved_ns for change in found)
     estimate = sum(change.expected_ns for change in found)
@@ -100,7 +102,7 @@ def _step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
 
 
 def _as_decided(state: State, found: list[Change]) -> bool:
-    """Whether what was measured in the step is what a person decided: a change is measured when the lock is written."""
+    """Return whether the step was measured as a person decided: a change is measured when the lock is written."""
     return bool(state.ruled) or not any(change.decided.word in ("rejected", "overridden") for change in found)
 
 

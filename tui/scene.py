@@ -1,4 +1,4 @@
-"""What the app knows and what it shows: the run as its events tell, and where the person is in it. Values only."""
+"""What the app knows and shows: the run as its events tell, where the person is, what a key does. Values only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A replay or a check of the lock that runs beside, as far as its own events tell."""
+    """A replay or a check of the lock that runs beside the app, as far as its own events tell."""
 
     what: Literal["check", "replay"]
     state: State = field(default_factory=State)
@@ -55,7 +55,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is known: of the run, of the process that makes it, of a replay beside it."""
+    """What is known of the run, of the process that works on it, and of a replay beside it."""
 
     run: str = ""
     """The run directory as a person would name it."""
@@ -124,7 +124,7 @@ Overlay = Ask | Palette | Page | Pick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where the person is."""
+    """Where the person is: the screen, cursors, filters, what lies over the screen, the size of the terminal."""
 
     width: int = 80
     height: int = 24

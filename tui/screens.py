@@ -1,4 +1,4 @@
-"""The screens of the app, one row each: another screen is a file that makes a row, and the row in this table."""
+"""The table of the app's screens: another screen is a file that makes a `ScreenSpec`, and its row here."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LEXERS = {"cuda": "cuda", "cpp": "cpp", "triton": "python", "library": "text", "
 
 
 def colours(page: Page, width: int, ink: Ink) -> list[Line]:
-    """The lines of a page as they are drawn; each fits `width`, a longer one is cut with an ellipsis."""
+    """Return the lines of a page with their styles; only plain text is wrapped at `width`."""
     match page.kind:
         case "help":
             return [_help(text) for text in page.lines]
@@ -57,7 +57,7 @@ def _numbered(lines: tuple[str, ...], language: str) -> list[Line]:
 
 
 def _highlighted(lines: Sequence[str], language: str) -> list[tuple[Span, ...]]:
-    """Spans by the grammar of the language; plain text for one that is not in the table."""
+    """Return the spans of each line by the grammar of the language; of one that is not in `LEXERS`, plain text."""
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(LEXERS.get(language, "text"), stripnl=False, ensurenl=False)
@@ -90,13 +90,13 @@ _TOKENS: tuple[tuple[str, Style], ...] = (
 
 
 def difference(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> tuple[str, ...]:
-    """A unified difference of two programs; says so when there is none."""
+    """Return a unified difference of two programs, or a line that says that they are the same."""
     lines = tuple(difflib.unified_diff(old, new, old_name, new_name, lineterm="", n=3))
     return lines or ("The two programs are the same.",)
 
 
 def page(state: State, region: str, candidate: str, run: Path, store: Path, *, diff: bool) -> Page | str:
-    """The page, or the sentence that says why there is none."""
+    """Return a candidate's program, or its difference from what the region runs, or why there is none."""
     found = latest(state, region)
     one = found.get(candidate)
     if one is None:
@@ -122,7 +122,7 @@ def page(state: State, region: str, candidate: str, run: Path, store: Path, *, d
 
 
 def incumbent(state: State, region: str, candidate: str) -> str | None:
-    """What `candidate` is held against: what the region runs, else its best, else the first other one measured."""
+    """Return what `candidate` is compared with: what the region runs, else its best, else another one measured."""
     row = state.row(region)
     wanted = []
     runs = placed(state).get(region, row.choice if row is not None else None)
@@ -136,6 +136,6 @@ def incumbent(state: State, region: str, candidate: str) -> str | None:
 
 
 def text_of(run: Path, digest: str) -> tuple[str, ...] | None:
-    """The lines of a program by its digest; None when it is not kept."""
+    """Return the lines of a program by its digest; None when it is not kept."""
     text = source_text(RunDirectory(run), digest)
     return tuple(clean(text, len(text) + 1, lines=True).split("\n")) if text is not None else None

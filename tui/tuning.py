@@ -68,7 +68,7 @@ _FAILED: dict[str, tuple[str, Style]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What ratios are taken to: its name, its logarithm beside PyTorch and its own interval."""
+    """The baseline of the shown ratios: its name, its log ratio to PyTorch, and half of that ratio's interval."""
 
     name: str
     log_ratio: float = 0.0
@@ -76,7 +76,7 @@ class Arm:
 
 
 def arm(state: State, region: str, baseline: Baseline) -> Arm:
-    """The arm that ratios are taken to; PyTorch where the other is not measured yet."""
+    """Return the baseline of the shown ratios; PyTorch where another one is not measured yet."""
     row = state.row(region)
     if row is None or baseline == "pytorch":
         return Arm(name="PyTorch")
@@ -155,7 +155,7 @@ def _entry(id: str, trial: Trial, to: Arm, row: Row | None, runs: Choice | None,
 
 
 def state_of(trial: Trial, row: Row | None, runs: Choice | None) -> Span:
-    """A candidate's state as glyph and word; `runs` is what its region runs."""
+    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
     if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
@@ -166,7 +166,7 @@ def state_of(trial: Trial, row: Row | None, runs: Choice | None) -> Span:
 
 
 def warning_of(trial: Trial) -> str:
-    """What is doubtful about a time, and the remedy; empty when nothing is."""
+    """Return what is doubtful about a time, and the remedy; empty when nothing is."""
     m = measured(trial)
     if m is None:
         return ""
@@ -182,9 +182,9 @@ def warning_of(trial: Trial) -> str:
 
 
 def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
-    """Return two lines over the candidates: the region; the baseline of ratios, and a histogram.
+    """Return two lines over the candidates: the region, then the baseline of ratios and a histogram.
 
-    It is of the times of the candidate under the cursor, or of all medians where the run has no single times.
+    The histogram is of the times of the candidate under the cursor; of all medians where there are no single times.
     """
     state, region, candidate = scene.state, region_of(scene, view), key_of(scene, view, SCREEN)
     row = state.row(region)
@@ -264,7 +264,7 @@ def _times(m: Measurement, row: Row, width: int, ink: Ink) -> list[Line]:
 
 
 def _found_by(check: Check) -> str:
-    """What a check measured of what it allows; one that only says yes or no says only where it looked."""
+    """Return what a check measured of what it allows; only its detail for a check that measures nothing."""
     if check.ok and not check.measured and not check.allowed:
         return check.detail
     return f"{check.measured:.3g} of {check.allowed:.3g} {check.detail}"

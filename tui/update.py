@@ -62,10 +62,9 @@ def _narrowed(scene: Scene, view: View, palette: Palette, key: str, character: s
     match key:
         case "escape":
             return Step(view=replace(view, overlay=None))
-        case "down" | "tab":
-            return Step(view=replace(view, overlay=replace(palette, cursor=stepped(palette.cursor, 1, len(found)))))
-        case "up":
-            return Step(view=replace(view, overlay=replace(palette, cursor=stepped(palette.cursor, -1, len(found)))))
+        case "down" | "tab" | "up":
+            at = stepped(palette.cursor, -1 if key == "up" else 1, len(found))
+            return Step(view=replace(view, overlay=replace(palette, cursor=at)))
         case "enter":
             view = replace(view, overlay=None)
             if not found:
