@@ -34,7 +34,7 @@ SLICE_S = 0.02
 """How long events may be read before keys are looked at again."""
 
 Open = Callable[[Start], "Session | str"]
-"""Opens what was chosen on the start page, or says why it cannot."""
+"""Opens what was chosen on the start page, or returns the sentence that says why it cannot."""
 
 
 class Whole(Screen[None], inherit_bindings=False):

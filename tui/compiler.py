@@ -23,9 +23,9 @@ from .feed import STDERR
 from .scene import Replay
 
 BEGINS = "$ agentcompile "
-"""Before what a compiler says: which one."""
+"""How the line begins that tells a compiler's stderr from that of the one before it."""
 FULL_BYTES = 64 << 10
-"""A disk with less room than this is why a compiler ended that could not say so."""
+"""Room on a disk below which a compiler that ended without a word is taken to have filled it."""
 SAID = 200
 """Lines of a replay's output that are kept."""
 
@@ -79,7 +79,7 @@ def why_gone(run: Path, said: Sequence[str]) -> str:
 
 
 _ERRORS = ("error: ", "hint: ")
-"""How `exits` begins what it says of an error."""
+"""How the command line begins the lines of an error."""
 
 
 class LockRunner:

@@ -40,7 +40,7 @@ class Feed:
         self.fault = ""
         self.advice: dict[str, Advice] = {}
         self.timing = False
-        """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
+        """Whether the last event says that candidates are being timed; then nothing is drawn until the next event."""
         self._clock = clock
         self._begin = clock()
         self._follower = Follower(self.run, clock=clock)

@@ -20,7 +20,7 @@ DEPTH = 3
 MOST = 200
 """Entries of a kind that are named."""
 LAST_BYTES = 16 << 10
-"""The end of a run's events in which its last line lies."""
+"""Bytes at the end of a run's events that hold its last line."""
 SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
 LOCKS = ".lock.toml"
 

@@ -31,7 +31,7 @@ class Entry:
     key: str
     cells: tuple[Span, ...]
     order: tuple[float | str, ...] = ()
-    """A value a column, to sort by."""
+    """A value for each column, to sort by."""
 
     @property
     def text(self) -> str:

@@ -20,7 +20,7 @@ Style = Literal[
     "", "dim", "head", "title", "accent", "good", "bad", "warn", "key", "rule", "bar",
     "added", "removed", "comment", "keyword", "string", "number",
 ]  # fmt: skip
-"""What a span is, not how it looks: a theme gives each its colour."""
+"""The meaning of a span; a theme gives each its look."""
 Span = tuple[str, Style]
 LONGEST = 2_000
 """Characters of one text that are looked at; no terminal is wider."""

@@ -27,7 +27,7 @@ COLUMNS = (
     Column(head="remedy", width=18, grow=2, drop=1),
 )
 PLAIN = COLUMNS[:3]
-"""Before anything was compared with this host."""
+"""The columns before anything was compared with this host."""
 _GRADES: dict[str, Span] = {
     "warn": ("○ warning", "warn"),
     "rebuild": ("◐ rebuild", "warn"),

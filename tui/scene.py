@@ -74,7 +74,7 @@ class Scene:
     speed: float = 0.0
     """Of a past run that is shown again; 0 for one that is followed."""
     ending: str = ""
-    """Why a compiler is gone that did not say so, where something else tells."""
+    """Why a compiler is gone that did not say so itself; empty when nothing tells."""
     fault: str = ""
     """Why the run cannot be read any further."""
 

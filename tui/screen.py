@@ -45,21 +45,21 @@ class ScreenSpec:
     name: str
     title: str
     about: str
-    """One line of help."""
+    """One line of help on the screen."""
     columns: Callable[[Scene], tuple[Column, ...]]
     entries: Callable[[Scene, View], list[Entry]]
-    """All rows of the table; filters and sorting come after it."""
+    """Returns all rows of its table, which are filtered and sorted afterwards."""
     detail: Callable[[Scene, View, str, int, Ink], list[Line]]
-    """The entry of a key in full, in lines of a width."""
+    """Returns the entry of a key in full, in lines of a width."""
     heading: Callable[[Scene, View, int, Ink], list[Line]] = lambda scene, view, width, ink: []
-    """The lines above the table."""
+    """Returns the lines above the table."""
     keys: tuple[Act, ...] = ()
     """Its actions beside those that work on every screen."""
     foot: tuple[str, ...] = ("open",)
     """The names of the actions that the last line shows, in this order."""
     empty: str = "Nothing is here yet."
     lists: Literal["regions", "candidates", "other"] = "other"
-    """What an entry is: the cursor on regions, and on candidates of the region, is the same on every screen."""
+    """What its entries are; screens that list regions share one cursor, and so do those that list candidates."""
     opens: str = ""
     """The screen that `enter` leads to, and that shares the workbench of a large terminal with this one."""
     newest: bool = False

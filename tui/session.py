@@ -59,7 +59,7 @@ class Session:
     ) -> None:
         self.feed = feed
         self.screens = screens
-        self.view = View(mode="lock" if feed is None else "regions")
+        self.view = View(mode="lock" if feed is None else screens[0].name)
         self.process = process
         self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""))
         self._deliver = deliver

@@ -62,10 +62,10 @@ class Start:
     found: tuple[Found, ...] = ()
     chosen: str = ""
     settings: tuple[tuple[str, str], ...] = ()
-    """Setting to value; those at their default are left out of the command."""
+    """The value of each setting; those at their default are left out of the command."""
     defaults: tuple[tuple[str, str], ...] = ()
     field: int = -1
-    """The setting under the cursor; -1: the list has it."""
+    """The setting under the cursor; -1 when the cursor is in the list."""
     wanted: str = ""
     ask: Ask | None = None
     page: Page | None = None
